@@ -1,15 +1,15 @@
---[[ attach: a mirror takes a queue's outbox into its audit database, or gives it up (`mode` on or off).
+--[[ attach: a mirror begins to copy a queue's outbox into its audit database, or ends that (`mode` on or off).
 
-Until then the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has all its
-events, the log begins with them. Otherwise a new epoch begins, and the mirror asks for a baseline of the jobs that are
-alive.
+Before that, the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has all
+its events, the log begins with them. Otherwise a new epoch begins, and the mirror asks for a baseline of the jobs that
+are alive.
 
 `known` is an epoch that SQL has. A queue that is in an earlier epoch (Redis forgot data, and its clock is behind, or
 the same numbers were given again) begins an epoch greater than `known`, since an event cannot be mirrored if SQL has
 passed its number. `stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it. A
 queue with another mark is that of another Redis, and the call is refused. If `stamp` is empty, nothing is compared.
 
-Sending it twice is harmless, so it takes no call slot.
+Sending the call twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: outbox

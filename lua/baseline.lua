@@ -1,6 +1,6 @@
 --[[ baseline: the log begins in the middle of a queue's life. Each call writes the present state of some of the jobs
 that are alive. The last call marks the baseline as complete, also in the log, so that a reader of the log alone knows
-from which entry on it is complete. Sending it twice is harmless.
+from which entry on it is complete. Sending the call twice is harmless.
 
 CURSOR is 0 in the first call, and the answer of the previous call in each later one. The script scans `jobs` itself, so
 that the calls carry no jobs: about MOST jobs in a call, or fewer if their arguments are long, since Redis can only read

@@ -1,4 +1,4 @@
---[[ cap: an operator, or the code of a worker, changes how many a scope takes. The change holds at once for every
+--[[ cap: an operator, or the code of a worker, changes how many jobs a scope admits. The change holds at once for every
 worker. Lowering a limit ends no claim; if a limit rises, this call opens the lanes that may now be served.
 
 VERSION is the version of the limit that the change is based on (0: nothing was stored, -1: any version). If another

@@ -1,4 +1,4 @@
---[[ complete: the holder of a claim reports success, and claims nothing meanwhile (that is `turn`). The job leaves
+--[[ complete: the holder of a claim reports success, without claiming other jobs (`turn` does both). The job leaves
 Redis; its history is in the outbox.
 
 Transitions: running -succeeded-> none, cancelling -succeeded-> none

@@ -1,8 +1,8 @@
 --[[ delete: an operator removes a queue that has no jobs and no claims.
 
 The first call appends `queue_deleted`. If no mirror is attached, it also removes all keys at once. Otherwise the caller
-sends the call again until the mirror has this event as the last one; that call removes the keys. A queue that was used
-meanwhile gets another such event. Sending it twice is harmless, so it takes no call slot.
+sends the call again until this event is the last one that the mirror has; then the call removes the keys. A queue that
+was used meanwhile gets another such event. Sending the call twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: every

@@ -1,5 +1,6 @@
---[[ extend: a worker is alive and keeps its leases. The answer names the claims that the worker has lost, and the jobs
-that must be cancelled. Sending it twice is harmless, so it takes no call slot. It has no event.
+--[[ extend: a worker reports that it is alive, and extends its leases. The answer names the claims that the worker has
+lost, and the jobs that must be cancelled. Sending the call twice is harmless, so it takes no call slot. It has no
+event.
 
 Flags: allow-oom
 Keys: state leases

@@ -1,5 +1,5 @@
---[[ handshake: a client meets a queue. It creates the queue if it is missing, and starts a new epoch if Redis' history
-is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
+--[[ handshake: a client begins to use a queue. The call creates the queue if it is missing, and starts a new epoch if
+Redis' history is not the one that the queue remembers. Sending the call twice is harmless, so it takes no call slot.
 
 The new epoch is greater than any that could have been used: greater than the previous one, the stream's last entry, the
 caller's floor, and the clock, in case all of those were lost. No other history has the same epoch (see

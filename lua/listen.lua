@@ -1,7 +1,7 @@
 --[[ listen: a client waits for ends of jobs, so scripts publish ends for the next minute (include/ends/publish_ends).
 The client repeats the call while it waits. No call ends the publishing early.
 
-Sending it twice is harmless, so it takes no call slot. It has no event.
+Sending the call twice is harmless, so it takes no call slot. It has no event.
 
 Flags: allow-oom
 Meta: epoch awaited

@@ -1,5 +1,6 @@
 --[[ register: a worker says how jobs of its tasks are treated, so that producers that know a task only by name give its
-jobs the same scopes. The policy stays when the worker ends. If workers differ, that of the last one to start is stored.
+jobs the same scopes. The policy stays when the worker ends. If the policies of workers differ, the policy of the worker
+that started last is stored.
 
 Flags: allow-oom
 Keys: tasks wake

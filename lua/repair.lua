@@ -1,6 +1,6 @@
---[[ repair: carry out the edits of single members that the doctor derived from a snapshot. All edits of one finding
+--[[ repair: carries out the edits of single members that the doctor derived from a snapshot. All edits of one finding
 are made, or none if one of their members no longer has the value that it WAS in the snapshot: then the queue has
-changed, and the doctor looks again. So a queue can be repaired while it works. Sending it twice is harmless.
+changed, and the doctor looks again. So a queue can be repaired while it works. Sending the call twice is harmless.
 
 An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty: no value. An edit with the same
 value twice changes nothing, but ensures that the member has not changed. WAS `<` means any lower number. A score that

@@ -1,4 +1,5 @@
---[[ restore: jobs that a loss of Redis took are put back, and jobs that it brought back are removed, as SQL knows them.
+--[[ restore: after a loss of data in Redis, an operator puts back the lost jobs, and removes the ended jobs that are
+alive again, as SQL knows them.
 
 `restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its last state
 line (ready, scheduled or dead), without `seq`, `due` and `since`. A ready job joins the tail with a new place in line,

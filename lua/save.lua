@@ -1,12 +1,12 @@
---[[ save: the holder of a claim saves what steps of durable jobs have done, or says which it begins.
+--[[ save: the holder of a claim saves what steps of durable jobs have returned, or says which steps it begins.
 
-An entry is one step of a job; WHAT is begin or save. The worker numbers a job's entries 1, 2, 3… A new entry has the next
-number, an entry that was begun is saved under its own. LIFE names the job's box; a worker makes up the life of a job that
-has no box yet.
+An entry is one step of a job; WHAT is begin or save. The worker numbers a job's entries 1, 2, 3… A new entry has the
+next number; a step that was begun is saved under the number that it has. LIFE is the name of the job's box; a worker
+makes up the life of a job that has no box yet.
 
-An entry that is there already, as the record has it, is not written again. If Redis has fewer entries than the worker
-knows, because a failover took some, the answer is `behind` and how many it has: the worker sends the missing ones again.
-A record that is not carried out changes nothing.
+If the entry of a record is in Redis already, begun or saved as the record asks, it is not written again. If Redis has
+fewer entries than the worker knows, because a failover took some, the answer is `behind` and the number of its entries.
+The worker then sends the missing entries again. A record that is not carried out changes nothing.
 
 Keys: jobs boxes
 Later: backlog_jobs backlog_max_jobs
@@ -27,7 +27,7 @@ if refusal then
 elseif not boxes then
   return {'with', 'durable'}
 elseif is_log_shut() then
-  -- The effect is done: the worker repeats the call, while it keeps its lease.
+  -- The step has happened, so the worker repeats the call while it keeps its lease.
   return {'refused', 'audit_backlog', fact('backlog_jobs'), fact('backlog_max_jobs')}
 end
 check_keys()

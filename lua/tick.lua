@@ -2,7 +2,7 @@
 
 A claim that finds `tick|` due reports this to its worker, which then calls `tick`, first without records. The worker
 gets up to HAND_MAX schedules that are due, and for 5 s no other worker gets them. It computes, for each, which instant
-is fired now and which one is next, and calls `tick` again.
+is fired now and which instant is next, and calls `tick` again.
 
 EXPECTED is the schedule's next instant as the worker got it. FIRED is the instant whose job is enqueued (0: none, since
 all instants that have passed are missed). NEXT_MS is the instant after it (0: the worker cannot compute it). MISSED is

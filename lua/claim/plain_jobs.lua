@@ -225,8 +225,8 @@ local function pass_plain()
   return next_id, next_spec, next_head, next_seq, next_job, line
 end
 
---- Take the plain job that was found, and the jobs after it on the page that were never claimed either. Only for a call
---- in which no other job can come first, since no other source is looked at.
+--- Take the plain job that was found, and the jobs after it on the page that were never claimed either. Use this only
+--- in a call in which no other job can come first, since no other source is looked at.
 local function take_run()
   local priority, at = source.priority, entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq

@@ -69,7 +69,7 @@ local function rival_of(priority, next_plain)
   return padded(math.min(next_plain, known and known.order or math.huge, (priority + 1) * RANK))
 end
 
---- Keep a lane open whose head has left without being claimed: in a fair queue it keeps its order.
+--- Keep a lane open whose head has left without being claimed: in a fair queue the lane keeps its order.
 local function keep_open(lane)
   if lane.where == 'open' and is_fair() then
     stand(lane)

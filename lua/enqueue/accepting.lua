@@ -100,8 +100,8 @@ end
 --- Check the records, which `each_record` returns one by one, and their kinds; and read their ids, names and lanes.
 --- Returns a reply that refuses the call, or nil.
 ---
---- Nearly all calls are of plain jobs, many of them of one. So tables that such a call does not need are made when they
---- are needed, and keys that only other calls write are not read.
+--- Nearly all calls have only plain jobs, and many have only one job. So tables that such a call does not need are made
+--- when they are needed, and keys that only other calls write are not read.
 local function check_records(how_many, each_record, kinds)
   size, record, kind_of, ids, is_tied, may_know = how_many, each_record, kinds, {}, false, false
   local names, may_wait, is_long = nil, false, false
@@ -176,8 +176,8 @@ local function answer_out(i, id, kind, lane, out, on, cap)
   answer[#answer + 1] = on
 end
 
---- Write a job that is ready at this place in line: its line, and the job into its lane or, if it `joins`, its plain
---- list. In the line, `head` follows the state, and `behind` follows the place.
+--- Write the line of a job that is ready at this place in line, and put the job into its lane or, if it `joins`, into
+--- its plain list. In the line, `head` follows the state, and `behind` follows the place.
 local function stand_ready(id, kind, head, place, behind, lane, joins)
   local at = #lines
   if lane ~= '' then

@@ -1,7 +1,7 @@
---[[ box: what a durable job has saved, for the holder of its claim: a worker that lost the claim gets nothing, since it would begin
-the job again if the box were empty by now.
+--[[ box: returns what a durable job has saved, for the holder of its claim. A worker that lost the claim gets nothing:
+if the box is empty by now, the worker would begin the job again.
 
-The answer is empty if that claim is not in force. Else it is the job's life, empty if nothing was saved; the header; and
+The answer is empty if the claim is not in force. Else it is the job's life, empty if nothing was saved; the header; and
 entries from FIRST on, at most ENTRIES, and no more of them once they have BYTES.
 
 Keys: state boxes

@@ -1,5 +1,5 @@
---[[ event_age: returns when the oldest event that waits for the mirror was written, or a later one: Unix ms, or
-nothing.
+--[[ event_age: returns the time (Unix ms) at which the oldest event that waits for the mirror was written, or a later
+time; nothing if there is no outbox.
 
 This is the time of the second entry, since the first may be the mirror's anchor, which SQL has. Only the time is read,
 since an entry may have ten thousand jobs.

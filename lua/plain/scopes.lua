@@ -1,4 +1,5 @@
---[[ scopes: returns the first MOST scopes that have members in `blocked` or `holders`, from START on. One read passes over a scope.
+--[[ scopes: returns the first MOST scopes that have members in `blocked` or `holders`, from START on. One
+read passes over all members of a scope.
 
 Keys: index
 Args: start most

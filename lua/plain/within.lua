@@ -1,4 +1,5 @@
---[[ within: returns for each range of a sorted set with one score the first MOST members; if MOST is empty, how many members there are.
+--[[ within: returns the first MOST members of each range of a sorted set whose members have one score; if MOST is empty,
+the number of members of each range.
 
 Keys: index
 Args: {LOW HIGH MOST}…

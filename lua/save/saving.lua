@@ -1,4 +1,4 @@
---[[ saving: what becomes of each record of a save. Everything is decided before anything is written.
+--[[ saving: decides the outcome of each record of a save. Everything is decided before anything is written.
 
 Keys: state boxes
 Meta: audit durable
@@ -47,7 +47,7 @@ local function box_of(i, id, fence, life)
   return box
 end
 
---- Add to the event `step_saved`, or `step_begun`.
+--- Add a record to the event `step_saved`, or to the event `step_begun`.
 local function say(is_saved, record)
   local last = said[#said]
   if not last or last.is_saved ~= is_saved then
@@ -57,7 +57,8 @@ local function say(is_saved, record)
   last.records[#last.records + 1] = record
 end
 
---- Return why an entry that is there is another one; 'known' if it is as the record has it; nil if it was only begun.
+--- Return 'conflict' if the entry in Redis is another step's, and 'known' if it is begun or saved as the record asks.
+--- Return nil if the step was only begun, and the record saves it.
 local function compare(old, what, name)
   local size = #name
   if old:sub(1, size + 1) ~= name .. ' ' then
@@ -66,7 +67,7 @@ local function compare(old, what, name)
   return (what == 'begin' or old:sub(size + 2, size + 6) == 'saved') and 'known' or nil
 end
 
---- Carry a record out. Returns why it is not, and how many entries the box has.
+--- Carry a record out. Returns why it was not carried out, if so, and the number of entries in the box.
 local function carry_out(i)
   local id, fence, life, what, entry, name = each(i)
   local box, why = box_of(i, id, fence, life)

@@ -92,7 +92,7 @@ local function floor_of(old)
   return math.max(now, old and old.last or 0)
 end
 
---- Note that code declares a schedule, whichever definition: it is not taken out of the code.
+--- Note that code declares a schedule, with any definition: so the schedule was not taken out of the code.
 local function note_seen(name, old)
   if now - old.seen >= SEEN_MS or now < old.seen then
     old.seen = now
@@ -193,7 +193,7 @@ local function resume(name, old, next_at, due_at)
     return 'late'
   end
   local new = next_version(old)
-  -- From now on it needs no code: the log says its job again, as of any rule that is set live.
+  -- From now on the schedule needs no code. So the event has its job, as for any rule that is set live.
   local is_adopted = old.state == 'undeclared'
   new.from = is_adopted and 'live' or old.from
   new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from ~= 'live' and now or old.seen

@@ -1,5 +1,5 @@
---[[ tick_times: moves schedules in `ticks`, and the member `tick|` of `scheduled` together with the first of them. From
-`tick|` claims learn that schedules are due, however many schedules the queue has.
+--[[ tick_times: moves schedules in `ticks`, and the member `tick|` of `scheduled` together with the first of them.
+Claims learn from the one member `tick|` that schedules are due, so a claim costs the same for any number of schedules.
 
 Keys: ticks scheduled
 Uses: call(now) due(earliest_due) wake(wake_needed) batch(call_many) digits(digits)

@@ -50,7 +50,7 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Return whether one blocking command can wait for one queue only, as in a cluster."""
+        """Return whether a blocking command can wait for only one queue, as in a cluster."""
         return self._transport.one_slot
 
     @property
@@ -139,8 +139,8 @@ class AsyncClient:
         seconds: float,
         on_token: Callable[[str], None] = lambda _: None,
     ) -> str | None:
-        """Take a wake token. Return the queue that had the token, or None after ``seconds``. With ``one_slot``, name
-        one queue only.
+        """Take a wake token. Return the queue that had the token, or None after ``seconds``. With ``one_slot``, pass
+        only one queue.
 
         ``on_token`` is called with the queue, one round of the event loop before this method returns. Raises Unsent,
         Lost or ReplyError of rq_core.protocol.engine.plan.
@@ -156,7 +156,7 @@ class AsyncClient:
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:
-        """Put an unused wake token back, unless the queue has a token by now."""
+        """Put an unused wake token back, unless the queue has got another token meanwhile."""
         key = queue_keys(queue, self.prefix)("wake")
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])

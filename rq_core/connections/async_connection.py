@@ -36,8 +36,8 @@ class AsyncConnection(asyncio.Protocol):
         """See Connection."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
-        """redis-py's own protocol. It must be notified when the connection ends: redis-py's connection waits for
-        that."""
+        """redis-py's own protocol. It must be notified when the connection ends, because redis-py's connection waits
+        for this notice."""
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set when it connects
         self._reader: Any = None
         self._answer: asyncio.Future[None] | None = None

@@ -109,9 +109,9 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue, as far as it is known.
+        """Return an object that identifies the server of a queue, as far as the server is known.
 
-        Calls of queues with equal objects should travel together.
+        If two queues have equal objects, their calls should be sent together.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
@@ -148,7 +148,7 @@ class Client:
         return {names[name] for name, _ in found or ()}
 
     def wait_token(self, key: str, seconds: float) -> bool:
-        """Take a token out of a list, waiting for one for ``seconds`` at most. Return whether there was one. Raises
+        """Take a token out of a list, waiting for a token for ``seconds`` at most. Return whether a token came. Raises
         Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         return self._transport.block(["BLPOP", key, seconds], seconds) is not None
 

@@ -43,8 +43,8 @@ W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no
-greeting, and another node may have become the primary meanwhile."""
+"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no greeting;
+the client must not wait for it, since another node may have become the primary."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
@@ -138,7 +138,8 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return the function to call when this round has been sent; None for a round without the caller's commands."""
+    """Return the function to call when this round has been sent; None if the round has none of the caller's
+    commands."""
     return None if step.brief else meanwhile
 
 
@@ -230,7 +231,8 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     async def close(self) -> None:
-        """Close all connections, and let no new connection stay open: a call under way may still find another node."""
+        """Close all connections. From now on, no new connection stays open: a call under way may still connect to
+        another node."""
         self._is_closed = True
         ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):

@@ -98,7 +98,7 @@ class Connection:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether the connection was open once. If so, it is known whether the port speaks TLS."""
+        """Whether the connection was open at least once. Then it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -118,7 +118,8 @@ class Connection:
     def is_ready(self) -> bool:
         """Return whether the connection is open: the server has not closed it, and it has no unread bytes.
 
-        A command on a connection that the server has closed would count as sent, with an unknown outcome.
+        Check this before a command: a command on a connection that the server has closed would count as sent, with an
+        unknown outcome.
         """
         if self._socket is None or self._reader.has_data():
             return False

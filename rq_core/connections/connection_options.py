@@ -74,8 +74,8 @@ def source_of(
 ) -> Any:
     """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
 
-    The checks are here since redis-py would ignore a path that is not the number of a database, and would notice an
-    unknown option only when it connects.
+    The URL is checked here, since redis-py would ignore a path that is not the number of a database, and would notice
+    an unknown option only when it connects.
     """
     check_password(url)
     pool: Any = None

@@ -1,9 +1,9 @@
 """Checks jobs that clients wait for, on connections that receive messages about the jobs' ends: one connection per
 server.
 
-A check subscribes to the queue's channel, unless it is subscribed, and asks whether the jobs have ended, in one write.
-If that is not possible (no connection, a missing right, a slot that has moved), :mod:`rq_core.connections.wait_thread`
-checks the jobs with ordinary commands.
+In one write, a check subscribes to the queue's channel, unless the connection is subscribed already, and asks whether
+the jobs have ended. If that is not possible (no connection, a missing right, a slot that has moved),
+:mod:`rq_core.connections.wait_thread` checks the jobs with ordinary commands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rq_core.protocol.reads.result_reads import Found
 # check in one write with the subscription finds all ends for which no message will arrive.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
-"""Commands that the server answers with a message → the first word of that message."""
+"""Maps each command that the server answers with a message to the first word of that message."""
 
 
 class HearingConnection(Connection):
@@ -131,7 +131,7 @@ class Looked(NamedTuple):
 
     found: dict[str, Found]
     hearing: object | None
-    """The subscription that will report the ends of the other jobs; None: no messages will arrive."""
+    """The subscription that will report the ends of the jobs that are still alive; None: no messages will arrive."""
 
 
 class _Subscription:
@@ -151,7 +151,7 @@ class _Ear:
 
 
 class Deafness:
-    """The queues whose job ends are not published to this process. The threads of the process share it."""
+    """The queues whose job ends are not published to this process. The threads of the process share this object."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
@@ -191,8 +191,8 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """Return the (queue, job ids) whose ends were published, and the queues whose messages may have been missed
-        because their subscription or its connection ended."""
+        """Return the jobs whose ends were published, as (queue, job ids), and the queues whose messages may have been
+        missed because their subscription or its connection ended."""
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
             if not ear.connection.is_connected:
@@ -234,7 +234,7 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Subscribe to a queue no more for DEAF_S seconds, since one of its jobs ended without a message."""
+        """Do not subscribe to the queue again for DEAF_S seconds, since one of its jobs ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
@@ -280,8 +280,8 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. None: not possible on
-        this connection, or not now."""
+        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. Return None if this is
+        not possible on this connection, or not possible now."""
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
         subscription = self._subscriptions.get(queue)
@@ -303,8 +303,8 @@ class Listener:
         return replies
 
     def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
-        """Register at the queue that a client waits, so that workers publish ends. Return False if that is not possible
-        now."""
+        """Tell the queue that a client waits, so that scripts publish the ends of its jobs. Return False if that is not
+        possible now."""
         try:
             calls = self._client.calls
             (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)

@@ -78,7 +78,7 @@ class Pool:
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Return whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the server to which the connection leads."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
@@ -143,7 +143,8 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """Return the connection that was used last if it is usable at once; None: call ``take``."""
+        """Return the connection that was used last, if it is usable at once. Return None otherwise; then call
+        ``take``."""
         idle = self._idle
         # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
@@ -171,7 +172,7 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Return whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the server to which the connection leads."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
@@ -190,7 +191,7 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in the queue of callers for a connection; the connection counts as in use all the time."""
+        """Wait in the queue of callers until a connection is given back. The connection counts as in use meanwhile."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)

@@ -57,7 +57,7 @@ _TLS_ADVICE: Final = {
     # A write before the alert is read fails with this text, since the server has ended the connection.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
-"""Parts of OpenSSL's error texts → advice."""
+"""Advice, by parts of OpenSSL's error texts."""
 
 
 _PREFIXES: Final[dict[type, str]] = {
@@ -85,5 +85,5 @@ written to."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
-"""Errors that redis-py counts as a broken connection, although the server answered: it carried nothing out, and gave
-the reason."""
+"""Errors that redis-py counts as a broken connection although the server answered. The server carried nothing out, and
+its answer gives the reason."""

@@ -5,7 +5,7 @@ exchange by node according to its :class:`SlotMap`, and follows MOVED and ASK. I
 commands by node and is sent the replies, so that the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
-An error that passes (a slot that is being moved, a shard without a primary) stays in the place of the reply;
+A temporary error (a slot that is being moved, a shard without a primary) stays in the place of the reply;
 :mod:`rq_core.protocol.engine.delivery` sends the command again.
 """
 
@@ -66,7 +66,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """Return the slot of a key: the slot of its hash tag, if it has one."""
+    """Return the slot of a key. If the key has a hash tag, only the hash tag counts."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -89,17 +89,19 @@ class SlotMap:
         self._heard: dict[Node, float] = {}
         """Node → clock time of its last answer."""
         self._doubted: dict[Node, float] = {}
-        """Doubted nodes → clock time: they were silent, or reported that the cluster is down, and have not answered
-        since."""
+        """Doubted node → clock time at which the doubt was last noted. A doubted node was silent, or reported that the
+        cluster is down. It is no longer doubted once it answers."""
         self._outdated: dict[Node, float] = {}
-        """Nodes whose map named a doubted node as a primary → clock time: other nodes may have a newer map."""
+        """Node whose map named a doubted node as a primary → clock time at which that was noted. Other nodes may have a
+        newer map."""
         self._turn = 0
         self._stale = True
         self._look_at = float("-inf")
         """Clock time from which the map may be requested again, if there is a map."""
 
     def home(self, slot: int) -> Node | None:
-        """Return the node that serves a slot according to the latest map; None if the map names no node."""
+        """Return the node that serves a slot according to the latest map; None if the map names no node for the
+        slot."""
         return self._slots[slot]
 
     def distrust(self) -> None:
@@ -113,7 +115,8 @@ class SlotMap:
         self._stale = True
 
     def any(self) -> Node:
-        """Return a primary of ``sound``, a different one at each call. A map must be known."""
+        """Return one of the primaries that ``sound`` returns. Successive calls return different primaries. A map must
+        be known."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
@@ -134,7 +137,8 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Request the map if it is stale. Return the error if there is no map to use, or None."""
+        """Request the map if it is stale. Return the error if the request failed and there is no older map to use;
+        otherwise None."""
         if not self._stale:
             return None
         began = self._clock()
@@ -286,7 +290,7 @@ class Routing:
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Return the node that has the key according to the latest map; None if the map names no node."""
+        """Return the node that has the key according to the latest map; None if the map names no node for the key."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
@@ -391,10 +395,11 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """Return one reply in place of the replies of all primaries. This is a lasting error if one replied with such
-        an error; otherwise a success if there is one (lists are joined); otherwise a passing error.
+        """Return one reply in place of the replies of all primaries: a permanent error if any primary replied with a
+        permanent error; otherwise a success if any primary succeeded (lists are joined); otherwise a temporary error.
 
-        If loading a script failed on one node, a later call reports the missing script, and the script is loaded again.
+        Such a success may hide that a node failed to load a script. A later call to that node then reports the missing
+        script, and the script is loaded again.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

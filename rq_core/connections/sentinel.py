@@ -47,7 +47,8 @@ ANSWER_WITHIN_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 """Seconds between two requests for the primary's address while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
-"""Seconds until the next request once no sentinel has answered: dead sentinels must not delay a primary that works."""
+"""Seconds until the next request after a request that no sentinel answered: dead sentinels must not delay callers of a
+primary that works."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
@@ -202,8 +203,8 @@ class Sentinels:
                 yield sentinel, min(left, ANSWER_WITHIN_S)
 
     def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
-        """Store the primary that a sentinel named, and ask this sentinel first from now on: a dead one costs a
-        timeout."""
+        """Store the primary that a sentinel named, and ask this sentinel first from now on: asking a dead sentinel
+        costs a timeout."""
         primary = said[0], int(said[1])
         with self._lock:
             self._order = [sentinel, *self._others(sentinel)]
@@ -328,8 +329,8 @@ class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnect
 
 
 def _role(reply: Any) -> str:
-    """Return the role that a server reports. Without the right to ask, assume "master": a replica would refuse
-    writes."""
+    """Return the role that a server reports. If the user has no right to ask, assume "master": a replica would refuse
+    writes anyway."""
     if isinstance(reply, NoPermissionError):
         return "master"
     return str(reply if isinstance(reply, Exception) else reply[0])
@@ -348,7 +349,7 @@ def parse_sentinel_url(
 ) -> tuple[str, dict[str, Any]]:
     """Return the arguments for redis-py's pool to reach the primary: a URL whose host has no meaning, and options.
 
-    Raises ValueError with a text that completes "must be a URL".
+    Raises ValueError; its text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

@@ -1,7 +1,7 @@
 """Lets enqueues of one event loop that happen at the same time share calls.
 
-A caller that is cancelled gives up its job. Until the call is written to a connection, the job is removed from the
-call: a caller who tries again does not create a second job when the server returns.
+A caller that is cancelled gives up its job. If the call was not written to a connection yet, the job is removed from
+the call. So a caller that tries again during an outage does not create a second job when the server returns.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class _Shared:
         self._sent = True
 
     def give_up(self, future: asyncio.Future[Accepted]) -> None:
-        """Handle the cancellation of a caller: if the call still waits for a connection, interrupt it, to rebuild it
-        without the job."""
+        """Handle the cancellation of a caller. If the call still waits for a connection, interrupt the call, and build
+        it again without the job."""
         ours = any(waiting.future is future for waiting in self.each)
         if ours and self._sender is not None and not self._sent and not self._interrupted:
             self._interrupted = True
@@ -178,11 +178,11 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Remove the next call's jobs from ``waiting``, and return them; all are of one queue. Empty: the calls under
-        way will take the jobs that wait.
+        """Remove the jobs of the next call, all of one queue, from ``waiting``, and return them. If the result is
+        empty, the tasks that send the calls under way will also send the jobs that wait.
 
-        Each id is under way only once, so that each outcome belongs to one job, and the first job of an id is the one
-        that is accepted.
+        No two jobs with the same id are under way at once. So each outcome belongs to one job, and the first job with
+        an id is the job that is accepted.
         """
         queue: str | None = None
         batch: dict[str, _Waiting] = {}

@@ -1,8 +1,8 @@
-"""Checks whether a port speaks TLS although the URL asks for none, or the other way round.
+"""Checks whether a port speaks TLS although the URL asks for none, or speaks no TLS although the URL asks for TLS.
 
 The failed connection itself does not show this: a port with TLS resets a connection without TLS, and a port without TLS
 takes the TLS handshake for a command and waits for its end. So after a failed connection the probe opens a second
-connection and sends a few bytes of the other kind.
+connection and sends a few bytes in the way that the URL does not ask for.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ SPEAKS: Final = "ERR it speaks "
 """The beginning of the text of ``OtherProtocol``."""
 
 _RECORDS: Final = (b"\x15", b"\x16")
-"""The first byte that a TLS server sends: of an alert, or of a handshake."""
+"""The possible first bytes from a TLS server: the first byte of an alert, and the first byte of a handshake."""
 _PLAIN: Final = (b"+", b"-")
 _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """The port speaks TLS and the URL asks for none, or the other way round. Another attempt is useless."""
+    """The port speaks TLS and the URL asks for none, or the port speaks no TLS and the URL asks for TLS. Another
+    attempt is useless."""
 
     def __init__(self, *, speaks_tls: bool) -> None:
         super().__init__(

@@ -30,9 +30,9 @@ from rq_core.protocol.engine.plan import Lost, Patience
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is closed."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""Seconds without a reply after which a worker's connection is closed. If an outage ends a connection without
-notice, the worker waits this long although Redis is back, and must claim again within ten seconds. A call that it
-sends again is carried out once."""
+"""Seconds without a reply after which a worker's connection is closed. If an outage ends a connection without notice,
+the worker waits this long even if Redis is back earlier. The time is short, because the worker must claim again within
+ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may be late."""
 
@@ -67,7 +67,7 @@ class Transport(Protocol):
         the reply, or raise its error."""
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key, as far as it is known.
+        """Return an object that identifies the server of a key, as far as the server is known.
 
         Keys with equal objects are on one server.
         """
@@ -237,8 +237,8 @@ class AsyncPoolTransport:
         *,
         blocks: bool = False,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout for a reply. ``blocks``: whether the reply is
-        expected late."""
+        """Send commands, and return the replies. ``seconds``: the timeout for a reply. ``blocks``: whether the command
+        blocks, so that its reply may come late."""
         connection = self._pool.take_idle()
         if connection is None:
             try:
@@ -308,8 +308,8 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Return commands as bytes. (redis-py would first check each argument's type, which takes longer than the whole
-    packing.)"""
+    """Return commands as bytes. (redis-py would first check the type of each argument. That check takes longer than
+    this whole function.)"""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 LINGER_S: Final = 10.0
 """Seconds without a wait after which the thread ends and closes its connections."""
 QUIET_S: Final = 1.0
-"""Seconds without a wait after which the subscription to a queue ends: often the next wait begins sooner, and can
-use it."""
+"""Seconds without a wait after which the subscription to a queue ends. Often the next wait begins before that, and can
+use the subscription."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
 """The patience of each call of the waiter's client. It is short, since the next check follows soon, and other waits
 are due meanwhile."""

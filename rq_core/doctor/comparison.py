@@ -20,7 +20,8 @@ Owner = tuple[str, str]
 `meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
-"""Keys that may also have members which are not derived. In a list, an extra entry is a tombstone."""
+"""Keys that may also have members which the doctor does not derive. In a list, such a member is a tombstone: an entry
+whose job no longer waits there."""
 _FACTS: Final = {
     "sequence": "the highest place in line that was assigned",
     "tombstones": "the number of list entries without a waiting job",
@@ -107,7 +108,8 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
-    """Return whether a member still has the value that it had when the edit was derived, by the rules of repair.lua.
+    """Return whether a member still has the value that it had when the edit was derived. Values are compared as
+    repair.lua compares them.
 
     ``now``: (key, member) → value; a missing member counts as unchanged.
     """
@@ -120,7 +122,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a stored number; 0 for a missing one, and -1 for a text that is not a number."""
+    """Return a stored number; 0 if it is missing, and -1 if the text is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of findings. All but INDEX, NO_WAKE and LOG_STRAY are about data that no other key of the queue implies."""
+    """Kinds of findings. Most of them are about data that no other key of the queue implies; INDEX, NO_WAKE and
+    LOG_STRAY are not."""
 
     INDEX = "index"
     """An index differs from the state lines."""
@@ -21,7 +22,7 @@ class Kind(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
     NO_LINE = "no_line"
-    """The arguments of a job without a state line, whose state the outbox does not show."""
+    """The arguments of a job that has no state line, and whose state the outbox does not show."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"
@@ -41,13 +42,14 @@ class Kind(StrEnum):
     LOG_GAP = "log_gap"
     """Entries are missing in the outbox: the numbers of two neighbouring entries are not consecutive."""
     LOG_STRAY = "log_stray"
-    """An outbox entry whose number no script assigns; usually no event can follow it."""
+    """An outbox entry with a number that no script assigns. Usually no event can be appended after such an entry."""
     LOG_UNREADABLE = "log_unreadable"
     """An outbox entry that this release cannot read."""
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, with the value that the member must still have: a record of repair.lua."""
+    """One change of one member of one key, and the value that the member must still have. It is a record of
+    repair.lua."""
 
     key: str
     """A key of the queue; or `line` (a job's state line), or `head` (the first member of `waiting` in a lane)."""
@@ -55,7 +57,7 @@ class Edit(NamedTuple):
     was: str
     """The member's value in the snapshot; empty: it has no value; LOWER: any lower number than ``value``."""
     value: str
-    """The new value; empty: remove the member; the same as ``was``: change nothing."""
+    """The new value. An empty text removes the member; the same text as ``was`` changes nothing."""
 
 
 LOWER: Final = "<"

@@ -50,15 +50,16 @@ INDEXES: Final = (
         "meta",
     ),
 )
-"""The keys with derived members. In `jobs` each job must have a member; in `state` only lost lines are derived."""
+"""The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
+have a member; in `state`, only lost lines are derived."""
 
 
 MOVED_ON_MS: Final = 60_000
-"""The most milliseconds by which a claim or a worker moves on the due time of a schedule."""
+"""Maximum number of milliseconds by which a claim or a worker postpones the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
-    """Expects any existing value that is not above ``most``. Any other value, or a missing one, is replaced by
+    """Expects any existing value that is not above ``most``. A missing value, or a value above ``most``, is replaced by
     ``fresh``. If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time."""
 
     fresh: str | None
@@ -81,7 +82,7 @@ UNKNOWN: Final = -1
 
 
 def place_in_line(job: Job) -> int:
-    """Return a job's place in line (its ``seq``); 0 if it has none yet."""
+    """Return a job's place in line (its ``seq``); 0 if the job has no place yet."""
     return job.number("seq") or 0
 
 
@@ -115,7 +116,8 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """The blocked lanes that no event would open although their scope has room, each with this scope."""
+        """The blocked lanes that no event would open, although the scope for which the lane waits has room. Each lane
+        comes with this scope."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -142,7 +144,8 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """For each field of `slots` whose time differs from the log's: the time (Unix ms) until which its name is held.
+        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only those fields
+        are included whose time in Redis differs.
 
         None: no job can have taken the name.
         """
@@ -180,7 +183,8 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs; those with a line in ``lines`` are replaced. Without such lines, the jobs are not copied."""
+    """Return ``jobs``, except that each job with a line in ``lines`` is parsed from that line. If ``lines`` is empty,
+    the result is ``jobs`` itself, not a copy."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
@@ -270,9 +274,13 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the expected due time of each schedule that is on, and the expected time at which claims look at the
-    first of them. Both may be up to a minute later. A script moves a due time on while a worker has the schedule or
-    cannot compute it. It moves the time for claims on when a worker has learned that schedules are due."""
+    """Yield the expected due time of each schedule that is on. Also yield the expected time at which claims look for
+    due schedules: the earliest of these due times.
+
+    The actual times may be up to a minute later. A script postpones the due time of a schedule while a worker has the
+    schedule, or if a worker cannot compute its instants. After a worker has learned that schedules are due, a script
+    also postpones the time at which claims look for due schedules.
+    """
     due, at = [], view.latest_ms
 
     def moved_on(due_ms: int) -> AtLeast:
@@ -316,8 +324,8 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _boxes(image: Image) -> Iterator[Entry]:
-    """Yield the headers and entries of boxes, by the entries that are there. Claims empty a box that belongs to
-    no job."""
+    """Yield the expected headers and entries of boxes, derived from the entries that are there. Claims empty a box that
+    belongs to no job."""
     found = image.view.snapshot["boxes"]
     numbers: defaultdict[str, set[int]] = defaultdict(set)
     for name in found:
@@ -379,8 +387,8 @@ def _resumes(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`. In a fair queue, a lane whose tag is ahead of the clock gives the finish time of its
-    key."""
+    """Yield the members of `fair`: the virtual finish times of the keys of a fair queue. The finish time of a key is
+    the latest tag of its lanes, if this tag is later than the queue's virtual clock."""
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()

@@ -36,7 +36,8 @@ class Place(NamedTuple):
 
 
 def fair_key(lane: str) -> str:
-    """Return the key by which a fair queue shares its turns, from a lane's scopes; empty if the lane has none."""
+    """Return the value of the scope ``fair`` in a lane's scopes; empty if the lane has no such scope. A fair queue
+    divides its claims between these values."""
     return next((s[5:] for s in scopes.scopes_of(lane) if s.startswith("fair=")), "")
 
 

@@ -45,8 +45,9 @@ def line_by(
     it.
 
     The result is the job's own line with the log's fields. If the job's own line is lost, the result is the log's line.
-    A line counts as lost if it is missing or unreadable (then ``job`` has no value), if it has another state and the
-    log has no holes, or if the job is not ``in_state`` and its line differs from the log.
+    A line counts as lost in three cases. First, it is missing or unreadable (then ``job`` has no value). Second, it has
+    another state than the log, and the log has no holes. Third, the job is not ``in_state``, and its line differs from
+    the log.
     """
     if job is None:
         return line_of(record, caps)
@@ -71,8 +72,8 @@ def line_by(
 
 
 def _claimed(job: Job, record: JobRecord) -> str | None:
-    """Return the line of a job whose claim in force is in the log, but not its earlier events; None if the log lacks
-    the claim, too."""
+    """Return the line of a job if the log has the job's claim in force but lacks earlier events of the job. Return None
+    if the log lacks the claim, too."""
     if record.fence is None or record.state is None:
         return None
     told = {

@@ -30,16 +30,16 @@ class LoggedSchedule(NamedTuple):
     """A schedule according to the last event about it."""
 
     at: OutboxId
-    """The entry of that event."""
+    """The outbox entry of the last event about the schedule."""
     state: str
-    """on, paused, undeclared, removed; empty: it was forgotten."""
+    """The state: on, paused, undeclared or removed; empty: the schedule was forgotten."""
     version: int
     next_ms: int | None
-    """Its next instant; None: unknown."""
+    """The next instant (Unix ms); None: unknown."""
     rule: str | None = None
-    """Its rule as JSON; None: unknown, since the log begins later."""
+    """The rule as JSON; None: unknown, since the log begins later."""
     job_digest: str | None = None
-    """The digest of its job; None: unknown."""
+    """The digest of the schedule's job; None: unknown."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class FoldedLog:
     made_up: dict[str, str] = field(default_factory=dict)
     """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
     only_sql: Collection[str] = frozenset()
-    """Ids of jobs without an event in the outbox, which only an audit database has."""
+    """Ids of jobs that have no event in the outbox, and that only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
     """Ids of jobs that unreadable entries name."""
     may_be_restored: bool = False
@@ -72,15 +72,16 @@ class FoldedLog:
     epoch: int | None = None
     """The epoch of the last entry; None: the outbox is empty."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Setting or flag → its value according to the last event about it; all of them if the log begins with the
-    queue."""
+    """Setting or flag → its value according to the last event about it. All settings are included if the log begins
+    with the queue."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
     removed."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events. Before this entry, no schedule existed or none is known."""
+    """The entry from which on ``schedules`` has all events. Before this entry, either no schedule existed, or none is
+    known."""
     at_beginning: bool = True
     """Whether ``note`` has not been called yet."""
     all_schedules: bool = False
@@ -95,7 +96,7 @@ class FoldedLog:
 
     @property
     def ends(self) -> dict[str, End]:
-        """For each id, how its job left Redis; without jobs that were restored or enqueued again since."""
+        """For each id, how its job left Redis. Ids whose jobs were restored or enqueued again are left out."""
         return self.lives.ends
 
     @property

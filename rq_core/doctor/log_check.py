@@ -126,7 +126,8 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding that a baseline event repairs, together with the line if the log has it."""
+        """Return a finding whose repair appends a baseline event. If the log has the job's line, the repair also
+        restores the line."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)

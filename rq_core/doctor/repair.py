@@ -68,8 +68,8 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Return the findings of a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch
-    if this release cannot read the queue.
+    """Return the findings of a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, and
+    LayoutMismatch if this release cannot read the queue.
 
     If the only finding is a missing wake token, the queue is read again: a worker may have just taken the token and not
     claimed yet. ``audit`` also reads an audit database.

@@ -1,9 +1,9 @@
 """Derives the expected contents of ``results`` and ``returned``: the actual contents, unless a value is lost or the log
 differs.
 
-Each word of a line is compared with the log. A word that is not in the log is kept, and so is a line that another job
-of the id may have left without an event in the log. Any other word that differs is false, and the log's word replaces
-it.
+Each word of a line is compared with the log. A word that is not in the log is kept. A line is also kept if another job
+of the id may have left it without an event in the log. Any other word that differs is false, and the log's word
+replaces it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
 """Event that ended a job → possible outcomes in ``results``. (A job that a restore removed had ended before, by an
 event that Redis forgot.)"""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
-"""Events that may end a claim, which the job's line in ``results`` then names."""
+"""Events that may end a claim. The job's line in ``results`` then names this claim."""
 
 
 class Remembered(NamedTuple):
@@ -76,7 +76,7 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
 
 
 def _has_digest(end: End | None) -> bool:
-    """Return whether the log has the value's digest, so that the size in the line does not matter."""
+    """Return whether the log has the value's digest. If it has, the size in the line does not matter."""
     return end is not None and end.digest is not None
 
 
@@ -109,9 +109,12 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line according to the log. Return None if the line must be removed: it is another job's and the log
-    lacks the data for this job's line, or this job's id and result are not kept. A line that a call needs, to find that
-    its id is remembered, is kept."""
+    """Return the line that an id must have according to the log; None if the line must be removed.
+
+    A line must be removed in two cases. (1) The line belongs to another job, and the log lacks the data for the line of
+    the right job. But a line that says how long its id is remembered stays, since calls need it. (2) Neither the id nor
+    the result of the job is kept.
+    """
     if not _is_of(result, end):
         return line
     is_other = result.outcome not in _OUTCOMES[end.event]
@@ -136,8 +139,8 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the value that must be kept: this value if its digest is the log's, else the log's value; None if that is
-    lost."""
+    """Return the value that must be kept: ``value`` if it has the digest that the log has, otherwise the value in the
+    log; None if the log's value is lost."""
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:
@@ -159,8 +162,8 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether a line names a claim that came after an end; if the line names no claim, whether its time is
-    later than the end."""
+    """Return whether a line names a claim that came after an end; if the line names no claim, whether the line's time
+    is later than the end."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
@@ -168,9 +171,9 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """Return the words of a line that the log has. Only a script that ended the job wrote all of them; a line that a
-    restore wrote has neither a claim of this job nor a time until which its result is kept. ``as_other``: the line is
-    another job's."""
+    """Return the words that a line must have according to the log. A script that ends a job writes all of these words.
+    A line that a restore wrote lacks two of them: the claim of this job, and the time until which the job's result is
+    kept. ``as_other``: the line belongs to another job."""
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)
     words: dict[str, str | None] = {}

@@ -195,7 +195,7 @@ def _schedule(
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
     """Return a schedule's entry with the next instant of the log, if the log's instant is later and nothing else
-    differs. A script that failed after it had appended its event left the earlier instant. Return None otherwise."""
+    differs; otherwise None. The entry has the earlier instant if a script failed after it had appended its event."""
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")
         if (
@@ -214,7 +214,8 @@ def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
-    """Return the problem of a schedule's job, after the schedule's name; empty if there is no problem."""
+    """Return the problem of a schedule's job as a text that follows the schedule's name; empty if there is no
+    problem."""
     if logged is not None and logged.job_digest not in (None, job_digest(packed)):
         return "is not the one that the log has"
     try:

@@ -24,7 +24,7 @@ UNNAMED: Final = queue_keys("QUEUE")
 
 
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
-"""Milliseconds of the longest lease that is believed while the log does not show how long leases were."""
+"""Milliseconds of the longest lease that the doctor takes as correct if the log does not show how long leases were."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """Return the arguments of jobs that have no line and whose state only the audit log has, by id."""
+        """Return, by id, the arguments of jobs that have no state line and whose state only the audit log has."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -128,8 +128,9 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time from which rates count (Unix ms). A clock that is earlier than the last activity is not a finding:
-        the next claim notices it, and checks all rates."""
+        """The time (Unix ms) with which the times of rates are compared: Redis' time, or that of the last activity if
+        it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
+        all rates."""
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 
     def fact(self, name: str) -> int:

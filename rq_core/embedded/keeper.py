@@ -128,7 +128,7 @@ def forget_last_run(directory: Path) -> None:
 
 
 def write_record(directory: Path, record: dict[str, str | int]) -> None:
-    """Write the record atomically: readers take no lock."""
+    """Write the record atomically, so that readers need no lock."""
     draft = directory / f"{RECORD}.new"
     draft.write_text(json.dumps(record))
     draft.replace(directory / RECORD)

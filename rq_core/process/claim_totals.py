@@ -1,4 +1,5 @@
-"""The counts of all worker processes of one ``rq-core worker``, also of ended ones, so that no sum ever falls."""
+"""The counts of all worker processes of one ``rq-core worker``. Processes that have ended are included, so that no sum
+ever decreases."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class FlowTotals:
         return total
 
     def turns(self) -> tuple[float, float]:
-        """Return the number of round trips of all processes, and their sum in seconds."""
+        """Return the number of round trips of all processes, and the seconds that all of them took together."""
         with self._lock:
             total = self._departed_turns
             for table in self._tables.values():

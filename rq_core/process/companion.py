@@ -1,5 +1,5 @@
-"""A process beside the workers: the mirror, or a relay. Another package has its code; an entry point gives its command
-line."""
+"""A process beside the workers: the mirror, or a relay. The process runs code of another package, which gives the
+command line by an entry point."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GRACE_S: Final = 60.0
 """Seconds for which the process may finish its work after the workers' end."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further one
-is twice as long."""
+"""Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further pause
+is twice as long as the pause before."""
 HEALTHY_LIFE_S: Final = 60.0
 """Seconds of life after which a process' end counts as its first failure again."""
 
@@ -72,8 +72,8 @@ class Companion:
     ) -> int | None:
         """Wait until the process is ready, for READY_WAIT_S at most; then log ``unready``, a sentence.
 
-        Returns the exit status if the process ended instead; it has logged the reason. Otherwise returns None, even if
-        the process is not ready: it must not keep the workers from starting.
+        Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
+        even if the process is not ready: a slow process must not keep the workers from starting.
         """
         deadline = time.monotonic() + READY_WAIT_S
         while time.monotonic() < deadline and not stopped():

@@ -155,7 +155,8 @@ class Probe(HttpPort):
         place: Path | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
-        """``max_age`` is in seconds. Raises InvalidOption, also if the process cannot listen on the address."""
+        """``max_age`` is in seconds. Raises InvalidOption for an invalid address, and if the process cannot listen on
+        it."""
         me = os.getpid()
         shown = pages or {}
 

@@ -1,8 +1,8 @@
 """A port that answers HTTP requests beside the process' work, and limits connections and times.
 
 A slow or hostile client must not use up the resources of the process: each connection takes a descriptor and a thread.
-So the number of connections is limited, and each has a deadline that received bytes do not extend. If all are in use, a
-new connection replaces the oldest one whose request has not arrived.
+So the number of connections is limited, and each has a deadline that received bytes do not extend. If all connections
+are in use, a new connection replaces the oldest one whose request has not arrived.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class HttpPort:
     def __init__(
         self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
     ) -> None:
-        """``option`` names the address' option in errors. Raises InvalidOption, also if the process cannot listen."""
+        """``option`` is the name of the address' option in errors. Raises InvalidOption for an invalid address, and if
+        the process cannot listen on it."""
         host, port = parse_address(address, option=option)
         try:
             self._server = _Server((host, port), _noting(handler))

@@ -25,7 +25,8 @@ a lease."""
 
 
 STUCK_S_MIN: Final = 10.0
-"""Seconds without a heartbeat before a process may be killed; a process that waits for Redis is late by less."""
+"""Minimum seconds without a heartbeat before a process may be killed. The heartbeat of a process that waits for Redis
+is late by a shorter time."""
 
 
 LOOK_S_MAX: Final = 2.0

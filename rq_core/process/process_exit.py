@@ -32,8 +32,8 @@ HOLDERS_MAX: Final = 10
 def begin(status: int) -> None:
     """Begin the end of this process. If the process still lives after FORCE_AFTER_S, end it by force.
 
-    Then a log line names the threads or tasks that kept it alive, the functions registered with ``atexit`` are called,
-    the log handlers are flushed, and ``status`` is the exit status.
+    At a forced end, a log line names the threads or tasks that kept the process alive. Then the functions registered
+    with ``atexit`` are called, and the log handlers are flushed. ``status`` is the exit status.
     """
     exiting = threading.Event()
     # Registered last, so called first: the event is set when Python begins to call the exit functions.
@@ -133,7 +133,7 @@ def exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process' state in /proc; an empty text without such a process, or without /proc."""
+    """Return the letter of a process' state in /proc; an empty text if the process or /proc does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

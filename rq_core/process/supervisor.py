@@ -142,7 +142,8 @@ class Supervisor:
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._tables: dict[int, LeaseTable] = {}
-        """The lease tables of the processes, by place (the number of a process, kept by its replacement)."""
+        """The lease tables of the processes, by place. A place is the number of a process; the process that replaces it
+        gets the same number."""
         self._over: dict[int, float] = {}
         """Time at which the work of a process was first found to be over (monotonic clock, seconds), by place."""
         self._guard = LeaseGuard(
@@ -306,7 +307,7 @@ class Supervisor:
     def _exitcode(self, place: int, exitcode: int) -> int:
         """Return the exit code of a process.
 
-        If the process was killed after its work was over, this is its worker's status.
+        For a process that was killed after its work was over, return the exit status of its worker.
         """
         self._over.pop(place, None)
         ended = self._tables[place].ended
@@ -348,9 +349,9 @@ class Supervisor:
         self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
-        """Plan the start of a worker in the place of a dead one, after a growing pause.
+        """Plan the start of a worker in the place of a dead worker, after a growing pause.
 
-        With --reload, after an error of the app's code, it starts at the next change of a file.
+        With --reload, after an error of the app's code, the worker starts at the next change of a file.
         """
         self._totals.depart(place, "died")
         if exitcode == BROKEN and self._sources is not None:
@@ -398,8 +399,8 @@ class SourceFiles:
         self._due = clock() + LOOK_EVERY_S
 
     def changed(self) -> Path | None:
-        """Return a file that was changed, created or removed since the last check; None without such a file, or before
-        the next check is due."""
+        """Return a file that was changed, created or removed since the last check. Return None if there is no such
+        file, or if the next check is not due yet."""
         if self._clock() < self._due:
             return None
         before, self._seen = self._seen, self._look()

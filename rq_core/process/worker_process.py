@@ -1,6 +1,6 @@
 """One worker process: it loads the app, runs a worker until a signal stops it, and ends.
 
-The process is the only one, or a child of the supervisor.
+The process runs alone, or as a child of the supervisor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETIRED: Final = 75
-"""Exit status of a worker after --max-jobs or --max-memory (EX_TEMPFAIL): another takes its place at once."""
+"""Exit status of a worker after --max-jobs or --max-memory (EX_TEMPFAIL): another worker takes its place at once."""
 HURRY: Final = signal.SIGUSR1
 """The signal by which the supervisor ends the grace of a worker process."""
 CANNOT_RUN: Final = 69

@@ -47,8 +47,8 @@ class Operations:
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The calls about schedules. Imported at first use: most clients make none of them, and they need the
-        modules that compute instants."""
+        """The calls about schedules. This family is imported at its first use: most clients do not use it, and it needs
+        the modules that compute instants."""
         from rq_core.protocol.calls.schedules import Schedules
 
         return Schedules(self.delivery, self.caps, self.reads)

@@ -46,7 +46,8 @@ def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
-    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``; ``ready`` is a table from 0."""
+    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``. ``ready`` is a table whose first index
+    is 0."""
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1
@@ -139,7 +140,8 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``: it fails if a key that the file writes without a read has a wrong type.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type that the file writes without reading
+    the key first.
 
     After the first write a failure would come too late.
     """
@@ -173,10 +175,11 @@ function integer(text)
   return value
 end
 end"""
-"""The Lua function ``integer``, which accepts only whole numbers: not nan, inf or a fraction, which Lua takes for
-numbers. An argument must also be written in digits; a field of a record need not, since a match would cost time per
-job. Below 10^13 the sum with a Unix time in ms still has the 14 digits that Lua writes exactly. Most arguments are the
-same in each call, so some are remembered."""
+"""The Lua function ``integer``, which accepts only whole numbers. It refuses nan, inf and fractions, which Lua takes
+for numbers. The text of an argument must consist of digits. The text of a record's field is not compared with a
+pattern, since that would cost time for each job. A whole number is below 10^13, so that its sum with a Unix time in ms
+still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so the function caches some
+of them."""
 
 
 _COLUMN: Final = """function column(n)

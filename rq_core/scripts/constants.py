@@ -113,7 +113,7 @@ CONSTANTS: Final = {
         "about how many entries an outbox without a mirror keeps",
     ),
 }
-"""By name, the other constants: the value in Lua, and the meaning."""
+"""The constants that are the same for all scripts, by name: the value in Lua, and the meaning."""
 
 
 def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from rq_core.scripts.header import Header, HeaderError, Variant
 from rq_core.scripts.source import Part, Source, include_paths, read, source
 
 VARIABLES: Final = ("now", "now_text", "facts")
-"""The variables of includes that every room may read; only the files that define them assign them."""
+"""The variables of includes that every room may read. Only the file that defines a variable assigns it."""
 RESET: Final = "resets[#resets + 1] = reset"
 PARTS: Final = "parts"
 """The include that runs the steps of parts: lua/include/call/parts.lua."""
@@ -42,7 +42,7 @@ NEW_ROOM: Final = "ends"
 """The room of an include that only a variant has."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""The Lua text that begins a room, after the names that others take from it."""
+"""The Lua text that begins a room, after the names that other rooms take from it."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return those of a script's parts that decide what ends with a job."""
+    """Return the parts of a script that decide what ends with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 

@@ -40,7 +40,7 @@ class Script:
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
-    """Name of the function that the text defines; empty if the text is that of a script without a library."""
+    """Name of the function that the text defines; empty if the text is a script without a library."""
     instead: Script | None = None
     """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 

@@ -31,7 +31,7 @@ def words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """One definition that begins in the first column, with all lines up to the next one."""
+    """One definition that begins in the first column, with all lines up to the next definition."""
 
     code: str
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ class Source:
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that defines no local; empty if all lines do."""
+        """The first line in the first column that defines no local; empty if each line there defines a local."""
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 
@@ -113,8 +113,8 @@ def read(path: Path) -> Source:
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Return the paths of the includes by name. Shared includes are in folders by subject, those of one script in the
-    folder of its name."""
+    """Return the paths of the includes by name. Shared includes are in folders by subject; the includes of one script
+    are in the folder of its name."""
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 

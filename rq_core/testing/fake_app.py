@@ -200,7 +200,9 @@ class Fake:
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
         """Claim one job of the first queue that has a ready job.
 
-        Returns the claim, if any, and for queues without a ready job the ms until their next due job."""
+        Returns two values: a list with the claim, empty if no queue has a ready job; and, for queues without a ready
+        job, the ms until their next due job.
+        """
         client = self.app.client
         due: dict[str, int] = {}
         for queue in queues:
@@ -262,7 +264,7 @@ _WORKER: Final = "w-test"
 
 
 class _Saving:
-    """The client of an app on a fake server, in the shape that a worker's saver awaits."""
+    """The client of an app on a fake server, with the asynchronous methods that a worker's saver calls."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

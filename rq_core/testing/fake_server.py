@@ -105,7 +105,8 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
-        """Make a waiter that reads each job once: jobs run only when the test drains."""
+        """Make a waiter that reads each job only once. To wait longer is of no use: jobs run only when the test
+        drains."""
         return _FakeWaiter(self.make_client())
 
     def _calls(self) -> Operations:

@@ -16,8 +16,8 @@ CLAIM_MAX: Final = 250
 """Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
 more."""
 HALVES_MIN: Final = 16
-"""Number of places from which on a claim asks for only half of the places. A worker with fewer places would make
-twice as many calls, which cost Redis more than the worker gains."""
+"""Number of places from which on a claim asks for only half of the places. If a worker with fewer places did so, it
+would make twice as many calls, which cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a claim's reserved places are lent to other groups."""
 
@@ -31,8 +31,8 @@ class Capacity:
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Maximum number of turns of a group at once. With two, one brings jobs for half of the places while Redis
-        works on the other half."""
+        """Maximum number of turns of a group that are under way at once. With two turns, one of them brings jobs for
+        half of the places while Redis works on the turn for the other half."""
         self.taken = 0
         self.kept = 0
         """Number of the taken places that are reserved for claims under way."""
@@ -118,8 +118,8 @@ class Shares:
         """The lowest clock among the queues when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each of these queues would receive now, if all had jobs. This does not move the
-        clocks."""
+        """Return how many of ``places`` each of these queues would receive now, if all queues had jobs. This does not
+        move the clocks."""
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))

@@ -1,7 +1,7 @@
 """The jobs that a worker holds: from their arrival with a claim to the end of their handlers.
 
-Jobs that have arrived start when the next turn is sent, or has nothing to send. The heartbeat extends the lease of a
-claim before its handler executes its first step.
+Jobs that have arrived start when the next turn is sent, or when there is nothing to send. The heartbeat extends the
+lease of a claim before the claim's handler executes its first step.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Maximum seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next
-batch. If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for
-their leases."""
+"""Seconds that the first steps of a batch of handlers may take. If they take longer, handlers block the loop, and the
+next turn does not overlap with the next batch. Otherwise jobs that are claimed meanwhile would wait for the loop,
+without a heartbeat for their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
 heartbeat."""
@@ -116,8 +116,8 @@ class Handlers:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self) -> bool:
-        """Return whether the leases are in force by this process' own clock: a process that was stopped for longer must
-        not begin a step."""
+        """Return whether the leases are in force by this process' own clock. If the process was stopped for longer than
+        a lease, it must not begin a step."""
         lease_s = BEATS_IN_LEASE * self.leases.interval
         return time.monotonic() - self.leases.last_success < lease_s
 
@@ -127,8 +127,8 @@ class Handlers:
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Let a job start as soon as the next turn is sent, or has nothing to send. ``since``: monotonic time before
-        which its lease did not begin."""
+        """Let a job start as soon as the next turn is sent, or there is nothing to send. ``since``: monotonic time
+        before which the job's lease did not begin."""
         self._capacity.taken += 1
         self._since = min(self._since, since)
         if not self.arrived:
@@ -241,7 +241,8 @@ def _until(running: Running) -> float | None:
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Maximum seconds until a suspect may be claimed again; they double each time that this process puts it off."""
+"""Maximum seconds until a suspect may be claimed again. The seconds double each time that this process puts the suspect
+off."""
 REMEMBERED_MAX: Final = 10_000
 
 

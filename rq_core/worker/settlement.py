@@ -96,7 +96,7 @@ def claim_call(
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """Return the fewest calls that send all of these settlements, each call with its settlements."""
+    """Return as few calls as can send all of these settlements. Each call comes with its settlements."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict

@@ -25,7 +25,8 @@ STOP_WAIT_S: Final = 1.0
 """Seconds that a cancelled async handler has to end when the worker stops, and a thread to close its handler's
 dependencies."""
 REPORT_WAIT_S: Final = 5.0
-"""Seconds for the last report of a stopping worker; a claim that is not reported by then ends with its lease."""
+"""Seconds for the last report of a stopping worker. A claim that is not reported within this time ends with its
+lease."""
 
 
 class Shutdown:

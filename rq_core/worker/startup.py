@@ -170,8 +170,8 @@ class Startup:
         self._groups.of[queue.name].watcher.look_at([queue])
 
     async def _declare(self, queue: str) -> None:
-        """Write the code's declarations of a queue. On one server, also write those of queues that only other workers
-        serve."""
+        """Write the code's declarations of a queue. On one server, also write the declarations of queues that only
+        other workers serve."""
         others = () if self._client.one_slot else self._app.settings
         queues = dict.fromkeys((*others, queue))
         declared = self._app.declaration(self._client.calls, *queues)

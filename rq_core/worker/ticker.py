@@ -1,9 +1,9 @@
 """Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
 
-A claim reports that schedules of its queue are due. The worker then gets some of them, computes for each which instant
-is run and which one is next, and sends both: Redis compares them with its own data, and moves the schedule on. If a
-worker does not report a schedule, because it ends or the log has no room, another worker gets the schedule after some
-seconds. So the workers need no leader.
+A claim reports that schedules of its queue are due. The worker then gets some of these schedules. For each, it computes
+which instant is run and which instant is next, and sends both: Redis compares them with its own data, and moves the
+schedule to its next instant. If a worker does not report a schedule, because the worker ends or the log has no room,
+another worker gets the schedule after some seconds. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DECLARE_S: Final = 3600.0
 """Seconds between two declarations of the code's schedules by a worker. A schedule that no worker declares for three
 hours stops."""
 _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
-"""Outcomes that need no line in the log, since their events say everything."""
+"""Outcomes that need no line in the worker's log, since the events of these outcomes say everything."""
 
 
 class Ticker:
@@ -41,7 +41,8 @@ class Ticker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The tasks that serve schedules, by queue."""
         self._thread: ThreadPoolExecutor | None = None
-        """The thread that computes instants. Made for the first schedule that is due: most workers have none."""
+        """The thread that computes instants. It is made for the first schedule that is due, since most workers have no
+        due schedule."""
 
     @property
     def busy(self) -> bool:
@@ -95,8 +96,8 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
-        """Declare the code's schedules if that is overdue, so that none of them stops: the worker stood still for
-        hours, or the clock of Redis was set forward."""
+        """Declare the code's schedules if their declaration is overdue, so that none of them stops. It is overdue if
+        the worker stood still for hours, or if the clock of Redis was set forward."""
         own = self._app.schedules.get(queue, ())
         late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
         if any(name in own and seen_ms_in(entry) < late_ms for name, entry in answer.due.items()):
@@ -117,7 +118,8 @@ class Ticker:
 
 
 def seen_ms_in(entry: str) -> int:
-    """Return when code declared a schedule last, from its entry; 0 for one that is damaged."""
+    """Return the time (Unix ms) at which code last declared a schedule, from the schedule's entry; 0 if the entry is
+    damaged."""
     from rq_core.model.schedule import Schedule
 
     try:
@@ -127,7 +129,8 @@ def seen_ms_in(entry: str) -> int:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return the reports for the schedules that the worker was given, from their entries.
+    """Return the reports for the schedules that the worker was given. They are computed from the entries of the
+    schedules.
 
     A damaged schedule is logged and left out.
     """

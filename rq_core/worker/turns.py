@@ -29,8 +29,9 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Minimum number of settlements for a second turn while another is under way; there must also be at least one for
-every four places. So Redis never waits for the worker, and receives no more calls than otherwise."""
+"""Minimum number of settlements with which a second turn begins while another turn is under way. There must also be at
+least one settlement for every four places. So Redis never waits for the worker, and receives no more calls than
+otherwise."""
 
 
 @dataclass(slots=True)
@@ -104,7 +105,8 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of a turn that is due (empty: only settlements); None: no turn is due."""
+        """Return the claims of a turn that is due. The result is empty if the turn has only settlements, and None if no
+        turn is due."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -171,7 +173,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """Return the answers to the calls of a turn, which counts as under way until they come."""
+        """Return the answers to the calls of a turn, which counts as under way until the answers come."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]

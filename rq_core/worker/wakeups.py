@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 FOREVER: Final = float("inf")
 LOOK_S_MAX: Final = 5.0
-"""Maximum seconds between two claims of an idle worker, also if nothing woke it."""
+"""Maximum seconds between two claims of an idle worker, even if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
 PAUSE_S: Final = 0.2
@@ -85,8 +85,8 @@ class Watcher:
         interval: Callable[[], float],
         on_look: Callable[[], None],
     ) -> None:
-        """``full``: whether no place is free. ``interval``: seconds between two heartbeats, also the longest wait.
-        ``on_look`` is called, on the loop, when the worker should claim from a queue."""
+        """``full`` returns whether no place is free. ``interval`` is the number of seconds between two heartbeats; no
+        wait is longer. ``on_look`` is called, on the loop, when the worker should claim from a queue."""
         self._client = client
         self._queues = queues
         self._burst = burst

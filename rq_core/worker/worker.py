@@ -65,7 +65,7 @@ class Worker:
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
         self.clean = True
-        """Whether no handler was running when the worker had ended, also if ``run`` raised an error."""
+        """Whether no handler was running when the worker had ended. This is set even if ``run`` raised an error."""
         self._supervised = lease_table is not None
         self._client = AsyncClient(
             app.redis_url,

@@ -130,7 +130,8 @@ def stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Print warnings about the server, if it answers; otherwise the mirror waits for it later."""
+    """Print warnings about the server, if it answers. If it does not, print nothing: the mirror itself waits for the
+    server later."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check

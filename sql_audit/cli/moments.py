@@ -54,7 +54,7 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
 
 
 def _say_wait(wait: JobWait) -> None:
-    """Print how long a job waited, the cause, and the jobs in front of it."""
+    """Print how long a job waited, the cause of the wait, and the jobs that were in front."""
     ended = " and still waits"
     if wait.claim is not None:
         ended = f" until claim {wait.claim} by {wait.worker}"

@@ -57,7 +57,8 @@ def asking(url: str | None) -> Iterator[Engine]:
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored or NothingMirrored without any."""
+    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored if there is no such queue in the
+    log, or NothingMirrored if the log has no queue at all."""
     from sql_audit.queries import history
 
     marks = history.watermarks(engine, queue)

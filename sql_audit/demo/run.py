@@ -61,7 +61,8 @@ def _place(keep: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
-    """Yield the server's URL: ``url``, or that of an embedded server, which is stopped afterwards unless ``keep``."""
+    """Yield the server's URL: ``url``, or the URL of an embedded server. The embedded server is stopped afterwards
+    unless ``keep``."""
     if url is not None:
         yield url
         return

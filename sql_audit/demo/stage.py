@@ -60,7 +60,8 @@ class DemoOutcome:
     """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """``size``: bytes of the compressed files before compression; ``packed``: their bytes after it."""
+    """``size`` is the number of bytes of the compressed files before the compression; ``packed`` is their number of
+    bytes after it."""
     compressing: int
     """The highest number of claims of the capped task that were in force at once, by the log in SQL."""
     problems: tuple[str, ...]
@@ -84,8 +85,8 @@ class DemoOutcome:
 
 
 def larger(files: list[Path]) -> list[Path]:
-    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes (a larger file alone
-    would take seconds), as many as a twentieth of all files, but at least 10."""
+    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes. (A larger file alone
+    would take seconds.) Their number is a twentieth of all files, but at least 10."""
     sizes = {path: path.stat().st_size for path in files}
     fit = [path for path in files if sizes[path] <= COMPRESS_SIZE_MAX]
     return sorted(fit, key=sizes.__getitem__)[-max(10, len(files) // 20) :]
@@ -269,8 +270,8 @@ class Deed:
 
 
 def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
-    """Compare three records, the files themselves, the witness file that the jobs wrote, and SQL; return the
-    findings."""
+    """Compare three records: the files themselves, the witness file that the jobs wrote, and SQL. Return
+    the findings."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
     packed: dict[str, dict[str, Any]] = {}

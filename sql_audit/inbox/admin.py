@@ -14,7 +14,7 @@ from sql_audit.inbox.schema import AGE_MS, COLUMNS, PARKED
 from sql_audit.inbox.session import Session, Transaction
 
 COUNT_MAX: Final = 100_000
-"""Rows that ``inbox status`` counts at most, so that looking at a full inbox stays cheap."""
+"""Maximum number of rows that ``inbox status`` counts, so that a look at a full inbox stays cheap."""
 _JOB: Final = "CAST(job_id AS text)"
 _ROW: Final = "queue, id, job_id, task, args, options, packed, created_at"
 
@@ -25,24 +25,26 @@ class QueueState:
 
     queue: str
     rows: int
-    """Rows that are not in Redis yet, at most as many as a look counts."""
+    """Number of rows that are not in Redis yet. If there are more rows than a look counts, it is the number that the
+    look counted."""
     oldest_ms: int | None
-    """Milliseconds since the first of these rows was inserted; None: no row."""
+    """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
-    """Parked rows, at most as many as a look counts in all queues."""
+    """Number of parked rows. If all queues together have more parked rows than a look counts, the number is too low."""
     relayed: int
-    """Rows that became jobs."""
+    """Number of rows that became jobs."""
     held: int
-    """Rows that became no job, since another job has the unique name, or a scope is full and its cap discards."""
+    """Number of rows that became no job, since another job has the unique name, or a scope is full and its cap
+    discards."""
     duplicate: int
-    """Rows that became no job, since a job of the id is live or remembered."""
+    """Number of rows that became no job, since a job of the id is live or remembered."""
     sending: int
-    """Rows of the batch that is on its way."""
+    """Number of rows of the batch that is on its way."""
     slot: str | None
     number: int | None
     """The call slot and number of the last batch."""
     sent_ms: int | None
-    """Milliseconds since the batch on its way was chosen; None: no batch is."""
+    """Milliseconds since the batch on its way was chosen; None: no batch is on its way."""
     relay: str | None
     """The relay that sent the last batch."""
     damage: str | None = None

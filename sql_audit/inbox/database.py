@@ -1,4 +1,5 @@
-"""Connects to a user's database. It belongs to the user's application, so only rows of the inbox are changed in it.
+"""Connects to a user's database. The database belongs to the user's application, so rq-core changes only rows of the
+inbox in it.
 
 No setting outlives a transaction on a connection to PostgreSQL, so a pooler may give the server's connection to other
 clients after each transaction (PgBouncer).
@@ -29,7 +30,7 @@ from sql_audit.store.connection.database import normalise
 from sql_audit.store.connection.driver_errors import answered, describe_error
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""Seconds that a connection to SQLite waits for the lock of another one."""
+"""Seconds that a connection to SQLite waits for the lock of another connection."""
 CONNECT_TIMEOUT_S: Final = 10
 
 
@@ -104,7 +105,8 @@ def explaining(url: URL) -> Iterator[None]:
 
 
 def inbox_failure(url: URL, error: BaseException) -> InboxError:
-    """Return the InboxError for an error of a driver: InboxRefused if the database answered."""
+    """Return the InboxError for an error of a driver: InboxRefused if the database answered, otherwise
+    InboxUnavailable."""
     if answered(error):
         return InboxRefused(url=shown(url), why=describe_error(error))
     return InboxUnavailable(url=shown(url), why=describe_error(error))

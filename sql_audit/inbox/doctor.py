@@ -20,7 +20,8 @@ from sql_audit.inbox.session import RelayRow, Session, require_tables
 from sql_audit.store.connection import driver_errors
 
 LOOKS: Final = 3
-"""How often a queue is looked at whose relay works just now: what it has in SQL and in Redis belongs to two moments."""
+"""Maximum number of times that a queue is read while its relay works. SQL and Redis are read at two moments, so one
+difference may only mean that the relay worked in between."""
 SET_BACK: Final = (
     "Redis has batch {has} of the relay's last slot, and the database only batch {number}: the database was set back to"
     " an older state, and rows that had been handed over may run again; `rq-core inbox verify` says how many"
@@ -98,7 +99,8 @@ def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
 
 
 def _row(session: Session, queue: str) -> RelayRow | None:
-    """Return a queue's row of ``rqc_relay``; None without one, or if it cannot be read, which others report."""
+    """Return a queue's row of ``rqc_relay``. Return None if the row is missing, or if it cannot be read, which another
+    check reports."""
     with session.transaction() as transaction:
         try:
             return transaction.look(queue)

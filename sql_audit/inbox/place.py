@@ -1,8 +1,9 @@
 """Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). If the
-database is in another place, the relay refuses the inbox until an operator says whether it was copied or moved.
+first uses the inbox, as a mirror stores the place of the log's database
+(:mod:`sql_audit.store.connection.database_identity`). If the database is in another place, the relay refuses the inbox
+until an operator says whether the database was copied or moved.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if it has none yet, and return the inbox's id.
+    """Store the place of an inbox if no place is stored yet, and return the inbox's id.
 
-    Raise InboxCopied if the stored place is another one.
+    Raise InboxCopied if the database is not in the stored place.
     """
     with explaining(session.address):
         here = place_of(session.engine)
@@ -49,7 +50,7 @@ def check_place(session: Session) -> str:
 
 
 def compare_place(session: Session) -> str:
-    """Return the inbox' id, and write nothing. Raise InboxCopied if the stored place is another one."""
+    """Return the inbox' id, and write nothing. Raise InboxCopied if the database is not in the stored place."""
     with explaining(session.address):
         here = place_of(session.engine)
     with session.transaction() as transaction:
@@ -78,9 +79,10 @@ def move_inbox(session: Session) -> Settled:
 
 
 def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
-    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over.
+    """Make a copied inbox an inbox of its own. The rows that were copied are parked: the original hands them over.
 
-    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is where it was.
+    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is still in its
+    stored place.
     """
     return _settle(session, is_copy=True, same_place=same_place)
 

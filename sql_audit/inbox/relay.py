@@ -47,7 +47,7 @@ PARK_MS: Final = 29 * 86_400_000
 """Milliseconds after which a batch without an answer is parked: Redis remembers its slot for 30 days after the
 slot's first call, and a slot is used for a day."""
 SEND_MS: Final = PARK_MS - 86_400_000
-"""Milliseconds after which a batch is not sent any more: between its turn and its call, a relay may be stopped for a
+"""Milliseconds after which a batch is not sent any more. Between its turn and its call, a relay may be stopped for a
 day."""
 MISMATCH: Final = (
     "a job of this id is live or remembered, and it has another task or other arguments"
@@ -61,7 +61,7 @@ ALTERED: Final = (
     " known: look for the job, then retry or drop the row"
 )
 LEFT: Final = 0
-"""The id, in a batch, of a row that has left it. No row has it."""
+"""The id that a batch has in the place of a row that has left the batch. No row has this id."""
 SET_BACK: Final = (
     "queue %s: the database was set back to an older state: %d rows that were handed over are in it again, or will be"
     " sent again. Those whose jobs are live are duplicates; those whose jobs have ended, and whose ids are not"
@@ -90,13 +90,13 @@ class _Queue:
     sent: Number | None = None
     """The last batch that this relay has committed."""
     answer: BatchAnswer | None = None
-    """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
+    """The answer to a batch whose end, as far as this relay knows, is not in the database yet."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
     most: int = sending.CALL_ROWS
-    """How many rows to read at once: fewer, if they are large."""
+    """Number of rows to read at once. It is lower if rows are large."""
     single: int = 0
-    """How many batches of one row to send, to find the row for which Redis refused a call."""
+    """Number of batches of one row each that are still to be sent, to find the row for which Redis refused a call."""
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ class Relay:
         return step
 
     def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
-        """Notice that the database was set back to a state that is older than the one that this relay has seen."""
+        """Notice if the database was set back to an older state than this relay has seen."""
         back = queue.handled - row.handled
         sent = queue.sent
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
@@ -321,7 +321,8 @@ class Relay:
         ids: list[int],
         jobs: list[NewJob],
     ) -> bool:
-        """Add the rows of one more call to a batch. Return whether the call is full, so that another may follow."""
+        """Add the rows of one more call to a batch. Return whether the call is full, so that another call may
+        follow."""
         rows = transaction.choose(
             queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
         )

@@ -46,7 +46,7 @@ AGE_MS: Final[Mapping[str, str]] = {
     ),
     "sqlite": "coalesce(CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER), 0)",
 }
-"""The expression for the age of a row in ms, by the database's clock. A row without a valid time is new."""
+"""The expression for the age of a row in ms, by the database's clock. A row without a valid time counts as new."""
 
 # A row's age counts from its INSERT, also in a long transaction; and all rows of one INSERT have the same.
 # Most of the table's rows are dead ones, so it is vacuumed by their number, whatever its size.
@@ -154,7 +154,8 @@ _EXISTS: Final = {
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
 }
 _LOCK: Final = "SELECT pg_advisory_xact_lock(1919706473)"
-"""Two programs may find a database without the tables at the same moment."""
+"""Locks the creation of tables on PostgreSQL until the end of the transaction. Two programs may find a database without
+the tables at the same moment."""
 
 
 def ddl(url: str) -> tuple[str, ...]:
@@ -186,7 +187,7 @@ def migrate(url: str) -> tuple[str, ...]:
 def missing_tables(connection: Connection) -> tuple[str, ...]:
     """Return the tables of the inbox that a database does not have.
 
-    Raise InboxForeign if it has one of their names with other columns.
+    Raise InboxForeign if a table of the database has one of these names, but other columns.
     """
     missing = []
     for name, columns in COLUMNS.items():
@@ -203,7 +204,7 @@ def missing_tables(connection: Connection) -> tuple[str, ...]:
 _COLUMN: Final = re.compile(r"^  ([a-z_]+) (\w+)(.*)$", re.MULTILINE)
 _KEY: Final = re.compile(r"^  (?:PRIMARY KEY|UNIQUE) \(([^)]*)\)", re.MULTILINE)
 _TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""Types by the names in the statements, where PostgreSQL says another one."""
+"""PostgreSQL's names of types, by the names in the statements, for types with different names."""
 _PG_COLUMNS: Final = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> ''
  FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 _PG_INDEXES: Final = """SELECT indisunique AND indpred IS NULL, (SELECT string_agg(attname, ', ' ORDER BY at)
@@ -229,8 +230,8 @@ class _Column(NamedTuple):
 
 
 def differences(connection: Connection) -> Iterator[str]:
-    """Yield how tables that exist, with the columns that they must have, differ from those that :func:`migrate` makes:
-    in types, in what a program may leave out, and in keys."""
+    """Yield the differences between the existing tables and the tables that :func:`migrate` makes: in types, in what a
+    program may leave out, and in keys. The existing tables must have the right columns."""
     is_postgresql = connection.dialect.name == "postgresql"
     for table, statement in _TABLES[connection.dialect.name].items():
         columns = _PG_COLUMNS if is_postgresql else _LITE_COLUMNS

@@ -19,8 +19,8 @@ from rq_core.protocol.engine.plan import Call, named_slot
 from rq_core.protocol.engine.prepared_items import PreparedItems
 
 CALL_ROWS: Final = ENQUEUE_CHUNK
-"""Maximum number of rows in a call; only the last call of a batch has fewer. Relays with different numbers would divide
-a batch differently, and hand rows over twice."""
+"""Maximum number of rows in a call; only the last call of a batch has fewer. All relays must use the same number:
+otherwise two relays would divide a batch into different calls, and hand rows over twice."""
 
 
 class Number(NamedTuple):
@@ -47,7 +47,8 @@ class CallAnswer:
     """The rows that became no new job: their place in the call, from 0, and the outcome."""
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
-    """Whether all rows of the call were sent; if not, the places in an answer may be those of a longer call."""
+    """Whether all rows of the call were sent. If not, an earlier, longer call may have got the answer, and the answer's
+    places are those in the longer call."""
 
 
 class BatchAnswer(NamedTuple):
@@ -67,8 +68,8 @@ class Sender:
     def send(self, queue: str, batch: RowBatch, inbox_id: str) -> BatchAnswer | None:
         """Send the calls of a batch, one after the other, and return the answers.
 
-        Raise RqCoreError if a call has no answer. None: Redis' history has changed between the calls, and may have
-        forgotten the first ones. In both cases the batch stays on its way, to be sent again.
+        Raise RqCoreError if a call has no answer. Return None if Redis' history has changed between the calls, so that
+        Redis may have forgotten the first calls. In both cases the batch stays on its way, to be sent again.
         """
         places = range(0, len(batch.jobs), CALL_ROWS)
         calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)
@@ -100,7 +101,7 @@ class Sender:
 
 
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
-    """Return the call whose first row has this place in the batch; None if no row of it is left."""
+    """Return the call whose first row has this place in the batch; None if no row of the call is left."""
     jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
     if not jobs:
         return None

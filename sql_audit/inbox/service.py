@@ -37,11 +37,11 @@ SQLITE_POLL_S: Final = 0.02
 LISTED_S: Final = 0.1
 """Seconds for which a relay that has rows to hand over does not look for other queues."""
 HELD_S: Final = 0.25
-"""Seconds after which a relay tries a queue again that another relay has."""
+"""Seconds until a relay tries a queue again after another relay had locked the queue."""
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 TOKEN_WAIT_S: Final = 1.0
-"""Seconds of one wait for a token; a stop may be noticed so much later."""
+"""Seconds of one wait for a token. The relay may notice a request to stop up to this time later."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=3.0)
 """How long a call waits for Redis: a silent shard must not delay the queues of others for long. The batch stays, and is
 sent again."""
@@ -228,7 +228,8 @@ def run_relay(
 
 
 def _checked(session: Session, stop: threading.Event, *, once: bool) -> str | None:
-    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while it was locked."""
+    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while the database was
+    locked."""
     said = ""
     while not stop.is_set():
         try:

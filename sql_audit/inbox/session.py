@@ -23,9 +23,9 @@ class RelayRow(NamedTuple):
     slot: str | None
     number: int | None
     ids: list[int] | None
-    """The ids of the rows of the batch that is on its way; None: no batch is."""
+    """The ids of the rows of the batch that is on its way; None: no batch is on its way."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock; negative: its time is not valid."""
+    """Milliseconds since the batch was chosen, by the database's clock; negative: the stored time is not valid."""
     taken_by: str | None
     relayed: int
     held: int
@@ -170,8 +170,8 @@ class Transaction:
         return [name for (name,) in self.run(self._said.queues)]
 
     def lock(self, queue: str) -> RelayRow | None:
-        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. None: another relay has
-        it. Raise InboxDamaged."""
+        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. Return None if another
+        relay has locked the row. Raise InboxDamaged."""
         found = self.run(self._said.lock, queue).first()
         if found is None:
             if self.run(self._said.exists, queue).first() is not None:
@@ -188,7 +188,7 @@ class Transaction:
         return None if found is None else _relay_row(self._url, queue, found)
 
     def choose(self, queue: str, most: int, after: int = 0) -> list[InboxRow]:
-        """Return the first rows of a queue, of those with greater ids than ``after``."""
+        """Return the first rows of a queue whose ids are greater than ``after``."""
         return list(map(_inbox_row, self.run(self._said.choose, queue, after, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
@@ -253,7 +253,7 @@ ID_MAX: Final = 2**63 - 1
 
 
 def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
-    """Return a row as it was read. Raise InboxDamaged for one that no relay has written."""
+    """Return a row of ``rqc_relay`` as it was read. Raise InboxDamaged for a row that no relay has written."""
     slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
     batch = None if ids is None else _batch(ids)
     if ids is not None and batch is None:

@@ -31,21 +31,23 @@ class Statements(NamedTuple):
     """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
-    """Makes the values of a statement that takes many ids. At least one is needed."""
+    """Makes the values of a statement that takes many ids. At least one id is needed."""
     settings: str
     """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
     """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
     index, so it reads as many rows as there are queues."""
     lock: str
-    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if it is missing."""
+    """Selects and locks a queue's row of ``rqc_relay``. It selects no row if another relay has locked the row, or if
+    the row is missing."""
     look: str
-    """Selects that row without a lock."""
+    """Selects a queue's row of ``rqc_relay`` without a lock."""
     exists: str
     create: str
     choose: str
-    """Selects, and on PostgreSQL locks, the first rows of a queue that have a greater id than the second value, at most
-    as many as the third one says. A row that a user's transaction is deleting is left out."""
+    """Selects, and on PostgreSQL locks, the first rows of a queue. The second value is an id: only rows with greater
+    ids are selected. The third value is the maximum number of rows. A row that a user's transaction is deleting is left
+    out."""
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
@@ -57,15 +59,15 @@ class Statements(NamedTuple):
     end: str
     """Ends a batch, and adds to the counts."""
     forget: str
-    """Forgets the slot of a batch that was not carried out: Redis need not know of it."""
+    """Forgets the slot of a batch that was not carried out: Redis may not know the slot."""
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str
-    """Deletes rows by their ids, in any case."""
+    """Deletes rows by their ids, also those that a user's statement is changing at that moment."""
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
     pack: str
-    """Writes what was made of a row of other code: id of the job, args and packed."""
+    """Writes what a relay made of a row that other code inserted: id of the job, args and packed."""
     has_id: str
     """Selects whether another row of the queue has the id of a job."""
 
@@ -82,9 +84,9 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms (``sent`` is -1
-    if the batch has no valid time), ``now`` is the present time, ``lock`` locks rows that no other transaction has
-    locked, and ``bound`` are values to select that set something for the transaction."""
+    """``among`` is a condition that compares with many ids. ``age`` and ``sent`` are the ages of a row and of a batch
+    in ms (``sent`` is -1 if the batch has no valid time). ``now`` is the present time. ``lock`` locks rows that no
+    other transaction has locked. ``bound`` are values to select that set something for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(

@@ -1,7 +1,8 @@
 """Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event whose actor is the inbox.
 
-The two are read one after the other while relays and mirrors work, so the number of events must be at least the inbox's
-count before the log was read, and at most the number of rows that it may have sent by the end of that read.
+The inbox and the log are read one after the other while relays and mirrors work. So the number of events has two
+bounds. It must be at least the inbox's count before the log was read. It must be at most the number of rows that the
+inbox may have sent by the end of that read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sql_audit.inbox.session import Session
 from sql_audit.store.schema.tables import job_event, mirror_prune
 
 MIRROR_WAIT_S: Final = 10.0
-"""Seconds for which missing events are waited for: the mirror may be behind."""
+"""Seconds for which the comparison waits for missing events: the mirror may be behind."""
 LOOK_EVERY_S: Final = 0.25
 LESS: Final = (
     "the log has fewer events than rows were handed over: the counts or the log were altered, the mirror is behind, or"
@@ -41,7 +42,7 @@ class Events(NamedTuple):
 
     total: int = 0
     again: int = 0
-    """The events of jobs that have an earlier one."""
+    """Number of events whose job has an earlier event of this kind."""
 
 
 NONE: Final = Events()
@@ -53,13 +54,13 @@ class Comparison:
 
     queue: str
     relayed: int
-    """Rows that became jobs, as the inbox counts them."""
+    """Number of rows that became jobs, as the inbox counts them."""
     events: int
-    """The ``enqueued`` events by the inbox in the log."""
+    """Number of ``enqueued`` events by the inbox in the log."""
     finding: str | None
     """The difference; None if the two agree."""
     notes: tuple[str, ...] = ()
-    """Remarks that are no difference."""
+    """Remarks that do not count as differences."""
 
 
 def compare_with_log(

@@ -11,7 +11,8 @@ from sql_audit.inbox.admin import look
 from sql_audit.inbox.session import Session, require_tables
 
 ROWS_MAX: Final = 10_000
-"""Rows of a queue, and parked rows of all queues, that a look counts at most: a look may come each second."""
+"""Maximum number of rows that a look counts, of each queue, and of parked rows in all queues. A look may come each
+second."""
 
 
 class InboxWatch:
@@ -26,7 +27,7 @@ class InboxWatch:
     def look(self) -> InboxOverview:
         """Return the state of the inbox.
 
-        Raise InboxMissing without the tables, and InboxRefused or InboxUnavailable for an error of the driver.
+        Raise InboxMissing if the tables are missing, and InboxRefused or InboxUnavailable for an error of the driver.
         """
         with self._lock:
             try:

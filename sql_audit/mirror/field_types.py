@@ -158,4 +158,4 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "held_by": _words,
 }
 """The check of each field, by the field's name. A field that is not listed may have any value that is not nested too
-deep."""
+deeply."""

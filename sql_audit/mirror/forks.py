@@ -130,7 +130,8 @@ def _compare(
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """Whether the last compared entry begins an epoch, and so names the entry before it (True before the first)."""
+    """Whether the last compared entry begins an epoch, and so names the entry before it. True before the first
+    comparison."""
     before = beginning.id
     while True:
         page = source.read_outbox_back(queue, str(before), PAGE)
@@ -195,7 +196,7 @@ _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Return whether SQL's rows of an entry equal the rows that the mirror would make of it."""
+    """Return whether SQL's rows of an entry equal the rows that the mirror would make of the entry."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

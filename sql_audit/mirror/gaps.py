@@ -71,7 +71,8 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 
 
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
-    """Return the breaks that an epoch's beginning shows: none if Redis' last entry was the last mirrored entry."""
+    """Return the breaks that an epoch's beginning shows. There is no such break if the last entry that Redis knew was
+    the last mirrored entry."""
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)
     if last == before and not passed:

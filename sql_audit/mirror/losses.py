@@ -117,8 +117,8 @@ def apply_fork(
 def complete_baseline(
     connection: Connection, queue: str, upto: OutboxId, at_ms: int, batch: int
 ) -> None:
-    """Put the live jobs into the state GONE that are missing from the baseline that ends at the entry ``upto``: a
-    complete baseline names all live jobs."""
+    """Put those live jobs into the state GONE that the baseline ending at the entry ``upto`` does not name. A complete
+    baseline names all live jobs."""
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
         return  # SQL does not have its epoch's beginning.

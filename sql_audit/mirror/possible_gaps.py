@@ -41,8 +41,9 @@ class Places:
 
     @cached_property
     def _by_word(self) -> dict[str, list[OutboxId]]:
-        """An index of the quarantined entries: for each word, the numbers of the entries that contain it, in order. It
-        makes a look-up fast, since callers ask for thousands of jobs, and an entry may name thousands."""
+        """An index of the quarantined entries: for each word, the numbers of the entries that contain it, in order.
+        Without the index, look-ups would be slow: callers ask for thousands of jobs, and an entry may name
+        thousands."""
         found: defaultdict[str, list[OutboxId]] = defaultdict(list)
         for at, told in self._quarantine:
             for word in set(_WORD.findall(told)):

@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Redis' entries after the cursor, about as many as one batch."""
+    """Redis' entries after the cursor. Their number is about that of one batch."""
 
     anchor: Anchor | None
     """The entry after which the tail was read; None if it was read from the oldest entry."""
@@ -98,7 +98,8 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Return the entries from ``position`` on, inclusive, about as many as one batch. None: from the oldest entry.
+        """Return the entries from ``position`` on, inclusive; without a ``position``, from the oldest entry on. Their
+        number is about that of one batch.
 
         Raise QueueDamaged if the first new entry has a number that no script assigns.
         """
@@ -180,8 +181,8 @@ class Reader:
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Halve the size of the next batches after SQL refused ``entries``. If they are only one entry, mark it, so
-        that it goes to quarantine.
+        """Halve the size of the next batches after SQL refused ``entries``. If there is only one entry in ``entries``,
+        mark it, so that it goes to quarantine.
 
         Raise ``error`` again if SQL has refused this entry twice before, or if there is no entry.
         """

@@ -15,7 +15,8 @@ logger = logging.getLogger("rq_core.audit")
 SHARD_PATIENCE_S: Final = 0.2
 """Seconds that the mirror tries to reach a shard of a cluster before it continues with the queues of other shards."""
 SHARD_ANSWERS_S: Final = 1.0
-"""Seconds that the mirror waits for a shard's answer to a call. It may repeat each of its calls at any time."""
+"""Seconds that the mirror waits for a shard's answer to a call. (It need not wait longer, since it may repeat each of
+its calls at any time.)"""
 RawFields = Mapping[str, str]
 """The fields of one outbox entry as Redis sent them. Bytes that are not UTF-8 are lone surrogates in the texts
 (Python's ``surrogateescape``), so that no byte is lost."""
@@ -81,7 +82,7 @@ class OutboxSource(Protocol):
         """Return the counts that Redis keeps of a queue."""
 
     def place(self, queue: str) -> object:
-        """Return the cluster node that has a queue; None if it is not known, or without a cluster."""
+        """Return the cluster node that has a queue; None if the node is not known, or if the server is no cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """Wait up to ``wait_s`` seconds for new entries, and return the queues that have some. ``last`` is the last

@@ -34,11 +34,11 @@ from sql_audit.store.log_queues import mirrored
 logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
-"""Maximum seconds of one wait for new entries. A stop or a new queue may be noticed so much later."""
+"""Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue up to this time later."""
 OFF_WAIT_S: Final = 1.0
-"""Seconds after which the mirror tries a queue again whose log is switched off."""
+"""Seconds until the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
-"""Seconds after which the mirror tries a queue again whose cursor another mirror has locked."""
+"""Seconds until the mirror tries a queue again after another mirror had locked the queue's cursor."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
@@ -49,12 +49,12 @@ a missing right."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""Number of events that are not mirrored yet from which on the mirror logs its lag."""
+"""Number of events that are not mirrored yet. From this number on, the mirror logs its lag."""
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
-"""Seconds that a mirror of an empty Redis waits for another mirror, of a Redis that still has the log's queues, to
-reclaim them. The other mirror checks once a second."""
+"""Seconds that a mirror of an empty Redis waits. In this time, another mirror may reclaim the log's queues for a Redis
+that still has them; the other mirror checks once a second."""
 _OFF: Final = "off"
 """The value of ``_Queue.error`` if an operator switched the queue's log off."""
 
@@ -80,13 +80,13 @@ class _Queue:
     """Whether the queue's last turn found nothing new."""
     held_since: float | None = None
     """The time (monotonic, s) since which every turn has found the cursor locked by another mirror; None if the last
-    turn did not."""
+    turn did not find it locked."""
     is_told: bool = False
     """Whether the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
     is_silent: bool = False
-    """Whether the queue's server did not answer, in the queue's last turn or in that of another queue on the same
-    node."""
+    """Whether the queue's server did not answer in the last turn of the queue, or in the last turn of another queue on
+    the same node."""
     behind: int = 0
     """Number of events that were not mirrored yet at the last measurement."""
 
@@ -239,7 +239,8 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """Return the names of the queues of Redis and of SQL. SQL's are needed if Redis has lost everything."""
+        """Return the names of the queues of Redis and of SQL. The names in SQL are needed if Redis has lost
+        everything."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # One read is enough: a queue that Redis loses later is in self._queues already.

@@ -172,9 +172,9 @@ def bind(
 ) -> str:
     """Attach a queue, write the same stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
 
-    The queue's cursor is locked meanwhile, so that of two Redis servers with this queue one is refused before anything
-    in it has changed. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait,
-    since the other process may be waiting for its Redis.
+    The queue's cursor is locked meanwhile. So if two Redis servers have this queue, one of them is refused before
+    anything in it has changed. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does
+    not wait, since the other process may be waiting for its Redis.
 
     Raise SourceDiffers if the queue has another source, and CursorHeld if another mirror has locked the cursor or the
     file.

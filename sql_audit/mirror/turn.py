@@ -62,7 +62,7 @@ STEPS: Final = (
 FINISH_TRIES: Final = 20
 """Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
 FINISH_PAUSE_S: Final = 0.05
-"""Seconds between two of these tries."""
+"""Seconds between two tries to mirror the end of a log that was switched off."""
 
 
 class TurnOutcome(StrEnum):
@@ -74,7 +74,7 @@ class TurnOutcome(StrEnum):
     HELD = "held"
     """Another mirror has locked the cursor."""
     STALE = "stale"
-    """Another mirror moved the cursor during the turn. The next turn reads after its new position."""
+    """Another mirror moved the cursor during the turn. The next turn reads after the cursor's new position."""
     BEHIND = "behind"
     """Redis had no entries with which the mirror can continue. The turn made Redis begin an epoch that can be
     mirrored."""
@@ -114,7 +114,7 @@ class Mirror:
         self.queue = queue
         self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
-        """The last mirrored entry as far as this mirror knows; None if its trim may not be answered yet."""
+        """The last mirrored entry as far as this mirror knows; None if the trim after it may not be answered yet."""
         self._done = on_step or (lambda _step: None)
         self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None
@@ -127,8 +127,8 @@ class Mirror:
         self._trims = True
         """Whether the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """An epoch's number: Redis is known to have begun an epoch with a baseline at or after this number; 0 if that
-        is not known."""
+        """The number of an epoch. Redis is known to have begun an epoch with a baseline, and that epoch has this number
+        or a greater one; 0 if no such epoch is known."""
 
     # One turn.
 
@@ -251,13 +251,13 @@ class Mirror:
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
         """Write to Redis that this database mirrors the queue, and insert the queue's cursor if it is missing. If Redis
-        is in an earlier epoch than the cursor or ``known``, it begins a later epoch (see OutboxSource.attach).
+        is in an earlier epoch than the cursor or ``known``, Redis begins a later epoch (see OutboxSource.attach).
 
         Afterwards Redis and SQL have the same stamp of the queue (:mod:`sql_audit.mirror.source_registry`).
 
-        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has the queue
-        from another Redis, and CursorHeld if another mirror has locked the cursor or writes the SQLite file (with
-        ``wait``, wait for the file instead).
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and SourceDiffers if SQL has the
+        queue from another Redis. Raise CursorHeld if another mirror has locked the cursor or writes the SQLite file;
+        with ``wait``, wait for the file instead.
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
@@ -297,7 +297,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor and about one batch of Redis' entries; repeat the cursor's trim if it may be missing."""
+        """Return the cursor and about one batch of Redis' entries. Repeat the trim of the cursor's batch if Redis may
+        not have carried it out."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last

@@ -56,7 +56,7 @@ class BatchProof:
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = dict.fromkeys({self.head} & self._wanted, 0)
-        """The wanted heads found in the chain → the numbers of the batches with these heads."""
+        """The numbers of the batches with wanted heads, by head. Only wanted heads that the chain has are included."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""

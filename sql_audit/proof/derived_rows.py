@@ -79,7 +79,8 @@ class _Plan(NamedTuple):
     dies_of: str | None
     has_fence: bool
     has_due: bool
-    """``has_fence``, ``has_due``: whether the event has a field ``fence``; a field ``due_ms``."""
+    """``has_fence`` and ``has_due`` say whether the event has a field ``fence``, and whether it has a field
+    ``due_ms``."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
@@ -121,7 +122,8 @@ _CLEARED: Final = {
 _TOLD: Final = {
     str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
 }
-"""The places in a job's row that get a value, each with the field of the event's detail, for such events."""
+"""The places in a job's row that get a value, each with the field of the event's detail, for events that move no job,
+by event."""
 
 _scopes: Final[dict[str, str]] = {}
 """A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""
@@ -184,9 +186,9 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``.
-        Each of ``ends`` is a loss, or a complete baseline, that ended all live jobs of the queue without an event since
-        its epoch began."""
+        """End the job, if it is alive, by one of ``ends``: the first that comes after the job's last event and before
+        the entry ``upto``. Each of ``ends`` is a loss or a complete baseline, and belongs to an epoch. It ended all
+        live jobs of the queue without an event since this epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return

@@ -27,8 +27,8 @@ def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
 
 
 def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
-    """Return the ranges of entries that Redis forgot, by the beginnings of later epochs, in order. A range is all
-    entries after its first number and before its second."""
+    """Return the ranges of entries that Redis forgot, by the beginnings of later epochs, in order. A range is a pair of
+    numbers; it has all entries between the two numbers."""
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):
         start = OutboxId(beginning.epoch, 0)

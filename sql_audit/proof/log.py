@@ -90,7 +90,8 @@ class BatchedLog:
     def batches(
         self, last_batch: int
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        """Yield each batch up to ``last_batch``, the rows before it that are in no batch, and its rows."""
+        """Yield, for each batch up to ``last_batch``: the batch, the rows before it that are in no batch, and the rows
+        of the batch."""
         after = self._after
         group: list[LoggedBatch] = []
         events = 0

@@ -16,7 +16,7 @@ def record_proofs(
 ) -> None:
     """Add a row to ``mirror_proof`` for each queue whose whole log was checked and found correct.
 
-    ``verdicts`` are the verdicts from SQL alone, by queue, if ``result`` was changed by a comparison with Redis since.
+    ``verdicts`` are the verdicts from SQL alone, by queue, if a comparison with Redis has changed ``result`` since.
     Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the
     table cannot be written.
     """

@@ -75,7 +75,7 @@ class QueueResult:
     pruned: LogCut | None = None
     """The cut of the log; None if it was never pruned."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Numbers of violations by invariant, also of violations that are not in ``violations``."""
+    """Numbers of violations by invariant. Violations that are not in ``violations`` are included."""
     violations: list[Violation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     """Reasons why something is unknown."""

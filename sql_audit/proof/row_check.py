@@ -66,7 +66,7 @@ _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue
 
 
 class WrongRow(NamedTuple):
-    """A row that differs from the row that the events give, is missing, or was made by no event."""
+    """A row with a fault: it differs from the row that the events give, or it is missing, or no event made it."""
 
     table: str
     at: OutboxId

@@ -23,12 +23,12 @@ from sql_audit.store.schema.duration_classes import SPAN, SPANS_MS
 from sql_audit.store.schema.tables import OUTCOMES
 
 LOOKED_MAX: Final = 5_000
-"""Claims that one page looks at."""
+"""Maximum number of claims that one page reads."""
 WITHIN_MS: Final = 500
-"""Time after which a page reads no further."""
+"""Milliseconds after which a page reads no further."""
 FIRST_STEP: Final = 100
 STEP: Final = 500
-"""Claims of a part that are read at once: the first time, and later."""
+"""Number of claims of a part that are read at once: FIRST_STEP at first, then STEP."""
 SUCCEEDED: Final = "succeeded"
 FAILED: Final = tuple(outcome for outcome in OUTCOMES if outcome != SUCCEEDED)
 _COLUMNS: Final = (
@@ -52,7 +52,7 @@ class Wanted:
 
     outcomes: Sequence[str] = FAILED
     queue: str | None = None
-    """Needed where successes are asked for."""
+    """The queue. It is needed if successes are asked for."""
     task: str = ""
     error: str = ""
     """The type of the error."""
@@ -60,7 +60,7 @@ class Wanted:
     scope: str = ""
     since_ms: int = 0
     until_ms: int | None = None
-    """Claims that ended before this (Unix ms)."""
+    """Only claims that ended before this time (Unix ms)."""
 
     def __call__(self, row: Row[Any]) -> bool:
         """Return whether a claim meets the conditions."""
@@ -82,7 +82,7 @@ class Ended:
     looked: int
     """Number of claims that were read."""
     next: Place | None
-    """The place behind which the next page begins; None: there are no more."""
+    """The place after which the next page begins; None: there are no more claims."""
 
 
 def ended_claims(
@@ -136,7 +136,7 @@ class _Budget:
 def _part(
     connection: Connection, statement: TextClause, asked: Mapping[str, Any], budget: _Budget
 ) -> Iterator[Row[Any]]:
-    """Yield the claims of a part, newest first, until it ends or the budget is spent."""
+    """Yield the claims of a part, newest first, until the part ends or the budget is spent."""
     step, place = FIRST_STEP, dict(asked)
     while True:
         rows = connection.execute(statement, {**place, "most": step}).all()

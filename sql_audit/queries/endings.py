@@ -163,7 +163,7 @@ def _last(
     types: Sequence[Event],
     upto: tuple[int, int],
 ) -> _Told:
-    """Return the last event of a job that has one of ``types``, up to the entry ``upto``."""
+    """Return the last event of a job whose type is one of ``types``, up to the entry ``upto``."""
     asked = {
         "job_id": job_id,
         "queue": queue,

@@ -21,7 +21,7 @@ from sql_audit.store.schema.tables import TICK_NAME
 Place = tuple[int, int, int]
 """An event's place in its queue's log: epoch, seq, ordinal."""
 SCHEDULES_MAX: Final = 300
-"""Schedules of a queue whose last instants are read, by name."""
+"""Maximum number of schedules of a queue whose last instants are read. Those that come first by name are read."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
@@ -51,7 +51,7 @@ _LAST_TICKS: Final = text(
     f"SELECT name, {_LAST.format('at_ms')} AS at_ms, {_LAST.format('job_id')} AS job_id, "
     f"{_LAST.format('detail')} AS detail FROM names WHERE name IS NOT NULL"
 )
-"""From one name in the index to the next one, and the last instant of each."""
+"""Selects the last instant of each schedule. The statement steps through the index from each name to the next name."""
 END: Final[Place] = (2**62, 2**62, 2**31)
 """The place after every event."""
 
@@ -62,9 +62,9 @@ class EventPage:
 
     events: Sequence[LoggedEvent]
     older: bool
-    """Whether there are events before them."""
+    """Whether the log has events before the first event of the page."""
     newer: bool
-    """Whether there are events after them."""
+    """Whether the log has events after the last event of the page."""
 
 
 def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:

@@ -53,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """The cut of a queue's log by its last prune. Jobs that had ended by then may have been removed."""
+    """The cut of a queue's log by its last prune. Jobs that had ended before the cut may have been removed."""
 
     queue: str
     epoch: int
@@ -192,8 +192,8 @@ def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | N
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """Return the cuts of prunes that may have removed earlier events of a job, for the queues in which its first event
-    does not begin a job."""
+    """Return the cuts of prunes that may have removed earlier events of a job. A queue is included if the job's first
+    event in its log is not an event that begins a job."""
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)

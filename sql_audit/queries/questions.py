@@ -27,15 +27,16 @@ from sql_audit.store.connection.driver_errors import failure
 from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 STATEMENT_MS: Final = 1_500
-"""How long a statement may take."""
+"""Maximum milliseconds that a statement may take."""
 EVENTS_MAX: Final = 200
 """Maximum number of events of a job in an answer."""
 ROWS_MAX: Final = 50
-"""Rows of errors, losses, gaps, and entries in quarantine in an answer: the last ones."""
+"""Maximum number of rows of each kind in an answer: the last errors, losses, gaps and quarantined entries."""
 HOURS_MAX: Final = 2_000
-"""Maximum number of rows of deaths, one for each task, error and hour: the last hours."""
+"""Maximum number of rows of deaths in an answer: the rows of the last hours. There is one row for each task, error and
+hour."""
 _STEPS: Final = 10_000
-"""SQLite's steps between two looks at the clock."""
+"""Number of SQLite's steps between two checks of the time that a statement takes."""
 
 _MINUTES: Final = text(
     "SELECT queue, minute_ms, outcome, SUM(claims) AS claims, SUM(waited_ms) AS waited_ms, "
@@ -108,7 +109,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def why(self, job_id: str, queue: str) -> dict[str, Any] | None:
-        """Return what a job waited for; None if the log does not know it."""
+        """Return what a job waited for; None if the log does not know the job."""
 
         def ask(engine: Engine) -> dict[str, Any] | None:
             try:

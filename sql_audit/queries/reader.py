@@ -32,8 +32,8 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 HOUR_MS: Final = 60 * MINUTE_MS
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""Milliseconds before the last mirrored event from which on earlier minutes grow no more, unless Redis' clock is set
-back by more than that."""
+"""Minutes that are this many milliseconds older than the last mirrored event grow no more, unless Redis' clock is set
+back by a longer time."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
 """Seconds after which all minutes are summed again, in case Redis' clock was set back by more than SETTLED_MS."""
 
@@ -64,7 +64,8 @@ _FORGOTTEN: Final = text(
     "WHERE queue = :queue AND (epoch, seq) > (:after_epoch, :after_seq) AND (epoch, seq) < (:before_epoch, 0) "
     f"AND claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} GROUP BY 1, 2"
 )
-"""Asked for each range: joined with the view of all ranges, PostgreSQL reads all events instead."""
+"""Counts the claims that ended in one range of orphaned events. The statement is executed for each range: if it were
+joined with the view of all ranges, PostgreSQL would read all events."""
 
 T = TypeVar("T")
 

@@ -50,7 +50,7 @@ class TaskReport:
     ran_p95_ms: int | None
     throughput: float | None
     """Succeeded jobs per second, from the first enqueue to the last success; in a report of a given time, from the
-    first to the last claim that ended in it. None if this takes less than RATED_MS_MIN."""
+    first to the last claim that ended in it. None if this span is shorter than RATED_MS_MIN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Report:
     slowest: list[SlowJob]
     watermarks: list[Watermark]
     events: int = field(default=0)
-    """Number of events in the logs of these queues."""
+    """Number of events in the logs of the queues of the report."""
 
     @property
     def jobs(self) -> int:
@@ -164,7 +164,7 @@ _SLOWEST = text(
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """Return the report of a queue, or of all queues, with the ``slowest`` slowest jobs."""
+    """Return the report of a queue, or of all queues. It names at most ``slowest`` of the slowest jobs."""
     of_queue = {"queue": queue}
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":

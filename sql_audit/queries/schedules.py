@@ -31,11 +31,13 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 LATE_MS: Final = 2_000
-"""An instant that is later than this is late: a worker with free places looks when it is due."""
+"""Milliseconds from which on an instant counts as late. A worker with free places looks for a schedule when it is due.
+"""
 FULL_MS: Final = 7_000
-"""Maximum silence of workers that have no free places: these look every five seconds."""
+"""Maximum milliseconds between two events of workers without free places. Such workers look for due schedules every
+five seconds."""
 LOOKED_AT: Final = 1_000
-"""Maximum number of events before a late instant that are read to find out why."""
+"""Maximum number of events before a late instant that are read to find out why the instant was late."""
 
 _COLUMNS: Final = "epoch, seq, at_ms, type, job_id, worker, detail"
 _TICKS: Final = text(
@@ -66,7 +68,7 @@ _OF_WORKERS: Final = frozenset(
         Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.LEASE_EXPIRED, Event.TICKED,
     }
 )  # fmt: skip
-"""Events that only workers log, so that a worker had the queue then."""
+"""Events that only workers log. Such an event shows that a worker served the queue at that time."""
 _HELD: Final = {
     Event.CLAIMED: "had run since {at}, on {worker}",
     Event.CANCEL_REQUESTED: "still ran, and had been asked to stop at {at}",
@@ -80,22 +82,22 @@ class ScheduleTick:
     """One instant of a schedule."""
 
     number: str
-    """Number of its entry in the outbox."""
+    """The number of the instant's entry in the outbox."""
     at_ms: int
-    """When a worker reported it (Unix ms, Redis' clock)."""
+    """Time at which a worker reported the instant (Unix ms, Redis' clock)."""
     nominal_ms: int
     due_ms: int
     next_ms: int | None
-    """The instant after it; None: the schedule was not on any more."""
+    """The schedule's next instant after this instant; None: the schedule was no longer on."""
     late_ms: int
     outcome: str
     missed: int
-    """Number of instants that were passed over; of a missed one, with itself."""
+    """Number of instants that were passed over. If this instant was missed, the number includes it."""
     version: int
     job_id: str
     held_by: str | None
     by: str | None
-    """The worker, or the operator who asked for a run."""
+    """The worker that reported the instant, or the operator who asked for a run."""
     orphaned: bool
     """Whether Redis forgot this event."""
     says: str
@@ -115,9 +117,9 @@ class ScheduleEdit:
     by: str | None
     reason: str | None
     old: str | None
-    """The rule before, as JSON; None: it is new."""
+    """The rule before the change, as JSON; None: the schedule is new."""
     new: str | None
-    """The rule from then on; None: it was forgotten."""
+    """The rule after the change, as JSON; None: the schedule was forgotten."""
     orphaned: bool
     says: str
 
@@ -141,7 +143,8 @@ class ScheduleHistory:
 
 
 def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
-    """Return the last ``count`` instants of a schedule, and its changes since the first of these."""
+    """Return the last ``count`` instants of a schedule, and the changes of the schedule since the first of these
+    instants."""
     with engine.connect() as connection:
         lost = orphans.ranges(connection, queue)
         changes = list(_changes(connection, queue, name, lost))
@@ -176,7 +179,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the row has all fields of an instant. (`audit verify` reports one that does not.)"""
+        """Return whether the row has all fields of an instant. (`audit verify` reports rows that do not.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
@@ -282,7 +285,8 @@ def _outcome(
 
 
 def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return what kept out the job of an instant: another job and its state then, or a full scope."""
+    """Return the reason why the job of an instant was kept out: another job and its state at that time, or a full
+    scope."""
     holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"

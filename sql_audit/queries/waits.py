@@ -26,7 +26,7 @@ from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
 
 NAMED_MAX: Final = 5
-"""Maximum number of jobs that are named of those that held a scope during a wait."""
+"""Maximum number of jobs that an answer names among those that held a scope during a wait."""
 BEFORE_MAX: Final = 1_000
 """Maximum number of claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
 
@@ -72,10 +72,10 @@ class InFront:
     full_ms: int
     """Milliseconds of the wait for which the scope was full, or the rate was exhausted."""
     holders: int
-    """Number of other jobs' claims under this scope that were in force during the wait; for a rate, that began during
-    the wait."""
+    """Number of other jobs' claims under this scope that were in force during the wait. For a rate, the number of
+    claims that began during the wait."""
     named: list[str] = field(default_factory=list)
-    """Ids of the jobs of the last NAMED_MAX of these claims."""
+    """Ids of the jobs whose claims are counted in ``holders``: the last NAMED_MAX claims."""
 
 
 @dataclass(frozen=True, slots=True)

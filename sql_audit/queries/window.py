@@ -39,15 +39,15 @@ _WITHOUT: Final = (
     "SELECT queue, task, job_id FROM job WHERE queue = :queue AND state = '{0}' "
     f"AND finished_at_ms {_THEN.format('finished_at_ms')}"
 )
-"""Selects the jobs that reached a state in the given time for which they need no claim. Jobs whose claim was cancelled
-are among them."""
+"""Selects the jobs that reached, in the given time, a state that needs no claim. Jobs whose claim was cancelled are
+among them."""
 
 _OF_POISON: Final = (
     "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
     "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
 )
-"""An SQL condition: the job of a claim whose lease expired died of it. It is evaluated only for such claims, which are
-few."""
+"""An SQL condition: the job of a claim whose lease expired died of this expiry. It is evaluated only for claims whose
+lease expired, which are few."""
 _OUTCOMES: Final = {
     "succeeded": "succeeded", "retries": "retried", "lease_expired": "lease_expired", "rolled_back": "rolled_back",
     "cancelled": "as_job_cancelled", "discarded": "as_job_discarded",

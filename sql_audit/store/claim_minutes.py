@@ -128,7 +128,7 @@ def differing(
 
 
 def count_again(connection: Connection, queue: str, since_ms: int) -> None:
-    """Count the claims of a queue again that ended in the minute of ``since_ms`` (Unix ms) or later."""
+    """Count again those claims of a queue that ended in the minute of ``since_ms`` (Unix ms) or later."""
     values: dict[str, Any] = {"queue": queue, "since": since_ms - since_ms % MINUTE_MS}
     connection.execute(_FORGET, values)
     connection.execute(_COUNT_AGAIN, values)

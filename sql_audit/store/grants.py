@@ -30,8 +30,7 @@ _DELETED: Final = ("job", "job_attempt", "claim_minute")
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
     """Yield the statements that give ``user`` the rights of a role in ROLES. The statements of ``owner`` are executed
-    first; those of the other roles by the owner or a superuser after the tables were created.
-    """
+    first. The owner or a superuser executes the statements of the other roles, after the tables were created."""
     who, where, log = quoted(user), quoted(database), quoted(schema)
     yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {log};"
     yield f"GRANT CONNECT ON DATABASE {where} TO {who};"

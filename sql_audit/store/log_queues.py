@@ -51,7 +51,7 @@ class Origin(NamedTuple):
     """Whether the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
     switched off."""
     is_free: bool
-    """Whether any Redis may become the queue's source: the queue has none, or an operator deleted it."""
+    """Whether any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
 
 
 def origins(connection: Connection, queue: str | None = None) -> dict[str, Origin]:

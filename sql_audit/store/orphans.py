@@ -56,8 +56,8 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
 
 
 class LossEnd(NamedTuple):
-    """A loss, or a complete baseline, that ended all live jobs without an event since ``epoch`` began. ``state`` is the
-    state into which these jobs were put; ``at_ms`` is the time of the end (Unix ms)."""
+    """A loss, or a complete baseline. It ended all live jobs that had had no event since ``epoch`` began. ``state`` is
+    the state into which these jobs were put; ``at_ms`` is the time of the end (Unix ms)."""
 
     at: OutboxId
     """The entry at which the jobs ended."""

@@ -31,7 +31,7 @@ MOVED_MAX: Final = 200_000
 (some seconds)."""
 
 CHECK_VIOLATION: Final = "23514"
-"""The SQLSTATE if a partition is created while the default partition has events of its month."""
+"""The SQLSTATE of the error if a partition is created while the default partition has events of its month."""
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 _NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")

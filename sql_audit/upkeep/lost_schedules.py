@@ -53,15 +53,16 @@ class LostSchedule:
 
     name: str
     wants: str
-    """put: its rule; pause; resume; remove."""
+    """The change to make: put (store its rule), pause, resume or remove."""
     state: str
-    """Its state by the log."""
+    """The schedule's state by the log."""
     rule: str
-    """Its rule by the log, as JSON."""
+    """The schedule's rule by the log, as JSON."""
     unknown: str | None = None
-    """The reason why it cannot be put back; None if it can."""
+    """The reason why the change cannot be made again; None if it can."""
     uncertain: str | None = None
-    """A sentence that names the gap or quarantined entry in which it may have been changed; None without one."""
+    """A sentence that names the gap or quarantined entry in which the schedule may have been changed; None without such
+    a gap or entry."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class _Wanted:
     rule: str
     version: int
     is_live: bool
-    """Whether its rule was set live."""
+    """Whether the schedule's rule was set live."""
     pack: str | None = None
     digest: str | None = None
 
@@ -89,7 +90,7 @@ class LostSchedules:
     packs: dict[str, str] = field(default_factory=dict)
     """The jobs of schedules whose rules can be put back, by name."""
     last_ms: dict[str, int] = field(default_factory=dict)
-    """The last instants of these by the log, by name."""
+    """The last instants, by the log, of the schedules in ``packs``, by name."""
 
 
 def stored_entries(client: Client, queue: str) -> dict[str, str]:
@@ -141,8 +142,8 @@ def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -
 def put_back(
     client: Client, queue: str, lost: LostSchedules, *, by: str, why: str, accept_gaps: bool
 ) -> Iterator[tuple[LostSchedule, str]]:
-    """Make the lost changes again that can be made. Yield each with its outcome: ``changed``, or another answer of
-    Redis."""
+    """Make those lost changes again that can be made. Yield each change with its outcome: ``changed``, or another
+    answer of Redis."""
     calls = client.calls.schedules
     for each in lost.found:
         if each.unknown is not None or (each.uncertain is not None and not accept_gaps):
@@ -173,7 +174,7 @@ def put_back(
 
 
 def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
-    """Return how each schedule was set last, by all changes in the log, also those that Redis forgot."""
+    """Return how each schedule was set last, by all changes in the log. Changes that Redis forgot are included."""
     found: dict[str, _Wanted] = {}
     for row in connection.execute(_CHANGES, {"queue": queue}):
         if row.type == "queue_deleted":
@@ -216,7 +217,7 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return the change that gives a schedule its last settings; None if it has them."""
+    """Return the change that gives a schedule its last settings; None if it has these settings already."""
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":

@@ -33,7 +33,7 @@ from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, re
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Maximum number of times that a restore begins, if another restore changes the queue meanwhile."""
+"""Maximum number of times that a restore begins again because another restore changed the queue during it."""
 WHY: Final = "audit restore"
 
 
@@ -56,8 +56,8 @@ class Applied:
     held: list[str] = field(default_factory=list)
     """Ids of lost jobs that were not restored, since another job holds their name."""
     alive: dict[str, str] = field(default_factory=dict)
-    """States of lost jobs that were not restored, since Redis has them again, by id; ``remembered`` if another job with
-    the id has ended since."""
+    """States of lost jobs that were not restored, since Redis has them again, by id. The value is ``remembered`` if
+    another job with the id has ended after the loss."""
     schedules: list[LostSchedule] = field(default_factory=list)
     """Changes of schedules that Redis had lost, and that are in force again."""
     schedules_left: list[LostSchedule] = field(default_factory=list)

@@ -265,7 +265,7 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield the jobs that have an orphaned end and did not begin again after it.
+    """Yield the jobs that have an orphaned end and did not begin again afterwards.
 
     With each job, yield the record that lets Redis remember the job's id after its removal; None if the id is free.
     ``lines`` are state lines by id.

@@ -1,4 +1,5 @@
---[[ box: the boxes of durable jobs: what a job has saved, kept under the job's life until the job leaves Redis.
+--[[ box: keeps the boxes of durable jobs. A box has what a job has saved, until the job leaves Redis. Its name is a
+life.
 
 A life is 16 hex digits that a worker makes up, so another job of the same id has another box. `boxes` has:
 
@@ -6,11 +7,11 @@ A life is 16 hex digits that a worker makes up, so another job of the same id ha
     LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…     and what the step returned behind a line break
     LIFE|2      receipt begun at=1795226390007 fence=1795225746504-88
 
-Entries have the numbers 1, 2, 3… `bytes` counts the values. Of a step that returned what cannot be kept, the digest is the
-reason: too_large or not_json.
+Entries have the numbers 1, 2, 3… `bytes` counts the values. If a step returned a value that cannot be kept, the reason
+(too_large or not_json) is in the place of the digest.
 
-When a job leaves, its box gets a member `box|LIFE` in `expiring`. Claims empty it, from the last entry to the first and
-the header last, a few hundred entries in a call: a box that is only partly empty goes on being emptied.
+When a job leaves Redis, its box gets a member `box|LIFE` in `expiring`. Claims empty the box, at most CUT_MAX entries
+in a call. They remove the last entry first and the header last, so that a later call can continue.
 
 Fact: durable
 With: boxes
@@ -37,12 +38,12 @@ local function write_header(id, entries, bytes)
   return 'job=' .. id .. ' entries=' .. digits(entries) .. ' bytes=' .. digits(bytes)
 end
 
---- The field of an entry.
+--- Return the field of an entry.
 local function entry_field(life, place)
   return life .. '|' .. digits(place)
 end
 
---- Note what of a box is removed at the end of the call. Returns whether that is all of it.
+--- Note the entries of a box that this call removes at its end. Returns whether the box is empty then.
 local function empty_box(life)
   local header = redis.call('HGET', boxes, life)
   local entries, bytes = read_header(header)

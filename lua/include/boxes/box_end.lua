@@ -1,5 +1,5 @@
---[[ box_end: a durable job that leaves Redis leaves its box, which claims empty (see include/boxes/box). A dead job keeps it: if it is
-requeued, it goes on behind what it has saved.
+--[[ box_end: marks the box of a durable job that leaves Redis, so that claims empty the box (see include/boxes/box). A
+dead job keeps its box: if the job is requeued, it continues after the steps that it has saved.
 
 Fact: durable
 Field: life

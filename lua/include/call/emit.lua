@@ -26,7 +26,8 @@ local function is_to_trim()
   return appended == 0
 end
 
---- Append an entry about `happened` jobs or changes. `name` is the field that has the `body`.
+--- Append an entry. `happened` is the number of jobs or changes that it is about. `name` is the field that has the
+--- `body`.
 local function append(event, at, actor, name, body, happened, cause)
   local id = facts.epoch .. '-*'
   local reason = NO_REASON

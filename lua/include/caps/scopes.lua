@@ -97,7 +97,7 @@ local function count_out(names)
   end
 end
 
---- Do the same, but count only once this call uses a scope.
+--- Count that one holder leaves each of these scopes, but only once this call uses the scope.
 local function count_out_later(names)
   if next(known_scopes) or #freed_names > 0 then
     count_out(names)

@@ -23,7 +23,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""Approximate number of jobs whose baselines one call writes, and the most jobs in one event."""
+"""Approximate number of jobs whose baselines one call writes. It is also the maximum number of jobs in one event."""
 # The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the ``restored`` event that a call passes; the script itself fills the fields before them."""
+"""The fields of the ``restored`` event that a call passes; the script itself fills the earlier fields."""
 
 
 class Restoration(NamedTuple):
@@ -70,7 +70,8 @@ class Restored(NamedTuple):
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
     """The outcome by id: restored, removed, remembered, named, known, held, gone, or the state of a job that was not
-    changed. (``remembered`` for a job to restore: it was not restored, since another job of its id has ended since.)"""
+    changed. For a record that restores a job, ``remembered`` means that the job was not restored: another job of its id
+    has ended after the loss."""
 
 
 class Audit:
@@ -117,7 +118,7 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of the next jobs. Returns the cursor of the jobs after them, "0" after the last ones."""
+        """Write the baseline of the next jobs. Returns the cursor for the jobs after these; "0" after the last jobs."""
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(
@@ -150,8 +151,8 @@ class Audit:
         """Remove the entries of the outbox before ``upto``, which is committed in SQL and stays as the anchor of the
         next read. If Redis has lost ``upto`` itself, nothing is removed.
 
-        ``jobs`` is the number of job events mirrored since the last trim (an event about the queue counts as one),
-        ``size`` the bytes of their fields type, jobs or data, and why.
+        ``jobs`` is the number of job events that were mirrored since the last trim; an event about the queue counts as
+        one. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
         """
         OutboxId.parse(upto)
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
@@ -189,7 +190,7 @@ class Audit:
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Remove the outbox entries whose numbers are greater than any that a script assigns. If no other entry is
+        """Remove the outbox entries whose numbers are too great: no script assigns such a number. If no other entry is
         left, a new epoch begins. Raises ServerUnsuitable, and changes nothing, if the other entries are more than
         STRIKE_ENTRIES_MAX or have more than STRIKE_BYTES_MAX bytes."""
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")

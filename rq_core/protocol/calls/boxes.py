@@ -9,11 +9,11 @@ from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call
 
 BATCH_MAX: Final = 250
-"""Maximum number of records of a call."""
+"""Maximum number of records in a call."""
 
 
 class Saving(NamedTuple):
-    """One entry, as a worker reports it."""
+    """One entry that a worker reports: a step that it begins, or a step that it has carried out."""
 
     id: str
     fence: str
@@ -22,23 +22,23 @@ class Saving(NamedTuple):
     entry: int
     name: str
     packed: str = ""
-    """The value that the step returned, packed (:mod:`rq_core.model.result_encoding`), or ``!`` and why it is not
-    kept."""
+    """The value that the step returned, packed (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why the
+    value is not kept."""
 
 
 class NotSaved(NamedTuple):
-    """Why a record was not carried out."""
+    """The reason why a record was not carried out."""
 
     why: str
     """``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries before this one; ``full``: the
-    box has no room; ``conflict``: the entry is another one."""
+    box has no room; ``conflict``: Redis has a different entry under this number, or the job has another box."""
     has: int | None
-    """How many entries Redis has; None: that was not asked."""
+    """Number of entries that Redis has; None: the call did not ask for it."""
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
-    """Return the call that saves or begins entries. Its answer has the records that were not carried out, by their
-    places from 0."""
+    """Return the call that saves steps, or records that steps begin. Its answer has the records that were not carried
+    out, by their places from 0."""
     tail = {
         place: unpack_result(record.packed)
         for place, record in enumerate(records, 1)

@@ -33,7 +33,7 @@ from rq_core.protocol.reads.scope_reads import entries_of
 from rq_core.protocol.reads.steps import read_lines
 
 CHANGES_MAX: Final = 20
-"""Maximum number of attempts of one change, while changes by other operators come first each time."""
+"""Maximum number of attempts of one change, if a change by another operator comes first each time."""
 SEEN_MAX: Final = 1_000
 """Maximum number of jobs, and of outbox entries, that are searched for a task's name."""
 DECLARED_WHY: Final = "declared by the app"
@@ -63,7 +63,7 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """The outcome of a change of a limit, and the limit that is stored after it."""
+    """The outcome of a change of a limit, and the limit that is stored afterwards."""
 
     outcome: str
     """The outcome: changed, same, kept or conflict."""
@@ -228,8 +228,9 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task that is unknown in a queue: the task has no cap, no policy, and no
-        job or event among those that were read. Its name may be misspelt; its cap would then count no job."""
+        """Raise UnknownScope for the scope of a task that is unknown in a queue: the queue has no cap and no policy for
+        the task, and no job or event that was read names the task. The task's name may be misspelt: its cap would then
+        count no job."""
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return
@@ -289,7 +290,8 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """Return the limit to store. A plain number for a rate is per the rate's window. Raises InvalidOption."""
+    """Return the limit to store. For a rate, a plain number means this number per window of the rate. Raises
+    InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))

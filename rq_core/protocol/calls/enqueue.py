@@ -20,8 +20,8 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The number of jobs without a lane that take Redis as long as one job with a lane. (It takes up to three times as
-long as one without if no other job is in its lane.)"""
+"""The number of jobs without a lane that take Redis as long as one job with a lane. (A job with a lane takes up to
+three times as long as a job without a lane, if no other job is in its lane.)"""
 RULES_COST: Final = 4
 """The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -43,11 +43,11 @@ class Accepted(NamedTuple):
     discarded: tuple[tuple[str, str], ...] = ()
     """Pairs (id, scope) of jobs that were dropped, because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. If the scope is a
-    lane: as many jobs wait there as its max_waiting allows."""
+    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. A lane, given as the
+    scope, is full if as many jobs wait in it as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
     """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
-    the unique name, or held the name when this remembered id was enqueued before."""
+    the unique name, or it held the name when an earlier call enqueued this id, which is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
     """Pairs (id of an accepted unique job, id of the job that it replaced, which has left Redis)."""
     mismatched: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Accepted(NamedTuple):
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Return one outcome for several chunks, in their order."""
+        """Return one outcome that joins the outcomes of several chunks, in their order."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -140,8 +140,8 @@ def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
 
 
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
-    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job), for
-    each job that was not accepted or replaced another one."""
+    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job). It
+    has each job that was not accepted, and each job that replaced another job."""
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {
@@ -200,8 +200,9 @@ def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], followed by the due time (Unix ms) and the ties, if its jobs
-    have them. A record is id, kind (its number in ``kinds``, from 1), digest of the arguments and the timeout (followed
-    by the job's ``name`` and ``call``, if it has them), lane, and spec.
+    have them. (Ties are further options as a JSON object, see ``ties_of``.) A record is id, kind (its number in
+    ``kinds``, from 1), digest of the arguments and the timeout (followed by the job's ``name`` and ``call``, if it has
+    them), lane, and spec.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}

@@ -39,7 +39,7 @@ class Declaration(NamedTuple):
 
     rule: Recurrence
     packed: str
-    """Its job, as ``schedules`` has it."""
+    """The schedule's job, in the form in which the key ``schedules`` has it."""
     spec_max: int
     """The most bytes of the job's JSON, arguments included, that the log keeps."""
 
@@ -59,7 +59,7 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change, and the version that is stored now."""
 
     outcome: str
-    """changed, same, kept, conflict, undeclared (no code declares it), or gone."""
+    """The outcome: changed, same, kept, conflict, undeclared (no code declares the schedule), or gone."""
     version: int
     """Version of the stored schedule; 0: none is stored."""
     next_ms: int
@@ -265,8 +265,8 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last version by the log,
-        ``last_ms`` its last instant. The outcome is ``conflict`` if Redis has it again."""
+        """Store a schedule again that Redis lost and that was set live. ``version`` is its last version by the log,
+        ``last_ms`` its last instant. The outcome is ``conflict`` if Redis has the schedule again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -328,7 +328,7 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, each with its first instant after a given moment. Repeat it for schedules
+        """Send a change of schedules, each with its first instant after a given moment. Repeat the change for schedules
         whose instant has passed meanwhile."""
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):
@@ -368,7 +368,7 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Return whether a schedule can be added to the call: no other there has its name, and all have its
+        """Return whether a schedule can be added to the call: no schedule of the call has its name, and all have its
         ``spec_max``."""
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names

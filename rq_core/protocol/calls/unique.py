@@ -32,8 +32,8 @@ class HeldName(NamedTuple):
     job: JobState | None
     """State of the job; None: the job has ended, or its line cannot be read."""
     until_ms: int | None = None
-    """The instant until which the name is held, also after the job's end (Unix ms); None: until the job ends or is
-    claimed."""
+    """The instant (Unix ms) until which the name is held, even if the job ends before; None: the name is held until the
+    job ends or is claimed."""
     damaged: str = ""
     """Why the job cannot be read; empty if it can."""
 
@@ -55,8 +55,8 @@ class UniqueNames:
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str | None]]:
-        """Free names. Returns by name the id of the job that held the name and stays in the queue without it; None if
-        no job did. Raises InvalidOption for an invalid name."""
+        """Free names. Returns by name the id of the job that held the name and stays in the queue without the name;
+        None if no job held it. Raises InvalidOption for an invalid name."""
         holders: dict[str, str | None] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         once = tuple(dict.fromkeys(map(check_unique_name, names)))

@@ -1,8 +1,8 @@
 """The rights that a user of Redis needs, by role: the fewest with which the role can do all its work.
 
-The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
-call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
-docs/reference/rights.md are generated from this module.
+The rights for scripts follow from the texts of the scripts: when a user calls a script, Redis checks the user's rights
+for the keys of the call and for each command in the script. The commands that are sent outside of scripts are in ROLES.
+``rq-core acl`` and docs/reference/rights.md are generated from this module.
 
 Rights are given per command and per key, not per script. A producer cannot settle claims, because that needs
 ``leases``, which it may not touch. But with the keys that it shares with other roles it may do anything that its
@@ -35,7 +35,7 @@ _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 
 LOOKING: Final = ("select", "info", "cluster|slots", "asking")
-"""Commands that every role sends to meet a server; the last two in a cluster only."""
+"""Commands that every role sends when it first contacts a server. The last two are sent only in a cluster."""
 CALLING: Final = ("fcall", "evalsha", "script|load")
 """Commands that a role also sends if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
@@ -134,8 +134,8 @@ ROLES: Final = {
     ),
 }  # fmt: skip
 """The roles by name. Each role that calls scripts may load scripts, since a script is called by its digest. Only the
-preparer, which may use no key, loads functions: a user that may load a function could replace one that other users call
-with their rights."""
+preparer, which may use no key, loads functions. If another user could load functions, that user could replace a
+function that other users call, and so act with their rights."""
 
 
 @cache
@@ -203,8 +203,8 @@ def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts of other roles that need only this role's rights, so that Redis cannot keep the role from
-    calling them."""
+    """Return the scripts of other roles that need no more than this role's rights. Redis cannot keep the role from
+    calling these scripts."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [

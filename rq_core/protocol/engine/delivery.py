@@ -1,7 +1,7 @@
 """Carries calls out, in spite of lost replies, forgotten scripts and new epochs.
 
-It assigns call slots and their numbers, sends a call again with the same number after a lost reply, loads scripts that
-the server forgot, and makes the handshake that a new epoch needs.
+This module assigns call slots and their numbers. After a lost reply it sends a call again with the same number. It
+loads scripts that the server forgot, and makes the handshake that a new epoch needs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for adding a queue to the list of queues, if it is probably on the list already."""
+"""The patience for adding a queue to the list of queues, if the queue is probably on the list already."""
 ROUNDS_MAX: Final = 3
-"""How often a call is sent again at once, after a handshake or after its library was loaded; further times come after a
-pause."""
+"""Maximum number of times that a call is sent again at once, after a handshake or after its library was loaded. Later
+attempts come after a pause."""
 
 
 _unprepared: Final[set[str]] = set()
@@ -75,7 +75,8 @@ def _too_many(rounds: int) -> Exception | None:
 
 
 class Delivery:
-    """Carries out the calls of a client. ``name`` is the client's name; by default one that is unique per start."""
+    """Carries out the calls of a client. ``name`` is the client's name; by default it is a name that is unique for each
+    start."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """The facts whose keys calls carry, by queue. An earlier call lacked these keys, and the script answered
-        ``with`` and the facts."""
+        """The facts whose keys calls carry, by queue. They become known when a call lacked these keys, and the script
+        answered ``with`` and the facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
@@ -166,7 +167,8 @@ class Delivery:
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
         """Carry out calls in one pipelined round trip, and send unanswered calls again, until each call has an answer.
 
-        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience is over.
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when the client's
+        patience is over.
         """
         if not calls:
             return []
@@ -280,8 +282,8 @@ class Delivery:
         """Make handshakes with queues whose epoch has changed.
 
         Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. The
-        calls to other queues continue. If calls may have been carried out (``sent``), also returns the error of a
-        handshake without an answer.
+        calls to other queues continue. ``sent`` says that calls may have been carried out; then the error of a
+        handshake without an answer is returned, too.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
@@ -359,9 +361,9 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Return whether the queue of a call that creates no queue is missing.
+        """Return whether a call is for a missing queue that the call does not create.
 
-        So a cancel or an edit of jobs in an unknown queue writes nothing.
+        Because of this check, a cancel or an edit of jobs in an unknown queue writes nothing.
         """
         if call.absent is None:
             return False

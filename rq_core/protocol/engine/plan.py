@@ -14,7 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Send(NamedTuple):
-    """Commands for one round trip. The reply to each comes back in order."""
+    """Commands for one round trip. Their replies come back in the same order."""
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
@@ -97,9 +97,9 @@ class Call(Generic[T_co]):
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
-    """The ids of the call's jobs, for the error when its outcome stays unknown."""
+    """The ids of the call's jobs, for the error that is raised if the call's outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
-    """As in :class:`Send`."""
+    """A function that may be called while the server works: see :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """A note and a text for some of the records, by the record's number from 1."""
     absent: T_co | None = None

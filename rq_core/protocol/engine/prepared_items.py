@@ -1,4 +1,4 @@
-"""Makes the next item of a series while the server works on the present one."""
+"""Makes the next item of a series while the server works on the present item."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SHOWN_MAX: Final = 40
 
 
 def check_queue(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if the queue's epoch is not a
+    """Raise LayoutMismatch if this release cannot read the queue's keys, and QueueDamaged if the queue's epoch is not a
     number."""
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))

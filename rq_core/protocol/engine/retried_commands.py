@@ -150,8 +150,8 @@ class Asking:
 
 
 def _mended(why: str, url: str) -> str:
-    """Return how to correct a URL whose user or password the server refused with ``why``. (Stars replace the password,
-    since it is masked in any text.)"""
+    """Return a text that says how to correct a URL whose user or password the server refused; ``why`` is the reason.
+    (Stars replace the password, since it is masked in any text.)"""
     if "without any password configured" in why:
         return "the URL has a password, and the server has none: take it out of the URL"
     scheme, _, rest = url.partition("://")
@@ -167,7 +167,8 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """Return the beginning of a URL with TLS for a URL without TLS, and the other way round."""
+    """Return the beginning that a URL must have for the opposite choice about TLS: with TLS if the URL is without TLS,
+    and without TLS if the URL is with TLS."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

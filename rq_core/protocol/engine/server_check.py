@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable. If it is set to anything but 0, this process and the processes that a worker starts
-refuse no server for a reason that an operator may overrule."""
+"""An environment variable. If its value is anything but 0, refusals are overruled in this process and in the processes
+that a worker starts: they refuse a server only for a reason that an operator may not overrule."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
@@ -37,7 +37,7 @@ class Remark:
     """A remark about a server."""
 
     about: str
-    """version, replica, eviction, persistence, fsync, coverage or hidden."""
+    """The subject of the remark: version, replica, eviction, persistence, fsync, coverage or hidden."""
     says: str
     """The problem, and what to do about it."""
     refuse: bool = False
@@ -155,7 +155,8 @@ def of_all(reply: Sequence[str], name: str) -> set[str]:
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """Return the remarks for a user that may not read CONFIG, which also has the server's passwords."""
+    """Return the remarks for a user that may not read CONFIG. (An operator may withhold this right, since CONFIG also
+    shows the server's passwords.)"""
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"

@@ -16,14 +16,14 @@ from rq_core.scripts.plain import plain_text
 PAGE: Final = 250
 """Maximum number of entries of one read."""
 PAGE_BYTES: Final = 1024 * 1024
-"""Bytes of entries after which a read stops."""
+"""Number of bytes of entries after which a read stops."""
 
 
 class Box(NamedTuple):
-    """The entries that a job has."""
+    """The entries that a job has saved or begun."""
 
     life: str | None
-    """None: it has saved nothing."""
+    """The name of the job's box; None: the job has saved nothing."""
     entries: tuple[StepEntry, ...] = ()
 
 
@@ -31,7 +31,7 @@ class BoxReads(QueueReader):
     """The reads of boxes."""
 
     def box(self, queue: str, job_id: str, fence: str, worker: str) -> Plan[Box | None]:
-        """Return the box of a job, for the worker that holds its claim; None if it does not hold it.
+        """Return the box of a job, for the worker that holds its claim; None if the worker does not hold the claim.
 
         Raises QueueDamaged if the box cannot be read.
         """
@@ -61,8 +61,8 @@ class BoxReads(QueueReader):
                 return Box(life, tuple(found))
 
     def steps(self, job_id: str, queues: Sequence[str]) -> Plan[list[StepEntry] | None]:
-        """Return the steps of a job, from the first of these queues that has the job, for operators; None if none has
-        it. A step that cannot be read is left out."""
+        """Return the steps of a job, for operators, from the first of these queues that has the job; None if no queue
+        has it. A step that cannot be read is left out."""
         for queue in queues:
             keys = self._keys(queue)
             asked = [["HGET", keys(key), job_id] for key in ("state", "jobs")]

@@ -114,9 +114,9 @@ class JobReads(QueueReader):
         """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
         ``matches``, only jobs for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX).
 
-        Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
-        due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read
-        may be missing.
+        Running jobs are ordered by the expiry of their lease, and ready jobs by list and then by lane. Scheduled jobs
+        are ordered by due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while
+        the list is read may be missing.
         """
 
         def wanted(job: JobState) -> bool:
@@ -135,8 +135,9 @@ class JobReads(QueueReader):
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """Return the first of these queues that has a line in `results` for the id of an ended job, the parsed line,
-        and the job's result, if Redis has it. None if no queue has a line. Expired lines and results are ignored."""
+        """Find the first of these queues that has a line in `results` for the id of an ended job. Return this queue,
+        the parsed line, and the job's result, if Redis has it. Return None if no queue has a line. Expired lines and
+        results are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)
@@ -153,8 +154,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
-        RECENT_MAX entries are read; earlier returns are left out."""
+        """Return, by id, those of ``jobs`` that wait because a worker gave them back. Only the outbox's last RECENT_MAX
+        entries are read; earlier returns are left out."""
         open_ids = {
             job.id
             for job in jobs

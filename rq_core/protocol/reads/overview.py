@@ -4,8 +4,9 @@
     found.queues[0].oldest_ready_ms
 
 It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
-cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these has a field that says
-whether it is. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one queue.
+cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these numbers has a field
+that says whether the number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
+numbers of one queue.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ COMMANDS_MAX: Final = 40
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
-"""Number of jobs at the head of a list whose age is read. One is not enough: the first may be a cancelled job that
-no claim has passed over yet."""
+"""Number of jobs at the head of a list whose age is read. The age of one job is not enough: the first job may be a
+cancelled job that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Maximum number of scheduled jobs that are read, those that are due next. Jobs that workers gave back may be among
+"""Maximum number of scheduled jobs that are read: the jobs that are due next. Jobs that workers gave back may be among
 them."""
 TICKS_MAX: Final = 10
-"""Maximum number of schedules that are read, those that are due next. A schedule that a worker was given comes later
-in this order."""
+"""Maximum number of schedules that are read: the schedules that are due next. A schedule that a worker is serving has a
+later place in this order."""
 BLOCKED_MAX: Final = 4
 """Maximum number of blocked lanes whose age and jobs are read, in each of two reads: one of all blocked lanes, and one
 of the lanes that wait for a task's cap."""
@@ -241,8 +242,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
 
 
 def _latest(lines: Iterable[tuple[str, str | None]], now_ms: int) -> LateSchedule | None:
-    """Return, of these schedules, the one that has been due for the longest time; None if none is due. (The doctor
-    reports a line that cannot be read.)"""
+    """Return the schedule, out of these, that has been due for the longest time; None if no schedule is due. (The
+    doctor reports a line that cannot be read.)"""
     found = []
     for name, line in lines:
         with contextlib.suppress(ValueError):

@@ -37,7 +37,7 @@ class ScopeLoad:
     def full(self) -> bool:
         """Return whether no job of the scope can be claimed now.
 
-        For a family or a rate: whether a lane waits for one of its keys.
+        For a family or a rate, return whether a lane waits for one of its keys.
         """
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
@@ -82,8 +82,8 @@ class QueueOverview:
     now_ms: int
     """Unix ms at which the queue was read."""
     ready: dict[str, int]
-    """Number of ready jobs without scopes, by priority. Includes the entries of cancelled jobs until a claim passes
-    over them."""
+    """Number of ready jobs without scopes, by priority. The number includes the entries of cancelled jobs until a claim
+    passes over them."""
     cancelled_entries: int
     """Number of entries of cancelled jobs in ``ready``."""
     waiting: int
@@ -113,11 +113,11 @@ class QueueOverview:
     leases_over: int
     """Number of running jobs whose lease has expired and whose claim no call has ended yet."""
     inactive_ms: int | None
-    """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has in
-    this epoch."""
+    """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has done
+    so in this epoch."""
     ends_leases_in_ms: int
-    """Ms until claims end expired leases again. Above 0 after an epoch began, or workers reconnected after an
-    outage."""
+    """Ms until claims end expired leases again. It is above 0 after an epoch began, or after workers reconnected after
+    an outage."""
     backlog: int
     """Number of events that wait for the mirror."""
     backlog_bytes: int

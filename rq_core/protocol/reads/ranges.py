@@ -29,11 +29,12 @@ class Range(NamedTuple):
     low: str
     high: str
     most: int | None = None
-    """Maximum number of members that are read, the first ones; None: they are only counted."""
+    """Maximum number of members that are read, from the first member on; None: the members are only counted."""
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:
-    """Return the range in `holders` and `blocked` of a scope's members, or those of all scopes of a family."""
+    """Return the range of a scope's members in `holders` and `blocked`. For a family, return the range of the members
+    of all its scopes."""
     if "=" in scope:
         return Range(f"[{scope}|", f"({scope}}}", most)
     return Range(f"[{scope}=", f"({scope}>", most)
@@ -58,7 +59,7 @@ def within(index: str, ranges: Iterable[Range]) -> list[Command]:
 
 
 def answers(replies: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the answers to ``within``, one for each range: its number of members, or the first of them."""
+    """Return the answers to ``within``, one for each range: the number of its members, or its first members."""
     return list(chain.from_iterable(replies))
 
 

@@ -42,8 +42,8 @@ class QueueCounts:
 
     queue: str
     ready: dict[str, int]
-    """Number of ready jobs without scopes, by priority. Includes the entries of cancelled jobs until a claim passes
-    over them."""
+    """Number of ready jobs without scopes, by priority. The number includes the entries of cancelled jobs until a claim
+    passes over them."""
     scheduled: int
     running: int
     dead: int
@@ -77,7 +77,7 @@ class QueueList:
 
     @property
     def complaint(self) -> str:
-        """A message about invalid entries, without a final full stop; empty without any."""
+        """A message about invalid entries, without a final full stop; empty if there are no invalid entries."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
@@ -110,7 +110,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return those of ``queues`` that the user may read. Raises ServerUnsuitable if it may read no queue."""
+        """Return the queues, out of ``queues``, that the user may read. Raises ServerUnsuitable if the user may read no
+        queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )
@@ -145,8 +146,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
         return None if epoch is None and stamp is None else stamp or ""
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Return whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry up to which
-        the outbox was trimmed. None in place of each that the queue never had."""
+        """Return three facts: whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry
+        up to which the outbox was trimmed. None in place of a fact: the queue never had it."""
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
@@ -241,7 +242,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:
-    """Return the bytes in use and the bytes allowed, by INFO's answer; None for each that the answer lacks."""
+    """Return the bytes in use and the bytes allowed, by INFO's answer; None for a number that the answer lacks."""
     if isinstance(info, Exception):
         return None, None
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)

@@ -36,7 +36,7 @@ ALIVE: Final = ""
 LATER: Final = "?"
 """The script's answer for a job whose result the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of bytes of results that one look returns; it may exceed them by one result."""
+"""Number of bytes of results up to which one look returns further results. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
 """The text in a line of ``results`` whose result the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
@@ -50,8 +50,8 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """The result of a look at a job that Redis does not have. Its outcome is unknown, or known without its result.
-    The log may have both."""
+    """The result of a look at a job that Redis does not have. Either the job's outcome is unknown, or the outcome is
+    known and the result is not. The log may have both."""
 
     logged: tuple[int, int] | None
     """Epoch and number of the outbox's last entry at the time of the look; the event of the job's end is this entry

@@ -30,13 +30,14 @@ from rq_core.protocol.reads.ranges import (
 from rq_core.protocol.reads.steps import PAGE, Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
-"""Maximum number of lanes whose jobs are counted for one answer, all its scopes together."""
+"""Maximum number of lanes whose jobs are counted for one answer, for all scopes in it together."""
 RATES_MAX: Final = 1_000
 """Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
 """Maximum number of lanes that are read to count the jobs before a job."""
 LISTED_MAX: Final = PAGE
-"""Maximum number of jobs of each list that are read for the same purpose: some may be cancelled."""
+"""Maximum number of jobs at the head of each list that are read to count the jobs before a job. Cancelled jobs among
+them are not counted."""
 PLACE_MAX: Final = 100_000
 """Maximum number of entries of a list that are compared to find a job's place: Redis does nothing else meanwhile."""
 HOLDERS_SHOWN: Final = 5
@@ -58,7 +59,8 @@ class ScopeStatus(NamedTuple):
     jobs while it is full, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest of its keys."""
+    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of its
+    keys."""
     partial: bool = False
     """Whether more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
@@ -93,12 +95,12 @@ class Standing(NamedTuple):
     scope: str | None
     """The scope that the job waits for (``queue``: the cap of the whole queue); None: it waits for no scope."""
     limit: Limit
-    """The limit of that scope."""
+    """The limit of the scope that the job waits for."""
     holders: int
     shown: tuple[ScopeHolder, ...]
-    """Some of the scope's holders."""
+    """Some of the holders of the scope that the job waits for."""
     resumes_ms: int | None
-    """If that scope is an exhausted rate: Unix ms at which it admits jobs again."""
+    """If the scope that the job waits for is an exhausted rate: Unix ms at which the rate admits jobs again."""
     ahead: int
     """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool
@@ -153,7 +155,7 @@ def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Return whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
+    """Return whether the queue's own cap is used up. Then no job of the queue can be claimed, in any lane."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
@@ -357,8 +359,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """Return how many jobs may run before this one, over all lists and open lanes, and whether that is a lower
-    bound."""
+    """Return how many jobs may run before ``job``, over all lists and open lanes, and whether that is a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.

@@ -98,7 +98,7 @@ class _Contained(Generic[T]):
         self.asks: list[Command] | None = []
         """The commands whose answers the read waits for; None: the read has ended."""
         self.found: list[T] = []
-        """The value that the read returned, as the only item; empty without one."""
+        """The value that the read returned, as the only item; empty if the read returned none."""
         self.why: str | None = None
         """The reason why the queue could not be read; None without an error."""
         self.take(None)
@@ -123,7 +123,8 @@ class _Contained(Generic[T]):
 
 
 def _keys_in(command: Command) -> str:
-    """Return the keys of a command; those of a program of ``lua/plain`` stand behind its text and their number."""
+    """Return the keys of a command. In the command of a program of ``lua/plain``, the keys stand behind the program's
+    text and the number of keys."""
     return " or ".join(command[3 : 3 + command[2]] if command[0] == "EVAL_RO" else command[1:2])
 
 

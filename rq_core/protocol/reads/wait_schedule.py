@@ -17,17 +17,19 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job without messages about its end. Each pause is used once; then the last one is
-repeated."""
+"""Pauses in seconds between looks at a job about whose end no message will come. Each pause is used once; then the last
+pause is repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between two looks at a job whose end a message reports. These looks find ends whose message was lost."""
+"""Pauses in seconds between looks at a job whose end a message will report. These looks find ends whose message was
+lost."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
 """Maximum number of jobs in one round of looks. After each round its waits get their results, so that among many
 jobs the first need not wait for the last."""
 GRAINS: Final = 10
-"""Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
+"""The number of parts of a pause. A look at a job with messages is due at a multiple of such a part, so that many waits
+share a look."""
 
 
 class Nothing(Enum):
@@ -37,7 +39,7 @@ class Nothing(Enum):
 
 
 Told = Found | Nothing | RqCoreError
-"""The result of a wait. An error: the last look at the job failed."""
+"""The result of a wait. It is an error if the last look at the job failed."""
 
 
 class JobWait:
@@ -54,14 +56,15 @@ class JobWait:
         self.deadline = deadline
         self.tell = tell
         self.looks = 0
-        """Number of looks that did not end the wait."""
+        """Number of looks at the job that did not end the wait."""
         self.over = False
         self.trouble: RqCoreError | None = None
         """The error of the last look; None if that look did not fail."""
         self.place = 0
         """The number of the wait's place in the line of looks; 0: it has no place."""
         self.hearing: object | None = None
-        """The subscription under which the last look found the job alive, if no message about it has come since."""
+        """The subscription under which the last look found the job alive; None if there was no subscription, or if a
+        message about the job has come after that look."""
 
     def end(self, told: Told) -> None:
         """Give the result to ``tell``, unless the wait has ended before."""
@@ -92,7 +95,7 @@ class Waits:
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be looked at now, by queue. The caller must pass each of them to
+        """Return the waits whose jobs must be looked at now, by queue. The caller must later pass each wait to
         ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
@@ -129,9 +132,9 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Record ``found``, the result of a look that began at ``began``. None: the job is alive, or ``trouble`` of the
-        wait is the error of the look. ``hearing`` is the subscription on which a message about the job's end will come,
-        if any."""
+        """Record the result of a look that began at ``began``. ``found`` is the result for a job that is not alive.
+        None: the job is alive, or the look failed; then the wait's ``trouble`` is the error. ``hearing`` is the
+        subscription on which a message about the job's end will come, if there is such a subscription."""
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.
             return

@@ -136,8 +136,8 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole``: ``rows`` are all rows of the
-    queue."""
+    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole`` says whether ``rows`` are all rows
+    of the queue."""
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
@@ -164,7 +164,7 @@ def is_readable(field: str, text: str) -> bool:
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
-    """Parse a row; None if the row is invalid, or that of another version with other fields."""
+    """Parse a row; None if the row is invalid, or if another version wrote it with other fields."""
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)

@@ -316,7 +316,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """Handle the end of a handler's timeout, or of the time that it had to stop."""
+        """Handle the end of a handler's timeout, or the end of the time that the handler had for its clean-up."""
         if running.ended is not None:
             # The handler's thread has recorded its end; its report follows, since the loop was late.
             return

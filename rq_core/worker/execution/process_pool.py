@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds from when a handler is asked to stop until its process is killed. At a timeout the process is killed at
-once."""
+"""Seconds from the request to stop a handler until its process is killed. After a timeout, the process is killed at
+once instead."""
 
 END_WAIT_S: Final = 5.0
 """Seconds that idle processes may take to end on request, before they are killed."""
@@ -56,8 +56,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether the process group was killed, or the process may have been joined. Then another process may have its
-    pid."""
+    """Whether the process group was killed, or the process may have been joined. In both cases another process may have
+    got its pid."""
 
 
 class IsolationPool:
@@ -120,8 +120,8 @@ class IsolationPool:
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
     async def _stopped(self, child: _Child, running: Running) -> bool:
-        """Ask a handler to stop, and wait up to TELL_GRACE_S; after its timeout, do neither. Return whether the
-        handler stopped."""
+        """Ask a handler to stop, and wait up to TELL_GRACE_S. A handler whose timeout is over is neither asked nor
+        waited for. Return whether the handler stopped."""
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:

@@ -44,8 +44,8 @@ class Running:
         self.context = context
         self.task = task
         self.function = task.function
-        """The function to call with the arguments: the task's own function, or a wrapper with its dependencies and
-        arounds."""
+        """The function to call with the arguments: the task's own function, or a wrapper that provides its dependencies
+        and runs it inside of the app's arounds (functions that surround each handler)."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
@@ -79,8 +79,8 @@ class Running:
     def can_stop(self) -> bool:
         """Return whether a stopping worker should wait for the handler.
 
-        It should if the handler can be cancelled, or has dependencies or arounds to leave. Any other ``def`` handler
-        has nothing to do before its process ends.
+        It should if the handler can be cancelled, or if it has open dependencies or arounds (functions that surround
+        each handler). Any other ``def`` handler has nothing to do before its process ends.
         """
         return self.handler is not None or self.function is not self.task.function
 

@@ -1,4 +1,5 @@
-"""Saves the steps of a worker's handlers: one call of a queue at a time, which takes what has gathered meanwhile."""
+"""Saves the steps of a worker's handlers. Each queue has one call under way at a time; the next call takes all steps
+that were done meanwhile."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from rq_core.protocol.reads.box_reads import Box
 PAUSE_S: Final = 0.5
 """Seconds after which a save that Redis could not take is sent again, while the claim holds."""
 LEASE_PAUSE_S: Final = 0.05
-"""Seconds between two looks at the lease while the worker's heartbeat is late."""
+"""Seconds between two checks of the lease while the worker's heartbeat is late."""
 BYTES_MAX: Final = 1024 * 1024
-"""Characters of values after which a call takes no more."""
+"""Maximum number of characters of values in one call, unless a single save has more."""
 T = TypeVar("T")
 
 
@@ -41,7 +42,7 @@ class SavingClient(Protocol):
 
 
 class Saver:
-    """The saves and loads of one worker."""
+    """Saves and loads the steps of one worker's jobs."""
 
     def __init__(self, client: SavingClient, worker: str, lease_holds: Callable[[], bool]) -> None:
         self.client = client
@@ -50,13 +51,13 @@ class Saver:
         self._waiting: dict[
             str, deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]
         ] = {}
-        """By queue with a call under way, what its next call takes."""
+        """For each queue with a call under way: the records that wait for the next call."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the worker, for handlers in threads."""
 
     def home(self, context: JobContext, task: Task[Any, Any]) -> LoopHome | ThreadHome:
-        """Return the worker as the steps of a handler in this process see it."""
+        """Return the object through which the steps of a handler in this process use the worker."""
         kept = task.options.audit_result
         if task.is_async:
             return LoopHome(self, context, kept)
@@ -71,7 +72,7 @@ class Saver:
     async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries of one job, and return those that were not saved, by their places.
 
-        What Redis cannot take now is sent again while the claim holds: the steps have happened.
+        If Redis cannot take the entries now, they are sent again while the claim holds, since the steps have happened.
         """
         while True:
             try:
@@ -124,7 +125,7 @@ class Saver:
 def _gathered(
     waiting: deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
 ) -> list[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]:
-    """Take from what waits as much as one call may have, at least one."""
+    """Remove from ``waiting`` as many saves as one call may have, but at least one, and return them."""
     taken = [waiting.popleft()]
     count = len(taken[0][0])
     size = sum(len(record.packed) for record in taken[0][0])
@@ -143,7 +144,7 @@ def _nothing() -> None:
 
 
 class _Home:
-    """The worker as one handler's steps see it."""
+    """The object through which the steps of one handler use the worker."""
 
     is_async: bool
 
@@ -153,12 +154,12 @@ class _Home:
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
-        """Return whether the lease may be over, and no heartbeat has said so yet."""
+        """Return whether the lease may be over although no heartbeat has reported that."""
         return not self._saver.lease_holds() and not self._context.cancelled
 
 
 class LoopHome(_Home):
-    """The worker as an async handler's steps see it."""
+    """The object through which the steps of an async handler use the worker."""
 
     is_async = True
 
@@ -179,14 +180,15 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Let no further step begin, and wait for the steps that run: branches of a handler that has failed."""
+        """Let no further step begin, and wait for the steps that run. They may be branches of a handler that has
+        failed."""
         if self._context.steps is not None:
             self._context.steps.close()
         if self._unfinished:
             await asyncio.wait(self._unfinished)
 
     async def lease(self) -> None:
-        """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
         while self._is_uncertain():  # noqa: ASYNC110 - the heartbeat is on another thread
             await asyncio.sleep(LEASE_PAUSE_S)
 
@@ -200,13 +202,13 @@ class LoopHome(_Home):
         return asyncio.shield(asyncio.ensure_future(self._saver.save(self._context, records)))
 
     def turn(self) -> asyncio.Lock:
-        """Let one save of the job come after the other."""
+        """Return the lock with which the saves of a job come one after the other."""
         return self._lock
 
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a step's function; a plain function runs in a thread."""
+        """Call a step's function. A function that is not async runs in a thread."""
         if asyncio.iscoroutinefunction(function):
             return await function(*args, **kwargs)
         found = await asyncio.to_thread(function, *args, **kwargs)
@@ -214,7 +216,7 @@ class LoopHome(_Home):
 
 
 class ThreadHome(_Home):
-    """The worker as the steps of a handler in a thread see it: each call blocks the thread."""
+    """The object through which the steps of a handler in a thread use the worker. Each call blocks the thread."""
 
     is_async = False
 
@@ -226,14 +228,14 @@ class ThreadHome(_Home):
         self._lock = threading.RLock()
 
     def began(self) -> Callable[[], None]:
-        """Note nothing: a step of a handler in a thread ends before the handler does."""
+        """Do nothing: a step of a handler in a thread ends before the handler does."""
         return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def lease(self) -> None:
-        """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
         while self._is_uncertain():
             self._context.wait_cancelled(LEASE_PAUSE_S)
 
@@ -247,7 +249,7 @@ class ThreadHome(_Home):
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Let one save of the job come after the other."""
+        """Hold the lock with which the saves of a job come one after the other."""
         with self._lock:
             yield
 

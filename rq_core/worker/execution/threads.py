@@ -45,8 +45,8 @@ class Threads(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, thing: T) -> None:
-        """Run ``work(thing)`` in a thread; call this on the loop. Raises RuntimeError if a new thread is needed and
-        cannot start."""
+        """Run ``work(thing)`` in a thread; call this method on the loop. Raises RuntimeError if a new thread is needed
+        and cannot start."""
         self._loop = asyncio.get_running_loop()
         if self._open >= len(self._threads) < self._most:
             # A handler that hangs must not keep the process alive.

@@ -184,7 +184,7 @@ class Folder:
         self.lines.append(event_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> JobRow:
-        """Return the row of an event's job, a new one if SQL has none, and mark it to be written."""
+        """Return the row of an event's job, or a new row if SQL has none, and mark the row to be written."""
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = JobRow.new(self.queue, job_id)

@@ -81,7 +81,7 @@ class Sides(NamedTuple):
     redis: Snapshot
     """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
-    """SQL's jobs by id: those that were alive at the first read, and those of later events up to ``upto``."""
+    """SQL's jobs by id: the jobs that were alive at the first read, and the jobs of later events up to ``upto``."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
     """SQL's rows of events by entry, from the oldest entry of Redis on."""

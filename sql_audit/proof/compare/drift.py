@@ -272,8 +272,8 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _by_sql(row: EventRow, told: Intake) -> _Event:
     """Return the event in a row of SQL.
 
-    If the event in Redis has no task or claim, those of the row are left out, since the mirror took them from the job's
-    row.
+    If the event in Redis has no task or claim, the task and claim of the row are left out, since the mirror took them
+    from the job's row.
     """
     columns = {"id": row[6], "claim": row[7], "task": row[9]}
     named = {name: value for name, value in columns.items() if name in told.columns}

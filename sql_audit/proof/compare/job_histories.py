@@ -45,7 +45,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of a schedule's instants that are read to find the last one of those that Redis did not forget."""
+"""Maximum number of a schedule's instants that are read to find its last instant that Redis did not forget."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
@@ -226,8 +226,8 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the lives of some jobs, by their events. A beginning is left out if SQL may lack events of the job
-        after it."""
+        """Return the lives of some jobs, by their events. The beginning of a life is left out if SQL may lack later
+        events of the job."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
@@ -296,8 +296,9 @@ class History:
         """Return whether the claim that a result names belongs to another job.
 
         It does if SQL has the claim's entry, and the entry does not claim the result's job. Return False if this cannot
-        be proved: a prune may have removed the job's event, another entry may have had the same number (Redis forgot
-        one of them, or one is in quarantine), or entries may be missing after it.
+        be proved. There are three reasons for that: a prune may have removed the job's event; another entry may have
+        had the same number (Redis forgot one of the two, or one is in quarantine); or entries after the claim's entry
+        may be missing.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

@@ -71,7 +71,8 @@ class HeldNames:
 
 
 LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
-"""Events that end a job without its id being remembered: the job was never claimed, or another event has its end."""
+"""Events that end a job without its id being remembered: the job was never claimed, or another event records its
+end."""
 
 
 class Windows:

@@ -29,7 +29,7 @@ class ClaimScopes(NamedTuple):
     """The scopes of a ``claimed`` event."""
 
     held: tuple[str, ...]
-    """The scopes that the claim holds, except those of the queue and the task."""
+    """The scopes that the claim holds, without the scope of the queue and the scope of the task."""
     caps: tuple[tuple[str, int], ...]
     """Pairs of (scope, cap in force)."""
     rates: tuple[tuple[str, int, int, int], ...]
@@ -99,7 +99,8 @@ class Limits:
             self.known[scope] = new, version
 
     def of(self, scope: str) -> str | None:
-        """Return the limit in force of a scope as text, "none" if it has none; None if the log does not show it."""
+        """Return the limit in force of a scope as text: "none" for a scope without a limit. Return None if the log does
+        not show the limit."""
         own = self.known.get(scope)
         if own is not None:
             return own[0]
@@ -177,9 +178,9 @@ class Holders:
     def disagreements(
         self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
-        """Return a sentence for each difference between the limits in a claim and those of ``cap_changed`` events.
+        """Return a sentence for each difference between the limits in a claim and the limits in ``cap_changed`` events.
 
-        ``text`` is the event's detail. Details without a difference are cached by it.
+        ``text`` is the event's detail. A detail without a difference is cached.
         """
         key = task, lane, text
         if key in self._agreed:

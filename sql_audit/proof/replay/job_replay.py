@@ -134,7 +134,7 @@ class JobReplay:
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
         """End the claim in force by an event that names ``fence``. ``holder`` is the worker whose claim the event ends;
-        None if the event does not name it. Report a fence or a worker that is not that of the claim in force."""
+        None if the event does not name the worker. Report a fence or a worker that differs from the claim in force."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:
@@ -331,8 +331,8 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """Report a failure or a loss that does not have the next number, or that does not put the job into the state
-        dead exactly at the limit."""
+        """Report a failure or a loss that does not have the next number. Also report a number above the limit, a number
+        at the limit that does not make the job dead, and a loss below the limit that makes the job dead."""
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)
         # A job may die without a failure if no worker knew its task.

@@ -30,7 +30,7 @@ class Record:
     once: int | None
     """Unix ms up to which the job's id is remembered."""
     life: str | None
-    """The box of a durable job that has saved or begun a step."""
+    """The box of a durable job; None until the job has saved or begun a step."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 
@@ -57,6 +57,7 @@ class Record:
         self.worker: str | None = None
         """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
         self.entries: dict[int, tuple[str, str | None]] | None = None
-        """The entries of its box: by number the name, and the digest of a saved one. None if they are not known."""
+        """The entries of the job's box, by number. Each is the step's name, and the digest if the step was saved. None
+        if the entries are not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""

@@ -1,6 +1,7 @@
-"""Checks the entries of durable jobs (I20): per life they are 1, 2, 3…, and each is written under the claim in force.
+"""Checks the entries of durable jobs (I20): in each box they have the numbers 1, 2, 3…, and each is written under the
+claim in force.
 
-An entry that a failover took from Redis may be written again, and then says what it said before.
+An entry that a failover took from Redis may be written again. It must then have the same contents as before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
 def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield what is wrong with it."""
+    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the faults of the event."""
     facts = facts_in(row[10])
     fence, entry, name = facts.get("fence"), facts["entry"], facts["name"]
     if record.state is not None and record.state not in _CLAIMED:

@@ -1,6 +1,6 @@
-"""Replays the schedules of one queue: each instant must be the one that the event before it named as the next (I15).
+"""Replays the schedules of one queue: each instant must be the instant that the event before named as the next (I15).
 
-The replay of a schedule begins with the schedule's first event in the log, also if earlier events are missing.
+The replay of a schedule begins with the schedule's first event in the log, even if earlier events are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.store.job_rows import EventRow
 
 _RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of runs that an operator asked for, beside all instants."""
+"""Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
 _ENQUEUED: Final = frozenset({"fired", "run"})
 """Outcomes that have a job."""
 
@@ -29,9 +29,9 @@ _SOURCES: Final = frozenset({"code", "live", "released"})
 class _Schedule(NamedTuple):
     version: int
     next_ms: int | None
-    """The next instant; None: the schedule is not on."""
+    """The next instant (Unix ms); None: the schedule is not on."""
     rule: str | None = None
-    """The rule as JSON; None: the log begins later."""
+    """The rule as JSON; None: unknown, since the log begins later."""
 
 
 class ScheduleTicks:
@@ -42,7 +42,8 @@ class ScheduleTicks:
         self._jobs = jobs
         self._schedules: dict[str, _Schedule] = {}
         self._asked_for: set[str] = set()
-        """Ids of jobs that operators asked for: one may have the very instant of its schedule."""
+        """Ids of jobs whose runs operators asked for. Such a run may have the same time as an instant of its schedule.
+        """
 
     def forget(self) -> None:
         """Forget all schedules, because the log does not show what happened to them."""
@@ -106,7 +107,7 @@ class ScheduleTicks:
             self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
 
     def _run(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
-        """Replay a run that an operator asked for: it moves no instant."""
+        """Replay a run that an operator asked for. Such a run does not change the schedule's next instant."""
         if facts["missed"]:
             self._violated("I15", f"passes over {facts['missed']} instants")
         if known is None:

@@ -48,7 +48,7 @@ _CHUNK: Final = 64
 
 
 def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
-    """Return rows in the text format of PostgreSQL's COPY. Each line ends with a line break, also the last one.
+    """Return rows in the text format of PostgreSQL's COPY. Each line, including the last line, ends with a line break.
 
     ``lines`` are the lines of these rows, if :func:`plain_line` or :func:`event_line` has already made them.
     """

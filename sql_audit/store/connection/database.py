@@ -58,7 +58,7 @@ BUSY_TIMEOUT_MS: Final = 5_000
 """Milliseconds that a connection to SQLite waits for the lock of another connection."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
-"""Milliseconds after which PostgreSQL ends an idle transaction, so that another mirror can continue after one that
+"""Milliseconds after which PostgreSQL ends an idle transaction, so that another mirror can continue after a mirror that
 hangs."""
 
 STALLED_MS: Final = 60_000
@@ -69,11 +69,11 @@ CHECKPOINT_PAGES: Final = 4_000
 """Number of pages in SQLite's write-ahead log at which the writer makes a checkpoint (16 MB)."""
 
 SQLITE_ROWS: Final = 256
-"""Number of rows in one INSERT into SQLite. It takes a quarter less time than one row per INSERT."""
+"""Number of rows in one INSERT into SQLite. Such an INSERT takes a quarter less time than one INSERT for each row."""
 
 BACKGROUND_ROWS: Final = 500
-"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows, to
-start the thread would take longer."""
+"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows,
+starting the thread would cost more time than it saves."""
 
 PAUSE_S: Final = 1.0
 """Seconds for which the writer's connection to PostgreSQL may be unused before the next use checks whether the server

@@ -66,7 +66,8 @@ def place_of(engine: Engine) -> str:
 
 
 def check_identity(database: Database) -> None:
-    """Store the place of a database if it has none yet. Raise AuditCopied if the stored place is another one."""
+    """Store the place of a database if no place is stored yet. Raise AuditCopied if the database is not in the stored
+    place."""
     here = database_place(database)
     with database.readers.connect() as connection:
         bound = connection.execute(_PLACE).scalar_one()

@@ -24,7 +24,7 @@ is too long for its column, a character is missing in the database's encoding.""
 _LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 """Prefixes of the names of SQLite's errors about a lock of another connection."""
 _LOCK_TIMEOUT: Final = "55P03"
-"""The SQLSTATE of a lock that was not to be had within PostgreSQL's ``lock_timeout``."""
+"""The SQLSTATE of the error that a lock was not free within PostgreSQL's ``lock_timeout``."""
 _AWAY: Final = (*_LOCKED, "SQLITE_CANTOPEN", "SQLITE_IOERR")
 """Prefixes of the names of SQLite's errors that another process or the disk causes."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")

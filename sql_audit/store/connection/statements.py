@@ -127,8 +127,8 @@ COUNT_CLAIMS: Final = (
 
 
 def _added(longest: str) -> str:
-    """Return the ON CONFLICT clause that adds counts to those of an existing row. ``longest`` is the SQL function for
-    the larger of two numbers."""
+    """Return the ON CONFLICT clause that adds counts to the counts of an existing row. ``longest`` is the SQL function
+    for the larger of two numbers."""
     sums = (f"{n} = claim_minute.{n} + excluded.{n}" for n in ("claims", "waited_ms", "ran_ms"))
     maxima = (
         f"{n} = {longest}(claim_minute.{n}, excluded.{n})" for n in ("waited_max_ms", "ran_max_ms")
@@ -256,9 +256,9 @@ class POSTGRESQL:
             (COPY_ATTEMPTS_STAGING, "job_attempt", ATTEMPT_COLUMNS),
         )
     }
-    """Creates the staging table that a statement needs, by statement. It has only the mirror's columns, since an
-    operator may have added other columns. It is dropped at the end of the transaction: a temporary table that stayed
-    would hold back the cluster's oldest transaction id until its connection is closed."""
+    """Creates the staging table that a statement needs, by statement. The table has only the mirror's columns, since an
+    operator may have added other columns. It is dropped at the end of the transaction. If the temporary table stayed,
+    it would hold back the cluster's oldest transaction id until the connection is closed."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "

@@ -31,7 +31,7 @@ POSTGRES_EVENTS: Final = (
 
 
 def create_schema(connection: Connection) -> None:
-    """Create the schema in a database that has no object of it."""
+    """Create the schema in a database that has no part of the schema."""
     dialect = connection.dialect.name
     metadata.create_all(connection)
     for statement in _beside_tables(dialect, _schema(connection)):

@@ -18,9 +18,10 @@ def _class_of(lasted: str) -> str:
 SPAN: Final = _class_of(_LASTED)
 """An SQL expression: the class of an ended claim by its duration together with the wait before it.
 
-To find the claims that waited or ran at a moment, a query reads a part of the index for each class: only claims that
-ended after the moment, by less than the bound of their class, can have begun before it. Since each bound is ten times
-the one before, a query reads about ten times as many claims as it finds, at most."""
+To find the claims that waited or ran at a moment, a query reads a part of the index for each class. Only claims that
+ended after the moment, by less than the bound of their class, can have begun before the moment. The bound of each class
+is ten times that of the class before, so a query reads at most about ten times as many claims as it finds.
+"""
 
 RAN: Final = _class_of("(ended_at_ms - claimed_at_ms)")
 """An SQL expression: the class of an ended claim by its duration without the wait, with the same bounds.

@@ -45,7 +45,7 @@ QUARANTINED: Final = "quarantined"
 """The type of a row that takes the place of an event that the decoder or SQL refused."""
 
 TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
-"""The states of jobs that left Redis: each is the event that ended the job."""
+"""The states of jobs that left Redis. Each state is named after the event that ended the job."""
 
 GONE: Final = "gone"
 """The state of a job that Redis does not have, although the log has no event that ended it."""
@@ -127,7 +127,8 @@ audit_meta = Table(
 ``chain_id`` is the original's id in a forked copy; ``place`` is where the database is (see database_identity)."""
 
 TICK_NAME: Final = "CASE WHEN LENGTH(job_id) > 19 THEN SUBSTR(job_id, 6, LENGTH(job_id) - 19) END"
-"""The schedule in the id of a tick, ``tick-NAME-INSTANT`` (13 digits), as ``job_event_tick`` is indexed by it."""
+"""An SQL expression: the schedule's name in the id of a tick, ``tick-NAME-INSTANT`` (the instant has 13 digits). The
+index ``job_event_tick`` has this expression."""
 
 job_event = _table(
     "job_event",
