@@ -1,6 +1,6 @@
 """Lies: `audit verify` finds a false value in every column that people read.
 
-A test is generated for each column of the schema.
+The tests take the tables and columns from the schema.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 ) -> None:
     """Checks that the lease ends soon after the timeout, and that the log does not count a lost worker.
 
-    The worker stops to extend the lease, though the handler still runs.
+    The worker no longer extends the lease, though the handler still runs.
     """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()

@@ -178,7 +178,7 @@ def test_the_slot_of_a_call_is_free_again_however_the_call_ends() -> None:
 def test_the_time_limit_for_repeating_a_call_begins_when_the_call_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """Checks a call whose first answer arrives only when the connection's timeout is nearly over."""
+    """Checks a call whose first attempt already takes nearly the whole time limit."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 
