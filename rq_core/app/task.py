@@ -95,7 +95,7 @@ class PreparedTask(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job with these arguments, for App.enqueue_many.
 
-        Raises ArgumentsInvalid, also if the key of a cap is too long or is not a single value; PayloadTooLarge;
+        Raises ArgumentsInvalid, also if the scope of a cap is too long or is not a single value; PayloadTooLarge;
         InvalidTask if an annotation cannot be used.
         """
         unique, remembered = self.options.unique, self.options.remember_ms
