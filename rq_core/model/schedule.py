@@ -23,7 +23,7 @@ from rq_core.model.recurrence import NAME_PATTERN, Overlap, Recurrence
 TICK_MARK: Final = "tick|"
 """The member of ``scheduled`` whose score is the time at which the first schedule is due."""
 JOB_FIELD: Final = "|job"
-"""The suffix, after a schedule's name, of the field of ``schedules`` that has the schedule's job."""
+"""The key ``schedules`` has a schedule's job in a field of its own: the schedule's name and this suffix."""
 JOB_MAX: Final = 256 * 1024
 """Maximum number of bytes of a schedule's job."""
 _LINE: Final = re.compile(

@@ -26,7 +26,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """Return the names of a script's arguments; `NAME_text` is the text of the number `NAME`."""
+    """Return the names of a script's arguments. A number `NAME` has a second name, `NAME_text`, for its text."""
     records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)

@@ -68,7 +68,7 @@ class _File:
     given: tuple[str, ...]
     """The names that other files take from the include."""
     given_out: tuple[str, ...]
-    """The part of ``given`` that the script or files of other rooms take."""
+    """The names of ``given`` that are used outside of this room: by the script, or by files of other rooms."""
     part: str = ""
     """The Lua lines by which the include joins the parts of the script; empty if it is no part."""
 

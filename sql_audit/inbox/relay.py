@@ -44,8 +44,8 @@ SHOWN_MAX: Final = 300
 """Maximum number of characters of a row's text in the log."""
 DAY_S: Final = 86_400.0
 PARK_MS: Final = 29 * 86_400_000
-"""Milliseconds after which a batch without an answer is parked: Redis remembers its slot for 30 days after the
-slot's first call, and a slot is used for a day."""
+"""Milliseconds after which a batch without an answer is parked. Redis remembers a slot for 30 days after the slot's
+first call. A relay uses a slot for one day, so the batch's call may be as late as that day: 29 days are left."""
 SEND_MS: Final = PARK_MS - 86_400_000
 """Milliseconds after which a batch is not sent any more. Between its turn and its call, a relay may be stopped for a
 day."""

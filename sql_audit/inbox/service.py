@@ -182,7 +182,7 @@ class RelayService:
                 return
 
     def _version(self) -> int | None:
-        """Return the version of a SQLite file; None for PostgreSQL."""
+        """Return a number that changes with each commit to a SQLite file; None for PostgreSQL."""
         if self.session.address.get_backend_name() != "sqlite":
             return None
         try:

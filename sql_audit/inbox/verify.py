@@ -50,7 +50,7 @@ NONE: Final = Events()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of one queue."""
+    """The inbox's count of one queue's jobs beside the log's events of these jobs."""
 
     queue: str
     relayed: int

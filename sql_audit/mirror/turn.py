@@ -297,8 +297,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor and about one batch of Redis' entries. Repeat the trim of the cursor's batch if Redis may
-        not have carried it out."""
+        """Return the cursor and about one batch of Redis' entries. Trim the last mirrored batch again if it is unknown
+        whether Redis has carried out that trim."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last

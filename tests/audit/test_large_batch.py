@@ -15,7 +15,7 @@ BEGAN_MS = 1_795_000_000_000
 JOBS = 200
 STEP_MS = 100
 RAN_MS = 1_000
-"""The running time of a job (ms). With it, ten jobs run at a time under a cap of ten."""
+"""The running time of a job (ms). A job starts every STEP_MS, so ten jobs run at a time, as many as the cap allows."""
 MOST = 50
 
 

@@ -173,7 +173,7 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Return the entries in which a job b replaces a job a. ``another`` adds an entry that begins a job d."""
+    """Write the entries in which a job b replaces a job a. ``another`` adds an entry that begins a job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -190,7 +190,7 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """Return the entries of a claim that ends, or whose report is refused."""
+    """Write the entries of a claim that ends, or whose report is refused."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)
@@ -204,7 +204,7 @@ def paused(log: MemoryWriter, *kinds: str) -> None:
 
 
 def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
-    """Return one entry with two rows. The second row has another event, time or actor."""
+    """Write one entry with two rows. The second row has another event, time or actor."""
     log.jobs("enqueued", waiting("a"), waiting("b"))
     row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
     log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
@@ -219,7 +219,7 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """Return the entries of a job that is enqueued, claimed and completed. One row of an event is changed."""
+    """Write the entries of a job that is enqueued, claimed and completed, and change one row of an event."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]
@@ -400,7 +400,7 @@ def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
 
 
 def end_remembered(log: MemoryWriter, end: str) -> None:
-    """Return the entries of a job with a remembered id. The job is claimed and then ends with this event."""
+    """Write the entries of a job with a remembered id. The job is claimed and then ends with this event."""
     log.now_ms = ONCE - 1_000
     log.jobs("enqueued", remembered())
     fence = log.jobs("claimed", ["a", 1])

@@ -32,7 +32,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 
 
 def renamed(app: App, ran: list[tuple[str, str]], **options: Any) -> None:
-    """Return the task ``send``, whose old name was ``send_email``."""
+    """Add the task ``send``, whose old name was ``send_email``, to the app."""
 
     async def send(tenant: str) -> None:
         ran.append((current_job().task, tenant))

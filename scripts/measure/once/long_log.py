@@ -216,7 +216,7 @@ class LongLog:
         return f"of {queue}"
 
     def holder(self, queue: str) -> None:
-        """Return None, since no database mirrors the queue."""
+        """State that no database mirrors the queue."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Accept any database."""

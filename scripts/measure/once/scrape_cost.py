@@ -48,7 +48,7 @@ def redis_ms(control: Any) -> float:
 
 
 def fill(client: Client, count: int, lanes: int, names: tuple[str, str] = QUEUES) -> str:
-    """Fill the two queues of an empty server, and return the contents of the queues."""
+    """Fill the two queues of an empty server, and return one line about the jobs, the lanes and the time taken."""
     laned = names[1]
     limits = [("tenant", "1", -1), ("task=render", "100", -1)]
     client.run(client.calls.enqueue.many([NewJob(JobIds()(), laned, profile("render"), "{}")]))

@@ -232,7 +232,7 @@ class POSTGRESQL:
     """Inserts jobs that have no row yet."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Inserts jobs that have a row into the staging table, for UPDATE_JOBS."""
+    """Inserts jobs into the staging table, if the table ``job`` has a row of them already. UPDATE_JOBS reads it."""
 
     UPDATE_JOBS: Final = (
         f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "
