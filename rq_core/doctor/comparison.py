@@ -10,6 +10,7 @@ from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
+from rq_core.model.durable.boxes import header_in
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.scopes import is_rate
@@ -171,7 +172,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
         "schedule": [("schedules", name)],
-        "box": [("boxes", name)],
+        "box": [("boxes", name), *(("line", job_id) for job_id in _jobs_of_box(image, name))],
         "name": [("slots", name_field(name)), *_holders(view, name_field(name), edits)],
     }
     read_alone = {"head": view.heads, "line": view.standing}
@@ -182,6 +183,13 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
             was = as_text(actual.get(member))
             kept.append(Edit(key, member, was, was))
     return (*kept, *edits)
+
+
+def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
+    """Yield the jobs that own a box according to their state lines or according to the box's header."""
+    named = [i for i, job in image.jobs.items() if job.fields.get("life") == life]
+    header = header_in(image.view.snapshot["boxes"].get(life))
+    yield from dict.fromkeys([*named, *([header.job_id] if header else [])])
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:

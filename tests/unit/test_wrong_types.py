@@ -104,10 +104,11 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
+    "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE",
     "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or test_depends.py and test_context.py test them."""
+receives them checks them (Limit, Patience), or test_depends.py, test_context.py and test_durable_steps.py test them."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:
