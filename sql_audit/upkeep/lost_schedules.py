@@ -40,7 +40,7 @@ _CHANGES: Final = text(
 )
 _LAST_TICK: Final = text(
     f"SELECT detail FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME} = :name "
-    "ORDER BY at_ms DESC LIMIT 1"
+    "ORDER BY at_ms DESC, epoch DESC, seq DESC LIMIT 1"
 )
 _NO_JOB: Final = (
     "the log does not keep its job's arguments: store it again with `rq-core schedule set`"

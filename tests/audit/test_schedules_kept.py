@@ -11,7 +11,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls.admin import DELETED, WAITS
-from rq_core.protocol.calls.schedules import Declaration, tick
+from rq_core.protocol.calls.schedules import Declaration, Instant, tick
 from rq_core.worker.ticker import instants_of
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
@@ -106,6 +106,24 @@ def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_sche
     assert_agree(client, database)
     assert [] == survey(client, database, "q").schedules
     assert schedule_history(database.readers, "q", "beat", 20).is_known
+
+
+@pytest.mark.parametrize("clock_back_ms", [0, 1_000])
+def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
+    seed: Seed, client: Client, database: Database, clock_back_ms: int
+) -> None:
+    """Checks instants that are logged in the same millisecond, and instants after the clock of Redis was set back. The
+    doctor took one of them that was not the last, and reported a difference."""
+    put(seed)
+    seed.advance(90_000)
+    for following in (1, 1, 1, 10**9):
+        stored = seed.client.run(seed.calls.schedules.stored("q"))["beat"]
+        made = Instant("beat", 1, stored.next_ms, stored.next_ms, stored.next_ms + following, 0)
+        assert seed.client.run(tick("q", "w-1", [made])).told["beat"].outcome != "early"
+        seed.advance(-clock_back_ms)
+    auditlog.drain(mirror_of(client, database))
+
+    assert ([], []) == compare(client, database, "q")
 
 
 def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(

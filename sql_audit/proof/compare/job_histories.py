@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
@@ -62,7 +63,8 @@ _OF_QUEUE: Final = text(
     "WHERE job_id IS NULL AND queue = :queue ORDER BY epoch, seq, ordinal"
 )
 _LAST_TICKS: Final = text(
-    # The last is not always the last by time: Redis forgot it, its clock went back, or an operator asked for a run.
+    # The index has them by time. The last by time is not always the last: Redis forgot it, its clock went back, two
+    # have one millisecond, or an operator asked for a run.
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND type = 'ticked' "
     f"AND {TICK_NAME} = :name AND (epoch, seq) <= (:epoch, :seq) ORDER BY at_ms DESC LIMIT {TICKS_MAX}"
 )
@@ -195,7 +197,7 @@ class History:
         for name in log.schedules.keys() | {n for n in stored if not n.endswith(JOB_FIELD)}:
             asked = self._queue | self._upto._asdict() | {"name": name}
             rows = self._connection.execute(_LAST_TICKS, asked).all()
-            for epoch, seq, detail in rows:
+            for epoch, seq, detail in sorted(rows, key=itemgetter(0, 1), reverse=True):
                 at, facts = OutboxId(epoch, seq), facts_in(detail)
                 if at > since and not orphans.in_any(at, self._orphaned):
                     note_tick(log, at, facts)
