@@ -222,7 +222,7 @@ def tick_schedules(client: Client) -> None:
         record = ("beat", -1, at, at, beat.rule.to_json(), beat.packed)
         call = Call("schedule", QUEUE, how, parse_changes, (record,))
         outcome = client.run(call)["beat"].outcome
-    for fired, following, missed in ((at, at + 40, 0), (at + 40, at + 80, 0), (0, at + 10**9, 3)):
+    for fired, following, missed in ((at, at + 1, 0), (at + 1, at + 2, 0), (0, at + 10**9, 3)):
         expected = client.run(calls.stored(QUEUE))["beat"].next_ms
         instant = Instant("beat", 1, expected, fired, following, missed)
         while client.run(tick(QUEUE, "w-1", [instant])).told["beat"].outcome == "early":
