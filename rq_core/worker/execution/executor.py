@@ -35,7 +35,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
-from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
+from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, Parking, WorkerStopping
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
@@ -183,7 +183,7 @@ class Executor:
         if self._saver is not None:
             self._saver.loop = asyncio.get_running_loop()
             # Most handlers have no steps, and make none of it.
-            running.context.home = partial(self._saver.home, running.context, task)
+            running.context.home = partial(self._saver.home, running, self.end)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
@@ -215,7 +215,7 @@ class Executor:
         if seconds is not None:
             self._limits.begin(running, seconds)
 
-    def end(self, running: Running, why: HandlerSignal) -> None:
+    def end(self, running: Running, why: HandlerSignal | Parking) -> None:
         """Ask a handler to stop: an async handler is cancelled, a sync handler sees ``current_job().cancelled``.
 
         Only the first call counts: a handler that cleans up is not interrupted again.
@@ -343,6 +343,14 @@ class Executor:
             return
         running.settled = True
         claim = running.claim
+        if isinstance(running.ending, Parking):
+            if error is None:
+                log.warning(
+                    "handler went on although its job is to be parked: it must not catch Parking or CancelledError",
+                    extra=running.facts(),
+                )
+            self._report(running, "park", 0, Reason.PARKED)
+            return
         if error is None or running.value:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
             ran_s = (running.ended or time.monotonic()) - running.started
@@ -416,6 +424,7 @@ class Executor:
                 error,
                 task=running.context.task,
                 ran_s=ran_s,
+                waits=running.waits,
             )
         )
 

@@ -11,7 +11,7 @@ from rq_core.app.task import Task
 from rq_core.model.job import Claim
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
-from rq_core.signals import HandlerSignal
+from rq_core.signals import HandlerSignal, Parking
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
 """The value of a claim whose handler has returned, until the result is converted to JSON."""
@@ -61,7 +61,7 @@ class Running:
         """False while the process of an isolated handler starts and imports the task's module."""
         self.handler: asyncio.Task[None] | None = None
         """The asyncio task of an async or isolated handler; None for a sync handler."""
-        self.ending: HandlerSignal | None = None
+        self.ending: HandlerSignal | Parking | None = None
         """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
@@ -69,6 +69,12 @@ class Running:
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
         kept."""
+
+    @property
+    def waits(self) -> str:
+        """The numbers of the entries for which the job is to be parked, with commas; empty if it is not."""
+        ending = self.ending
+        return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""
