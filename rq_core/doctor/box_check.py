@@ -30,7 +30,9 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
         else:
             said = header_in(found.get(life))
             job_id, size = (said.job_id, said.size) if said else ("-", 0)
-            yield from ((name, None) for name in members[life] if name[len(life) :][:1] in (">", "="))
+            yield from (
+                (name, None) for name in members[life] if name[len(life) :][:1] in (">", "=")
+            )
         yield life, write_header(job_id, len(entries), size, len(signals))
 
 

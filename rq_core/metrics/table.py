@@ -326,8 +326,8 @@ FAMILIES: Final = (
     _worker(
         "rqc_worker_settled_total",
         "Claims that workers settled, by Redis' answer: succeeded, retried, died, cancelled, rolled_back, parked,"
-        " or refused (the claim was no longer in force). The task is (not run) if no handler began. Claims that a killed process"
-        " had not counted are missing.",
+        " or refused (the claim was no longer in force). The task is (not run) if no handler began. Claims that a"
+        " killed process had not counted are missing.",
         "queue",
         "task",
         "outcome",

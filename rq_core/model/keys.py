@@ -83,8 +83,8 @@ KEYS: Final[tuple[Key, ...]] = (
         "boxes",
         "hash",
         "life of a durable job → its id and how many entries it has; life|N → entry N: a step that was begun or saved,"
-        " and what it returned (JSON); life>N → signal N; life>NAME → the signals of that name that wait; life=KEY → the"
-        " signal that came with that key",
+        " and what it returned (JSON); life>N → signal N; life>NAME → the signals of that name that wait;"
+        " life=KEY → the signal that came with that key",
     ),
     Key(
         "schedules",

@@ -152,7 +152,11 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     compare("tombstones", entries - len(plain), int(meta.get("tombstones", 0)))
     compare(
         "scheduled",
-        {f"job|{job_id}": float(job["due"]) for job_id, job in having("scheduled", "parked").items() if "due" in job},
+        {
+            f"job|{job_id}": float(job["due"])
+            for job_id, job in having("scheduled", "parked").items()
+            if "due" in job
+        },
         {m: s for m, s in snapshot["scheduled"].items() if m.startswith("job|")},
     )
     found += lane_problems(snapshot, jobs)
@@ -248,7 +252,11 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
         for number in job["waits"].split(","):
             entry = snapshot["boxes"].get(f"{job['life']}|{number}", "").split(" ")
             is_there = f"{job['life']}>{entry[0].partition('#')[0]}" in snapshot["boxes"]
-            if len(entry) < 2 or entry[1] not in ("waits", "sleeps") or (entry[1] == "waits" and is_there):
+            if (
+                len(entry) < 2
+                or entry[1] not in ("waits", "sleeps")
+                or (entry[1] == "waits" and is_there)
+            ):
                 found.append(f"job {job_id} is parked for entry {number}, which is {entry}")
     places = [int(job["seq"]) for job in jobs.values() if "seq" in job]
     if len(set(places)) != len(places):

@@ -353,8 +353,8 @@ def park(seed: Seed) -> Scene:
         seed.wait(each, f"+{LEASE_MS}" if n % 2 else "", life=_life(n))
     seed.signal("h-2", capped[1].id)
     seed.take_token()
-    each = [(c.id, c.fence, "1") for c in (*held, unwanted)]
-    return Scene("park", _slotted(worker=WORKER), [*each, ("nobody", NO_FENCE, "1")])
+    records = [(c.id, c.fence, "1") for c in (*held, unwanted)]
+    return Scene("park", _slotted(worker=WORKER), [*records, ("nobody", NO_FENCE, "1")])
 
 
 @scene

@@ -263,7 +263,9 @@ class Seed:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
         return self.client.run(claims.park(self.queue, WORKER, [(*h, waits) for h in records]))
 
-    def parked(self, job_id: str = "a", about: str = "", *, what: Any = "wait", **options: Any) -> str:
+    def parked(
+        self, job_id: str = "a", about: str = "", *, what: Any = "wait", **options: Any
+    ) -> str:
         """Park a new job, which waits for the signal ``approval`` or sleeps. Return the fence of its claim."""
         claim = self.running(job_id, **options)
         life = f"{int.from_bytes(job_id.encode()[-6:]):016x}"

@@ -28,7 +28,13 @@ NAME = "t/job"
 FULL_SCOPE = "host=full"
 FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
-SETTLING = {"turn": "complete", "complete": "complete", "fail": "fail", "rollback": "rollback", "park": "park"}
+SETTLING = {
+    "turn": "complete",
+    "complete": "complete",
+    "fail": "fail",
+    "rollback": "rollback",
+    "park": "park",
+}
 """The scripts that settle a claim, each with the operation that it performs on the claim."""
 
 
@@ -71,8 +77,8 @@ class Facts:
     """Whether the job is the current job of the schedule for which the call reports an instant."""
     asleep: bool = False
     """Whether the job waits for a moment, and not for the signal that the test sends."""
-    ripe: bool = False
-    """Whether what the job waits for has come before it parks."""
+    in_vain: bool = False
+    """Whether the job waits for what has not come. (A job that waits for an entry which it has not begun goes on.)"""
     failed_before: bool = False
     """Whether the job has failed or lost a worker, before this call or in this call."""
 
@@ -142,7 +148,7 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "rollback: running -died-> dead": lambda f: f.holds and f.unknown_task and f.last_unknown,
     "rollback: cancelling -cancelled-> none": lambda f: f.holds,
     "park: running -parked-> parked": lambda f: f.holds,
-    "park: parked -woken-> ready": lambda f: f.ripe and f.holds,
+    "park: parked -woken-> ready": lambda f: f.holds and not f.in_vain,
     "park: cancelling -cancelled-> none": lambda f: f.holds,
     "signal: parked -woken-> ready": lambda f: not f.asleep,
     **{
@@ -309,9 +315,9 @@ STANDS = [
     stand("asleep_until_its_deadline", PARKED,
           lambda s: slept(s, 1_000, **SOON), asleep=True, due=True, over=True),
     stand("woken", READY, lambda s: (s.parked(JOB), s.signal(JOB))[0]),
-    stand("about_to_park", RUNNING, lambda s: run(s, s.wait)),
+    stand("about_to_park", RUNNING, lambda s: run(s, s.wait), in_vain=True),
     stand("about_to_park_for_what_has_come", RUNNING,
-          lambda s: run(s, s.wait, lambda c: s.signal(JOB)), ripe=True),
+          lambda s: run(s, s.wait, lambda c: s.signal(JOB))),
 
     # Unique.
     stand("the_only_one", READY, lambda s: wait(s, name=NAME), named=True),

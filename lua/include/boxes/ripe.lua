@@ -20,17 +20,18 @@ end
 --- Look at the entries that a job waits for; WAITS are their numbers, with commas. Returns whether the job can go on; the
 --- entry whose signal has come, if one has; and the first moment that the job waits for.
 local function look_for_ripe(life, waits)
-  local is_ripe, first = false, nil
+  local is_ripe, first, cause = false, nil, nil
   for number in waits:gmatch('%d+') do
     local name, kind, till = read_wait(life and redis.call('HGET', boxes, entry_field(life, tonumber(number))))
     if kind == 'waits' and redis.call('HEXISTS', boxes, mail_field(life, signal_of(name))) == 1 then
-      return true, number, nil
+      is_ripe, cause = true, cause or number
     elseif kind ~= 'waits' and kind ~= 'sleeps' then
       is_ripe = true   -- Redis has lost the entry: the handler begins it again
-    elseif till then
+    end
+    if till then
       is_ripe = is_ripe or till <= now
       first = math.min(first or till, till)
     end
   end
-  return is_ripe, nil, first
+  return is_ripe, cause, first
 end

@@ -1,5 +1,5 @@
-"""Durable jobs: steps, sleeps and waits. A handler saves the result of each step under a name. After a crash, a saved step is not run
-again.
+"""Durable jobs: steps, sleeps and waits. A handler saves the result of each step under a name. After a crash, a saved
+step is not run again.
 
     async def order(order_id: int) -> Receipt:
         job = durable()

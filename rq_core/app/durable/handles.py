@@ -69,20 +69,16 @@ class Durable:
         await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
 
     @overload
-    async def wait(self, name: str, kind: type[T], /, *, timeout: None = None) -> T: ...
+    def wait(self, name: str, kind: type[T], /, *, timeout: None = None) -> Awaitable[T]: ...
     @overload
-    async def wait(
+    def wait(
         self, name: str, kind: type[T], /, *, timeout: float | timedelta
-    ) -> T | None: ...
-    async def wait(
-        self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None
-    ) -> Any:
+    ) -> Awaitable[T | None]: ...
+    def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
         """Return what the next signal ``name`` of this job brings, in the type ``kind``. If none has come, the job is
         parked until one comes. With ``timeout`` (seconds, or a timedelta), return None once this time is over; it
         begins when the job first waits."""
-        brought = check_brought(name, kind)
-        entry = await self._steps.wait("wait", name, ahead(name, timeout))
-        return None if entry.value is None else load_brought(entry.name, brought, entry.value)
+        return wait_for(self._steps, name, kind, timeout)
 
     def key(self, name: str) -> Awaitable[str]:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
@@ -136,9 +132,7 @@ class DurableSync:
     def wait(self, name: str, kind: type[T], /, *, timeout: float | timedelta) -> T | None: ...
     def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
         """Return what the next signal ``name`` of this job brings. See :meth:`Durable.wait`."""
-        brought = check_brought(name, kind)
-        entry = now(self._steps.wait("wait", name, ahead(name, timeout)))
-        return None if entry.value is None else load_brought(entry.name, brought, entry.value)
+        return now(wait_for(self._steps, name, kind, timeout))
 
     def key(self, name: str) -> str:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
@@ -148,6 +142,18 @@ class DurableSync:
         """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
         itself."""
         now(self._steps.undo())
+
+
+async def wait_for(
+    steps: Steps,
+    name: str,
+    kind: Any,
+    timeout: float | timedelta | None,  # noqa: ASYNC109 - Redis keeps it
+) -> Any:
+    """Return what a signal brings, in the type ``kind``; None if the wait is over."""
+    brought = check_brought(name, kind)
+    entry = await steps.wait("wait", name, ahead(name, timeout))
+    return None if entry.value is None else load_brought(entry.name, brought, entry.value)
 
 
 def durable() -> Durable:

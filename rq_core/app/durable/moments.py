@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from rq_core.errors import SECONDS_MAX, InvalidStep
 
 _HOUR: Final = 3_600
 
 
-def ahead(name: str, seconds: float | timedelta | None) -> str:
+def ahead(name: str, seconds: Any) -> str:
     """Return ``+`` and the ms of a time from now; empty for None. Raises InvalidStep."""
     if seconds is None:
         return ""
@@ -25,9 +25,9 @@ def ahead(name: str, seconds: float | timedelta | None) -> str:
 
 def moment(
     name: str,
-    seconds: float | timedelta | None,
-    hours: float | None,
-    until: datetime | None,
+    seconds: Any,
+    hours: Any,
+    until: Any,
 ) -> str:
     """Return the moment at which a sleep is over. Raises InvalidStep unless exactly one of the times is given."""
     if [seconds, hours, until].count(None) != 2:

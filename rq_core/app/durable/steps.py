@@ -184,8 +184,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. ``about`` is until when it lasts: Unix ms, or ``+`` and ms
-        from now; empty: without end. If it is not over, the job is parked."""
+        """Return the entry of a wait or a sleep that is over. ``about`` is until when it lasts: Unix ms, or ``+`` and
+        ms from now; empty: without end. If it is not over, the job is parked."""
         if not _WAIT_NAME.fullmatch(name):
             raise InvalidStep(
                 step=name, why="the name of a wait is 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
@@ -361,9 +361,7 @@ class Steps:
             why=f"entry {number} of job {self._context.id} is another one",
         )
 
-    def _saving(
-        self, what: What, number: int, name: str, packed: str, about: str = ""
-    ) -> Saving:
+    def _saving(self, what: What, number: int, name: str, packed: str, about: str = "") -> Saving:
         assert self._life is not None
         return Saving(
             self._context.id, self._context.fence, self._life, what, number, name, packed, about

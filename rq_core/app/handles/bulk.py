@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from rq_core.app.handles.handle import JobHandle
 from rq_core.app.handles.signals import SignalProducer
-from rq_core.app.producer import Producer
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration
 

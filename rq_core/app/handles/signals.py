@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
-from rq_core.app.handles.handle import JobHandle
-from rq_core.app.handlers.result_types import Returned
 from rq_core.app.producer import Producer
-from rq_core.errors import InvalidOption, NotSignalled
-from rq_core.model.durable.boxes import KEY_PATTERN, SIGNAL_PATTERN
-from rq_core.model.keys import check_name
-from rq_core.model.outcome import reason_of
-from rq_core.model.result_encoding import NO_VALUE, unpack_result
-from rq_core.protocol.calls.admin import check_why
-from rq_core.protocol.calls.boxes import Sending, Sent, signal
-from rq_core.protocol.engine.plan import Call
 
-_WHY: Final = {
-    "gone": "there is no such job. It has ended, or it was never enqueued",
-    "full": "the job has had 10,000 signals, or its steps and signals have 16 MiB",
-}
-
-
-_VALUES: Final = Returned("signal", lambda: None)
-
-
-def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
-    """Return a signal as the call takes it. Raises InvalidOption."""
-    packed = _VALUES.dump(value)
-    if packed.startswith(NO_VALUE):
-        why = reason_of(packed.removeprefix(NO_VALUE))
-        raise InvalidOption.of("value", value, f"cannot be sent: {why}")
-    return sending_of_json(job_id, name, unpack_result(packed)[1], key)
-
-
-def sending_of_json(job_id: str, name: str, value_json: str, key: str = "") -> Sending:
-    """Return a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
-    if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
-        raise InvalidOption.of("name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -")
-    if key and not re.fullmatch(KEY_PATTERN, key):
-        raise InvalidOption.of("key", key, "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
-    return Sending(job_id, name, key, value_json)
-
-
-def outcome_of(queue: str, record: Sending, sent: Sent) -> str:
-    """Return the outcome of a signal. Raises NotSignalled if it was not sent."""
-    if sent.outcome in _WHY:
-        raise NotSignalled(queue=queue, id=record.id, name=record.name, why=_WHY[sent.outcome])
-    return sent.outcome
+if TYPE_CHECKING:
+    from rq_core.app.handles.handle import JobHandle
 
 
 class SignalProducer(Producer):
@@ -71,10 +30,13 @@ class SignalProducer(Producer):
         with a key sends nothing. ``by`` and ``reason`` say in the log who sent it and why. Raises NotSignalled if there
         is no such job, or it takes no more signals; InvalidOption; AuditBacklogFull.
         """
-        record, call = self._signal(job, name, value, by, reason, key)
-        client = self.client
-        (found,) = client.run(client.calls.delivery.call(call))
-        return outcome_of(job.queue, record, found)
+        from rq_core.app.handles.signal_call import outcome_of, sending_of
+
+        record, client = sending_of(job.id, name, value, key), self.client
+        plan = client.calls.mail.signal(
+            job.queue, record, by=by, why=reason, value_max=self._spec_max
+        )
+        return outcome_of(job.queue, record, client.run(plan))
 
     async def signal_async(
         self,
@@ -87,17 +49,10 @@ class SignalProducer(Producer):
         key: str = "",
     ) -> str:
         """See signal."""
-        record, call = self._signal(job, name, value, by, reason, key)
-        client = self.async_client()
-        (found,) = await client.run(client.calls.delivery.call(call))
-        return outcome_of(job.queue, record, found)
+        from rq_core.app.handles.signal_call import outcome_of, sending_of
 
-    def _signal(
-        self, job: JobHandle[Any], name: str, value: Any, by: str | None, reason: str, key: str
-    ) -> tuple[Sending, Call[list[Sent]]]:
-        record = sending_of(job.id, name, value, key)
-        actor = check_name("actor", by or self.client.calls.delivery.name)
-        call = signal(
-            job.queue, [record], by=actor, why=check_why(reason), value_max=self._spec_max
+        record, client = sending_of(job.id, name, value, key), self.async_client()
+        plan = client.calls.mail.signal(
+            job.queue, record, by=by, why=reason, value_max=self._spec_max
         )
-        return record, call
+        return outcome_of(job.queue, record, await client.run(plan))

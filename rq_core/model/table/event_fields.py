@@ -186,7 +186,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("bytes", "the size of what it brings, as JSON"),
         EventField("digest", "first 32 hex digits of the SHA-256 of that JSON"),
         EventField(
-            "value", 'that JSON, as text; null unless the sender has audit_payload="full", or while the log is at its bound'
+            "value",
+            'that JSON, as text; null unless the sender has audit_payload="full", or if it is longer than that keeps',
         ),
     ),
     _E.TICKED: (

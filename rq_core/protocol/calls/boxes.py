@@ -36,8 +36,9 @@ class NotSaved(NamedTuple):
     """The reason why a record was not carried out."""
 
     why: str
-    """``waits``: it has not come yet; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries before this one; ``full``: the
-    box has no room; ``conflict``: Redis has a different entry under this number; ``other``: the job has a box of another life."""
+    """``waits``: it has not come yet; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries
+    before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under this number;
+    ``other``: the job has a box of another life."""
     has: int | None
     """Number of entries that Redis has; of ``waits`` until when (Unix ms). None: unknown, or without end."""
 

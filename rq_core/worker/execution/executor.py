@@ -35,9 +35,16 @@ from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
-from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, Parking, WorkerStopping
+from rq_core.signals import (
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    Parking,
+    WorkerStopping,
+)
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
-from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.running import Running, call_sync
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
@@ -96,7 +103,7 @@ class Executor:
         self._redact = redact
         self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
+        self._threads = Threads(threads, "rq-core-job", work=call_sync, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
         """Running claims by (queue, job id, fence): a job may be claimed again while an old handler of it still
@@ -434,21 +441,3 @@ class Executor:
         claim = running.claim
         self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
-
-
-def _call(running: Running) -> None:
-    """Run a sync handler, in its thread."""
-    if running.ending is not None:
-        # The handler was asked to stop before its thread began.
-        raise running.ending
-    job_context.enter(running.context)
-    try:
-        try:
-            value = running.function(**running.arguments)
-        finally:
-            if running.over is not None:
-                running.context.raise_if_timed_out()
-        if running.keeps:
-            running.keep(value)
-    finally:
-        running.ended = time.monotonic()

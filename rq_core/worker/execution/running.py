@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any, Final
 
+from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
 from rq_core.model.job import Claim
@@ -100,3 +101,21 @@ class Running:
             "claim": context.claim,
             "ran_s": round(time.monotonic() - self.started, 3),
         }
+
+
+def call_sync(running: Running) -> None:
+    """Run a sync handler, in its thread."""
+    if running.ending is not None:
+        # The handler was asked to stop before its thread began.
+        raise running.ending
+    job_context.enter(running.context)
+    try:
+        try:
+            value = running.function(**running.arguments)
+        finally:
+            if running.over is not None:
+                running.context.raise_if_timed_out()
+        if running.keeps:
+            running.keep(value)
+    finally:
+        running.ended = time.monotonic()

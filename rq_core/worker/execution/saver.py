@@ -221,8 +221,8 @@ class LoopHome(_Home):
             del self._waits[entry]
 
     def _consider(self) -> None:
-        """Park the job if it waits, no step runs and no call is under way: at once if the handler's own task waits, else
-        after LINGER_S, since another task of it may come to its next step."""
+        """Park the job if it waits, no step runs and no call is under way: at once if the handler's own task waits,
+        else after LINGER_S, since another task of it may come to its next step."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

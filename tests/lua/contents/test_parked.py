@@ -44,7 +44,9 @@ def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
     changes = seed.changes(lambda: seed.park(claim))
 
     parked = f"{LINE} waits=1 due={T + 5_000} since={T}"
-    running = f"running task=t priority=critical life={LIFE} claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
+    running = (
+        f"running task=t priority=critical life={LIFE} claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
+    )
     assert changes["state"] == {"a": (running, parked)}
     assert changes["parked"] == {"a": (None, float(T))}
     assert changes["scheduled"] == {"job|a": (None, float(T + 5_000))}
