@@ -17,7 +17,7 @@ local said      -- the events in order: neighbours of one type together
 local written   -- fields of `boxes` with their values
 local met       -- life → its box: how many entries it has, the bytes of their values, and what this call writes of it
 local changed   -- lives and boxes that change
-local taken     -- fields of `boxes` that are removed: lists of signals of which none waits any more
+local taken     -- fields of `boxes` that are removed: lists whose last signal is taken
 
 local function reset()
   lines, headers, values, notes = nil, nil, nil, nil
@@ -81,9 +81,9 @@ local function list_of_name(box, life, name)
 end
 
 --- Take a signal out of the list of its name; the list is removed with its last one. The signal keeps its first line.
-local function take_signal(box, life, name, number)
+local function take_signal(box, life, name, mark)
   local list, field = list_of_name(box, life, name)
-  local rest = (' ' .. list .. ' '):gsub(' ' .. number .. ' ', ' ', 1):match('^ *(.-) *$')
+  local rest = (' ' .. list .. ' '):gsub(' ' .. mark .. ' ', ' ', 1):match('^ *(.-) *$')
   box.lists[field] = rest
   if rest == '' then
     taken[#taken + 1] = field
@@ -121,7 +121,7 @@ end
 --- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns nil if the entry is saved
 --- now, or was saved before; else why not: it waits, and until when.
 local function await(box, old, record, i)
-  local id, fence, life, what, entry, name, about = each(i)
+  local _, fence, life, what, entry, name, about = each(i)
   local field, kind = entry_field(life, entry), what == 'wait' and 'waits' or 'sleeps'
   local till
   if old then
@@ -136,17 +136,17 @@ local function await(box, old, record, i)
     till = moment(about)
   end
   local signal = signal_of(name)
-  local number = what == 'wait' and list_of_name(box, life, signal):match('^%d+')
+  local mark = what == 'wait' and list_of_name(box, life, signal):match('^%d+')
   local head = name .. ' saved at=' .. now_text .. ' fence=' .. fence .. ' digest='
-  if number then
-    local text = redis.call('HGET', boxes, mail_field(life, number)) or ''
+  if mark then
+    local text = redis.call('HGET', boxes, mail_field(life, mark)) or ''
     local line, value = text:match('^([^\n]*)\n(.*)$')
     line, value = line or text, value or 'null'
     local digest = field_in(line .. ' ', ' digest=') or ''
-    take_signal(box, life, signal, number)
-    written[#written + 1], written[#written + 2] = mail_field(life, number), line
-    write_entry(box, life, entry, field, head .. digest .. ' from=' .. number .. '\n' .. value)
-    say(true, record .. ',' .. digits(#value) .. ',"' .. digest .. '",null,' .. number .. ']')
+    take_signal(box, life, signal, mark)
+    written[#written + 1], written[#written + 2] = mail_field(life, mark), line
+    write_entry(box, life, entry, field, head .. digest .. ' from=' .. mark .. '\n' .. value)
+    say(true, record .. ',' .. digits(#value) .. ',"' .. digest .. '",null,' .. mark .. ']')
     return nil
   elseif till and till <= now then
     write_entry(box, life, entry, field, head .. 'over')

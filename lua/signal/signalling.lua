@@ -56,10 +56,10 @@ end
 
 --- Return the entry with which a parked job waits for signals of a name, as text; nil if it does not wait for them.
 local function entry_that_waits(job, name)
-  for number in (job.waits or ''):gmatch('%d+') do
-    local entry, kind = read_wait(redis.call('HGET', boxes, job.life .. '|' .. number))
+  for mark in (job.waits or ''):gmatch('%d+') do
+    local entry, kind = read_wait(redis.call('HGET', boxes, job.life .. '|' .. mark))
     if kind == 'waits' and signal_of(entry) == name then
-      return number
+      return mark
     end
   end
   return nil
@@ -101,27 +101,27 @@ local function send(i, line)
     order[#order + 1] = found
   end
   found.mail, found.bytes = found.mail + 1, found.bytes + #value
-  local number = digits(found.mail)
+  local mark = digits(found.mail)
   local list = list_of_name(found, name)
-  found.lists[name] = list == '' and number or list .. ' ' .. number
+  found.lists[name] = list == '' and mark or list .. ' ' .. mark
   local head = name .. ' at=' .. now_text .. ' digest=' .. digest
   written[#written + 1], written[#written + 2] = mail_field(job.life, name), found.lists[name]
-  written[#written + 1] = mail_field(job.life, number)
+  written[#written + 1] = mail_field(job.life, mark)
   written[#written + 1] = (key ~= '' and head .. ' key=' .. key or head) .. '\n' .. value
   if key ~= '' then
-    found.lists[key_field] = number
-    written[#written + 1], written[#written + 2] = key_field, number
+    found.lists[key_field] = mark
+    written[#written + 1], written[#written + 2] = key_field, mark
   end
   local is_logged = facts.audit == 'on' and #value <= value_max
-  signalled[#signalled + 1] = '["' .. id .. '","' .. job.life .. '",' .. number .. ',"' .. name .. '",' ..
+  signalled[#signalled + 1] = '["' .. id .. '","' .. job.life .. '",' .. mark .. ',"' .. name .. '",' ..
     (key ~= '' and '"' .. key .. '"' or 'null') .. ',' .. digits(#value) .. ',"' .. digest .. '"' ..
     (is_logged and ',' .. cjson.encode(value) or '') .. ']'
   local entry = job.state == 'parked' and entry_that_waits(job, name)
   if entry then
     let_come_back(found, entry)
-    return 'woken', number
+    return 'woken', mark
   end
-  return 'sent', number
+  return 'sent', mark
 end
 
 --- Decide about all records. Returns the answer.
@@ -129,8 +129,8 @@ local function decide_signals()
   local lines = read_lines(column(1))
   local answer = {}
   for i = 1, each_count do
-    local outcome, number = send(i, lines[i])
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), outcome, number
+    local outcome, mark = send(i, lines[i])
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), outcome, mark
   end
   if #order > 0 and not facts.durable then
     set_fact('durable', '1')

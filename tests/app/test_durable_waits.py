@@ -90,7 +90,7 @@ def test_a_sleep_until_a_moment_that_is_over_does_not_park_the_job(
     assert ["succeeded"] == outcomes(fake)
 
 
-def test_a_retry_does_not_begin_a_sleep_anew(app: App, fake: testing.Fake, did: list[Any]) -> None:
+def test_a_retry_does_not_begin_a_sleep_again(app: App, fake: testing.Fake, did: list[Any]) -> None:
     @app.task(retry=RetryPolicy(max_attempts=3, backoff="fixed", base=5.0, jitter=False))
     async def order() -> None:
         job = durable()

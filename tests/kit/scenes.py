@@ -171,6 +171,8 @@ def claim(seed: Seed) -> Scene:
     seed.running("lost")
     seed.running("lost-low")
     seed.running("poison", losses=1)
+    seed.parked("sleeps", f"+{LEASE_MS}", what="sleep")
+    seed.parked("sleeps-over", f"+{LEASE_MS}", what="sleep", expires_in_ms=LEASE_MS)
     seed.cancelling("unwanted", remember_ms=DAY, keep_ms=DAY)
     # As a client that has long gone left it.
     seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
@@ -184,8 +186,6 @@ def claim(seed: Seed) -> Scene:
     seed.enqueue("tomb", "a", "b")
     seed.enqueue("due", "due-too", delay_ms=1)
     seed.enqueue("due-low", priority="low", delay_ms=1)
-    for name, options in (("sleeps", {}), ("sleeps-over", {"expires_in_ms": 1})):
-        seed.parked(name, "+1", what="sleep", **options)
     seed.enqueue("later", delay_ms=LEASE_MS)
     seed.cancel("tomb")
     seed.enqueue(
@@ -709,6 +709,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("leases"), {"nobody": 1, "ready": 1})
     seed.control.zadd(seed.keys("scheduled"), {"job|ready": 1})
     seed.control.zadd(seed.keys("dead"), {"running": 1})
+    seed.control.zadd(seed.keys("parked"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
     seed.control.hset(seed.keys("results"), "ready", "?")

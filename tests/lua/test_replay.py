@@ -126,7 +126,7 @@ def park(seed: Seed) -> Operation:
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a job that waits in line, and to nobody."""
+    """Send a signal to a parked job, to a job that waits in line, and to no job."""
     seed.parked("a")
     seed.enqueue("b")
     return lambda s: s.signal("a", "b", "nobody", key="once")

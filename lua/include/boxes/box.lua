@@ -56,7 +56,7 @@ end
 
 --- Remove jobs from the index of parked jobs.
 local function unindex_parked(ids)
-  if parked then
+  if boxes then
     call_many('ZREM', parked, ids)
   end
 end
@@ -74,8 +74,8 @@ local function empty_box(life)
   left = left or CUT_MAX
   local emptied = list_of(lists, 'emptied')
   local mail_from = math.max(mail - left, 0)
-  for number = mail, mail_from + 1, -1 do
-    local field = mail_field(life, digits(number))
+  for at = mail, mail_from + 1, -1 do
+    local field = mail_field(life, digits(at))
     local name, key = read_signal(redis.call('HGET', boxes, field))
     emptied[#emptied + 1], emptied[#emptied + 2] = field, mail_field(life, name)
     emptied[#emptied + 1] = key and life .. '=' .. key or nil

@@ -21,10 +21,10 @@ end
 --- entry whose signal has come, if one has; and the first moment that the job waits for.
 local function look_for_ripe(life, waits)
   local is_ripe, first, cause = false, nil, nil
-  for number in waits:gmatch('%d+') do
-    local name, kind, till = read_wait(life and redis.call('HGET', boxes, entry_field(life, tonumber(number))))
+  for mark in waits:gmatch('%d+') do
+    local name, kind, till = read_wait(life and redis.call('HGET', boxes, entry_field(life, tonumber(mark))))
     if kind == 'waits' and redis.call('HEXISTS', boxes, mail_field(life, signal_of(name))) == 1 then
-      is_ripe, cause = true, cause or number
+      is_ripe, cause = true, cause or mark
     elseif kind ~= 'waits' and kind ~= 'sleeps' then
       is_ripe = true   -- Redis has lost the entry: the handler begins it again
     end

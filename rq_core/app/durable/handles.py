@@ -65,7 +65,7 @@ class Durable:
     ) -> None:
         """Let the job sleep: it is parked, without a worker, and its handler runs again after ``seconds`` (or a
         timedelta), after ``hours``, or at ``until`` (with a time zone). The moment is fixed when the job first sleeps;
-        a later run of the handler does not begin the sleep anew."""
+        a later run of the handler does not begin the sleep again."""
         await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
 
     @overload

@@ -95,7 +95,7 @@ class Steps:
         self._waiting: set[int] = set()
         """The numbers of the entries that this run waits for."""
         self._until: int | None = None
-        """Until when the entry waits that was sent last (Unix ms); None: without end."""
+        """The end of the wait that was sent last (Unix ms); None: the wait has no end."""
         self._is_over = False
 
     def close(self) -> None:

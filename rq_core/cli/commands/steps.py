@@ -16,8 +16,8 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import print_table
-from rq_core.model.durable.boxes import StepEntry
-from rq_core.views.text import ago
+from rq_core.model.durable.boxes import OVER, StepEntry
+from rq_core.views.text import ago, utc
 
 
 @click.command()
@@ -31,7 +31,8 @@ def steps(
 ) -> None:
     """Show the steps of the durable job ID.
 
-    A step "in doubt" was begun but not saved: it may or may not have happened. The steps of a job that has left Redis
+    A step "in doubt" was begun but not saved: it may or may not have happened. A wait or a sleep has until when it
+    lasts; it is "over" if no signal came until then. The steps of a job that has left Redis
     are in its audit log: `rq-core audit history ID --audit URL`.
     """
     with connect(redis_url, prefix) as client:
@@ -52,9 +53,18 @@ def steps(
 
 
 def _row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
-    state = "saved" if entry.is_saved else "in doubt"
+    state = _state(entry)
     at = ago(entry.at_ms, now_ms)
     return [number, entry.name, state, at, entry.fence, entry.note or "", entry.value or ""]
+
+
+def _state(entry: StepEntry) -> str:
+    if entry.is_saved:
+        return "over" if entry.note == OVER else "saved"
+    if entry.kind == "step":
+        return "in doubt"
+    until = "" if entry.until_ms is None else f" until {utc(entry.until_ms)}"
+    return f"{'waits' if entry.kind == 'wait' else 'sleeps'}{until}"
 
 
 def _document(number: int, entry: StepEntry) -> dict[str, Any]:

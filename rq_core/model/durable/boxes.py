@@ -73,7 +73,7 @@ class StepEntry(NamedTuple):
     kind: str = "step"
     """``wait`` or ``sleep`` while the job waits; ``step`` for all others."""
     until_ms: int | None = None
-    """Until when it waits (Unix ms); None: without end, or it does not wait."""
+    """The end of the wait (Unix ms); None: the wait has no end, or the entry does not wait."""
     message: int | None = None
     """The number of the signal that a wait has taken."""
 
@@ -119,8 +119,10 @@ def signal_of(entry: str) -> str:
 
 
 def read_signal(text: str) -> tuple[str, str | None, str | None]:
-    """Return the name and the key of a signal, and its value, which is None once a wait has taken it. Raises ValueError
-    for any other text."""
+    """Return the name, the key and the value of a signal. The value is missing once a wait has taken it.
+
+    Raises ValueError for any other text.
+    """
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:

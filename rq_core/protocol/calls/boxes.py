@@ -28,7 +28,7 @@ class Saving(NamedTuple):
     """The value that the step returned, packed (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why the
     value is not kept."""
     about: str = ""
-    """Of a wait or a sleep until when: Unix ms, or ``+`` and ms from now; empty: without end. Of ``take`` the signal's
+    """The end of a wait or a sleep: Unix ms, or ``+`` and ms from now; empty: it has no end. For ``take``, the signal's
     number."""
 
 
@@ -71,11 +71,11 @@ class Sending(NamedTuple):
     key: str
     """By it Redis knows a repetition; empty: each call sends another signal."""
     value: str
-    """What the signal brings, as JSON."""
+    """The value that the signal brings, as JSON."""
 
 
 class Sent(NamedTuple):
-    """What became of a signal."""
+    """The outcome of a signal."""
 
     outcome: str
     """``woken``: the job was parked for it and is ready now; ``sent``: it waits in the job's box; ``known``: it came

@@ -353,7 +353,7 @@ class Executor:
         if isinstance(running.ending, Parking):
             if error is None:
                 log.warning(
-                    "handler went on although its job is to be parked: it must not catch Parking or CancelledError",
+                    "handler went on although its job parks: it must not catch Parking or CancelledError",
                     extra=running.facts(),
                 )
             self._report(running, "park", 0, Reason.PARKED)

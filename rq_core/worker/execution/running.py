@@ -73,7 +73,7 @@ class Running:
 
     @property
     def waits(self) -> str:
-        """The numbers of the entries for which the job is to be parked, with commas; empty if it is not."""
+        """The numbers of the entries for which the job parks, with commas; empty if it does not park."""
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
