@@ -25,11 +25,11 @@ class Column(NamedTuple):
     title: str
     cells: Sequence[str]
     right: bool = False
-    """Whether the cells are aligned to the right, as numbers are."""
+    """True if the cells are aligned to the right, as numbers are."""
     whole: bool = False
-    """Whether cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
+    """True if cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
     cut: bool = False
-    """Whether a cell that is too long is cut. If not, the cell is wrapped to several lines."""
+    """True if a cell that is too long is cut. If false, the cell is wrapped to several lines."""
 
     @property
     def most(self) -> int:

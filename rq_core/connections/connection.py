@@ -98,7 +98,7 @@ class Connection:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether the connection was open at least once. Then it is known whether the port speaks TLS."""
+        """True if the connection was open at least once. Then it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None

@@ -46,7 +46,7 @@ class Transport(Protocol):
     """The interface between a Client and its connections."""
 
     one_slot: bool
-    """Whether all keys of a blocking command must belong to one queue."""
+    """True if all keys of a blocking command must belong to one queue."""
 
     def exchange(
         self,

@@ -130,7 +130,7 @@ def _compare(
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """Whether the last compared entry begins an epoch, and so names the entry before it. True before the first
+    """True if the last compared entry begins an epoch, and so names the entry before it. Also true before the first
     comparison."""
     before = beginning.id
     while True:

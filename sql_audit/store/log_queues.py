@@ -48,10 +48,10 @@ class Origin(NamedTuple):
     """The stamp that Redis has of the queue; None if the next Redis that attaches the queue under this prefix becomes
     its source."""
     goes_on: bool
-    """Whether the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
+    """True if the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
     switched off."""
     is_free: bool
-    """Whether any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
+    """True if any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
 
 
 def origins(connection: Connection, queue: str | None = None) -> dict[str, Origin]:

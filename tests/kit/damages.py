@@ -35,7 +35,7 @@ class Damage(NamedTuple):
     """Words that the finding must have."""
     invariant: str = "I8"
     is_mended: bool = True
-    """Whether ``--repair`` restores the earlier data. If not, it leaves the damaged data unchanged."""
+    """True if ``--repair`` restores the earlier data. If false, it leaves the damaged data unchanged."""
 
 
 def fill(seed: Seed) -> None:

@@ -291,7 +291,7 @@ class PostgresServer:
         "wal_level": "minimal",
     }
     IN_MEMORY = True
-    """Whether the databases are stored in memory. A database is a thousand small files. Each test creates and removes
+    """True if the databases are stored in memory. A database is a thousand small files. Each test creates and removes
     one, and would otherwise mostly wait for the disk."""
 
     def __init__(self) -> None:

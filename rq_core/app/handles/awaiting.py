@@ -58,7 +58,7 @@ class Awaited(Protocol):
     seen: Outcome[Any] | None
     """The outcome of the job; None until a wait has found it."""
     may_be_in_inbox: bool
-    """Whether the job may still be a row of an inbox."""
+    """True if the job may still be a row of an inbox."""
 
 
 H = TypeVar("H", bound=Awaited)

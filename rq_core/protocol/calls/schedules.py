@@ -211,7 +211,7 @@ class Schedules:
     ) -> Plan[None]:
         """Store schedules, each with its queue. ``on_chunk`` is called with the outcomes of each call.
 
-        One call is under way at a time, while the schedules of the next one are prepared. See ``put``.
+        While one call is under way, the schedules of the next call are prepared. See ``put``.
         """
         check_whole("version", version, -1, VERSION_MAX)
         chunks = PreparedItems(_chunks(declarations))

@@ -40,7 +40,7 @@ class Job(NamedTuple):
     keys: tuple[str, ...] = ()
     """The keys of all messages that have arrived."""
     asks_mail: bool = False
-    """Whether the job is parked for an entry that waits for a message."""
+    """True if the job is parked for an entry that waits for a message."""
     has_time: bool = False
 
 

@@ -47,7 +47,7 @@ class Lie(NamedTuple):
     about: str
     tell: Callable[[Connection], None]
     in_rows: bool = True
-    """Whether the lie changes rows, so that the chain can be computed again to match the lie."""
+    """True if the lie changes rows, so that the chain can be computed again to match the lie."""
 
 
 class Log(NamedTuple):

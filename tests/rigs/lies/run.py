@@ -23,9 +23,9 @@ class Outcome(NamedTuple):
     kind: str
     about: str
     chain: bool
-    """Whether the chain was computed again to match the lie."""
+    """True if the chain was computed again to match the lie."""
     refused: bool
-    """Whether the database itself refused the lie."""
+    """True if the database itself refused the lie."""
     found: Found
     crashes: list[str]
     """The errors of judges that were longer than one line. There must be none."""
