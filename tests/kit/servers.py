@@ -168,7 +168,8 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never repeats a command by itself. Close the client, or use it in a `with`."""
+        """Return a client that never repeats a command by itself. Close the client, or use it in a ``with``
+        statement."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:

@@ -41,7 +41,7 @@ class Declaration(NamedTuple):
     packed: str
     """The schedule's job, in the form in which the key ``schedules`` has it."""
     spec_max: int
-    """The most bytes of the job's JSON, arguments included, that the log keeps."""
+    """Maximum number of bytes of the job's JSON, arguments included, that the log keeps."""
 
     @classmethod
     def of(cls, job: NewJob, rule: Recurrence) -> Declaration:

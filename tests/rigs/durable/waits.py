@@ -156,8 +156,8 @@ class Waits(Searched[History]):
     # The scripts.
 
     def ripe(self, job: Job) -> Job:
-        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages ends with
-        this."""
+        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages calls
+        this function at its end."""
         if job.state == "parked" and job.asks_mail and job.mail:
             return self.woken(job)
         return job

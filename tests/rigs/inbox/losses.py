@@ -77,7 +77,7 @@ class Outcome:
 
 
 class Pair:
-    """A primary and its replica, which clients reach at the same address. Use it in a ``with``."""
+    """A primary and its replica, which clients reach at the same address. Use it in a ``with`` statement."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         self._servers = []

@@ -12,8 +12,8 @@ from tests.rigs.lies.kinds import Lie, lies
 from tests.rigs.lies.stage import Stage, rows_of
 
 PART: Final = 5
-"""The share of the lies in rows that are also made on PostgreSQL: one of this number. Verify judges rows in Python, and
-gets the same rows from both databases."""
+"""One of this number of lies in rows is also made on PostgreSQL. Verify judges rows in Python, and gets the same rows
+from both databases."""
 
 
 class Outcome(NamedTuple):

@@ -135,7 +135,7 @@ class Profile:
 
     name: str
     network: float = 0.0
-    """The chance that a round trip does not go well."""
+    """The chance that the network disturbs a round trip."""
     faults: tuple[str, ...] = ()
     """The kinds of other faults that may happen."""
     many: int = 0
