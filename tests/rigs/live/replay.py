@@ -19,7 +19,7 @@ from tests.rigs.judge.caps import Holders
 
 @dataclass
 class Replay:
-    """Reads a log. The scope ``queue`` stands for the cap of the queue itself."""
+    """Reads a log. The scope ``queue`` has the cap of the queue itself."""
 
     caps: dict[str, int | None] = field(default_factory=dict)
     """The limit now in force, by scope or family, according to events of the type cap_changed."""
