@@ -1,4 +1,4 @@
-"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out rather than a word broken.
+"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out before a word is broken.
 
 Without this module, rich would narrow all columns, down to two letters, so that neither heads nor words could be read.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WORD_MAX: Final = 24
-"""Maximum number of characters of a word that is not broken. A longer word is broken rather than a column left out."""
+"""Maximum number of characters of a word that is not broken. A longer word is broken before a column is left out."""
 CUT_MIN: Final = 12
 """Minimum number of characters to which a cell may be cut. If fewer characters fit, a column is left out."""
 _BETWEEN: Final = 3

@@ -128,8 +128,8 @@ class Connection:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, or reconnect. ``within`` is the most seconds that connecting may take, if that is less than the
-        pool's timeout.
+        """Connect, or reconnect. ``within`` is the maximum number of seconds that connecting may take, if that is less
+        than the pool's timeout.
 
         Raises redis-py's error if it cannot connect, or OtherProtocol.
         """

@@ -51,7 +51,7 @@ class FoldedLog:
     since: Since | None = None
     """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
+    """The reasons, as text, why lines of ``results`` are not results of jobs, by the id of the line."""
     only_sql: Collection[str] = frozenset()
     """Ids of jobs that have no event in the outbox, and that only an audit database has."""
     doubtful: set[str] = field(default_factory=set)

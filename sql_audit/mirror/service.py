@@ -53,8 +53,8 @@ LAG_TOLD: Final = 10_000
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
-"""Seconds that a mirror of an empty Redis waits. In this time, another mirror may reclaim the log's queues for a Redis
-that still has them; the other mirror checks once a second."""
+"""Seconds for which a mirror that starts on an empty Redis waits. Meanwhile another mirror, whose Redis still has the
+log's queues, may take the queues back. That mirror checks once a second."""
 _OFF: Final = "off"
 """The value of ``_Queue.error`` if an operator switched the queue's log off."""
 

@@ -2,7 +2,8 @@
 
 If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
 and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out. They
-are recognised by this event, which is in their last batch, since the mirror stops there.
+are recognised by the event of the deletion or of the switch, which is in their last batch, since the mirror stops
+there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
