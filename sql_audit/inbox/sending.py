@@ -115,7 +115,7 @@ def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the places, from 0, and outcomes of the rows that became no new job."""
+    """Return the rows that became no new job: the place of each row, from 0, and the outcome."""
     return [
         (int(reply[at]) - 1, str(reply[at + 1]))
         for at in range(0, len(reply), 3)

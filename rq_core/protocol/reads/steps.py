@@ -129,7 +129,7 @@ def _keys_in(command: Command) -> str:
 
 
 def _fit(text: str) -> str:
-    """Return a text that may contain anything as one short line."""
+    """Return any text as one short line."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 

@@ -213,7 +213,7 @@ class Replacing:
         """True if the entry with which the call enqueues jobs was replayed already."""
 
     def forget(self) -> None:
-        """Stop expecting jobs to begin."""
+        """Forget the jobs that must begin, so that their absence is no fault."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
