@@ -142,8 +142,8 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the smallest fence that no worker and no entry uses. It only matters whether two fences are equal, so
-        the number of states is finite."""
+        """Return the smallest fence that no worker and no entry uses. The world only compares whether fences are equal,
+        so that reusing small fences keeps the number of states finite."""
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
