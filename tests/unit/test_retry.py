@@ -123,14 +123,18 @@ def test_a_handlers_signal_with_a_negative_duration_lets_the_job_run_again_at_on
 
 
 @pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
-def test_a_handlers_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(signal: Any) -> None:
+def test_a_handlers_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(
+    signal: Any,
+) -> None:
     signal.after = "soon"
 
     assert RetryPolicy(maximum=60).verdict(signal, 1, half)[1] == 60
 
 
 @pytest.mark.parametrize("signal", [GiveUp, RetryLater, lambda reason: Snooze(1, reason)])
-def test_the_reason_of_a_handlers_signal_is_converted_to_text_when_it_is_created(signal: Any) -> None:
+def test_the_reason_of_a_handlers_signal_is_converted_to_text_when_it_is_created(
+    signal: Any,
+) -> None:
     assert str(signal(7)) == "7"
     assert str(signal({"password": 1})) == "{'password': 1}"
 
