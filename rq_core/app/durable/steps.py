@@ -34,7 +34,7 @@ from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
-"""Whether the function of a step runs in this context. No other step may begin inside it."""
+"""True if the function of a step runs in this context. No other step may begin inside it."""
 
 What = Literal["begin", "save", "wait", "sleep", "take"]
 """The kinds of records of a save."""
