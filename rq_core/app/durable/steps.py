@@ -247,6 +247,8 @@ class Steps:
             )
             self._numbers[entry] = number
             self._loaded[number - 1 : number] = [written]
+            if what == "save":
+                self._context.base = self._context.failures
 
     async def _sent(
         self, what: Literal["begin", "save"], number: int, entry: str, packed: str

@@ -28,6 +28,7 @@ from rq_core.app.handlers.redaction import (
 )
 from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
+from rq_core.model.durable.tries import is_spent
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.logs import warn_with_traceback
@@ -136,7 +137,7 @@ class Executor:
             self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
             return None
         most = task.options.max_losses
-        if spec.open_losses and most is not None and claim.losses >= most:
+        if spec.open_losses and most and is_spent(claim.losses, claim.base.losses, most):
             lost = RuntimeError(
                 f"it has lost {counted(claim.losses, 'worker')}, and its task has max_losses={most}"
             )
@@ -369,7 +370,7 @@ class Executor:
             said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
-        verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
@@ -390,8 +391,8 @@ class Executor:
             log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
-        attempt, attempts = running.claim.failures + 1, running.max_attempts
-        if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
+        attempt, attempts = running.context.attempt, running.max_attempts
+        if verdict.outcome == "retry" and running.is_last_attempt:
             # Redis would decide the same, unless the job leaves the number of attempts to the task.
             verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"

@@ -25,7 +25,18 @@ from rq_core.app.handlers.redaction import message_of, traceback_of
 from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
 
-FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
+FACTS: Final = (
+    "id",
+    "queue",
+    "task",
+    "claim",
+    "failures",
+    "losses",
+    "fence",
+    "worker",
+    "headers",
+    "base",
+)
 """The fields of a JobContext that the worker sends."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that reach all processes of a worker. Only the worker reacts to them, and ends this process itself. The
@@ -154,7 +165,7 @@ def _told(
     """Return the message for the worker about a failure, with the verdict of the task's retry policy."""
     verdict = ("retry", 0.0, "failed")
     if task is not None:
-        verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
+        verdict = task.retry.verdict(failure, running.context.attempt, rng.random)
     return {
         **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
         "type": type(failure).__name__,
