@@ -30,8 +30,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id", "losses",
-        "queue", "steps", "task", "worker",
+        "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id",
+        "losses", "queue", "steps", "task", "worker",
     )  # fmt: skip
 
     def __init__(

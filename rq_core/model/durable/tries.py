@@ -1,5 +1,5 @@
-"""The failures and lost workers of a job that count against its limits. Of a durable job, only those since its last saved
-step count. ``lua/include/job/tries.lua`` decides the same.
+"""The failures and lost workers of a job that count against its limits. Of a durable job, only those since its last
+saved step count. ``lua/include/job/tries.lua`` decides the same.
 
 >>> is_spent(failures := 4, read_base("3/0").failures, limit := 2)
 False

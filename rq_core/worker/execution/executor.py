@@ -184,7 +184,7 @@ class Executor:
         if self._saver is not None:
             self._saver.loop = asyncio.get_running_loop()
             # Most handlers have no steps, and make none of it.
-            running.context.home = partial(self._saver.home, running.context, task)
+            running.context.home = partial(self._saver.home, running.context, task, self._resources)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
