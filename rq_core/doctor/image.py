@@ -335,6 +335,8 @@ def _boxes(image: Image) -> Iterator[Entry]:
         )
     owners = {job.fields["life"]: i for i, job in image.jobs.items() if "life" in job.fields}
     for life in numbers.keys() | owners.keys():
+        if life not in found and not numbers[life]:
+            continue  # The box is lost: only the log may have it.
         entries = next(n for n in itertools.count() if n + 1 not in numbers[life])
         names = [f"{life}|{number}" for number in range(1, entries + 1)]
         for name in names:

@@ -47,6 +47,13 @@ class BoxReads(QueueReader):
             life, header, *page = reply
             if not life:
                 return Box(None)
+            if not header:
+                raise QueueDamaged(
+                    f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
+                    f' {queue}` puts it back if the log has the values (audit_result="full")',
+                    queue=queue,
+                    why=f"the box of job {job_id} is missing",
+                )
             try:
                 entries = read_header(header).entries
                 found += map(read_entry, page or [""][: entries - len(found)])
