@@ -19,7 +19,7 @@ class Home(Protocol):
     """
 
     is_async: bool
-    """Whether the handler is an ``async def`` function."""
+    """True if the handler is an ``async def`` function."""
     calls: StepCalls
     """Calls the functions of the steps."""
     audit_result: str
