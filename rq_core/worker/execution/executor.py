@@ -96,7 +96,7 @@ class Executor:
         self._surroundings = surroundings
         self._resources = Resources()
         self._redact = redact
-        self._pool = IsolationPool() if isolate else None
+        self._pool = IsolationPool(saver) if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)

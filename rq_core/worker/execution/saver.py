@@ -69,6 +69,18 @@ class Saver:
         assert self.loop is not None
         return ThreadHome(self, context, kept, calls, self.loop)
 
+    async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
+        """Answer what the process of an isolated handler asks, as JSON can carry it."""
+        if call == "lease":
+            return self.lease_holds()
+        if call == "load":
+            return await self.load(context)
+        records = [Saving(*each) for each in args]
+        refused = await self.save(context, records)
+        if not refused and any(record.what == "save" for record in records):
+            context.base = context.failures
+        return refused
+
     async def load(self, context: JobContext) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
         plan = self.client.calls.reads.box(context.queue, context.id, context.fence, self.worker)
@@ -148,13 +160,27 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+class Saves(Protocol):
+    """The part of a saver that the steps of one handler use."""
+
+    lease_holds: Callable[[], bool]
+
+    async def load(self, context: JobContext, /) -> Box | None:
+        """Return what a job has saved; None if its claim is not in force."""
+        ...
+
+    async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        ...
+
+
 class _Home:
     """The object through which the steps of one handler use the worker."""
 
     is_async: bool
 
     def __init__(
-        self, saver: Saver, context: JobContext, audit_result: str, calls: StepCalls
+        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
     ) -> None:
         self._saver = saver
         self._context = context
@@ -172,7 +198,7 @@ class LoopHome(_Home):
     is_async = True
 
     def __init__(
-        self, saver: Saver, context: JobContext, audit_result: str, calls: StepCalls
+        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
     ) -> None:
         super().__init__(saver, context, audit_result, calls)
         self._lock = asyncio.Lock()
@@ -223,11 +249,11 @@ class ThreadHome(_Home):
 
     def __init__(
         self,
-        saver: Saver,
+        saver: Saves,
         context: JobContext,
         audit_result: str,
         calls: StepCalls,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(saver, context, audit_result, calls)
         self._loop = loop
@@ -238,6 +264,7 @@ class ThreadHome(_Home):
         return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def lease(self) -> None:
