@@ -33,7 +33,7 @@ def entries_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], dict[int, Step
         entries = found.setdefault((str(row[6]), facts["life"]), {})
         number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
         if is_saved or number not in entries:
-            entries[number] = _entry(facts, intake.at_ms, is_saved=is_saved)
+            entries[number] = _entry(facts, intake.at_ms or 0, is_saved=is_saved)
     return found
 
 
