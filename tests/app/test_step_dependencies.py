@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from rq_core import App, Depends, RetryPolicy, durable, durable_sync, errors, testing
+from rq_core import App, Depends, RetryPolicy, durable, durable_sync, errors, injected, testing
 from rq_core.app.durable.handles import Durable, DurableSync
 
 AT_ONCE = RetryPolicy(max_attempts=5, backoff="fixed", base=0.0, jitter=False)
@@ -87,7 +87,7 @@ def test_the_dependencies_of_a_step_are_left_before_the_step_is_saved(
         world.did.append("saved")
         world.may_fail()
 
-    handler = app.task(retry=AT_ONCE)(in_sync if kind == "sync" else in_async)  # type: ignore[call-overload]
+    handler = app.task(retry=AT_ONCE)(in_sync if kind == "sync" else in_async)
     world.fails = [True]
     with testing.fake(app) as fake:
         handler.enqueue()
@@ -159,12 +159,12 @@ def test_a_plain_step_with_an_async_dependency_is_refused_before_it_is_done(
 
 def test_the_steps_of_a_job_may_be_a_dependency_of_its_handler(app: App, world: World) -> None:
     @app.task(retry=AT_ONCE)
-    async def order(job: Annotated[Durable, Depends(durable)]) -> None:
+    async def order(job: Annotated[Durable, Depends(durable)] = injected) -> None:
         await job.step("charge", world.charge, 7)
         world.may_fail()
 
     @app.task(retry=AT_ONCE)
-    def order_sync(job: Annotated[DurableSync, Depends(durable_sync)]) -> None:
+    def order_sync(job: Annotated[DurableSync, Depends(durable_sync)] = injected) -> None:
         job.step("charge", world.charge, 8)
         world.may_fail()
 

@@ -163,7 +163,10 @@ def _nothing() -> None:
 class Saves(Protocol):
     """The part of a saver that the steps of one handler use."""
 
-    lease_holds: Callable[[], bool]
+    @property
+    def lease_holds(self) -> Callable[[], bool]:
+        """The function that returns whether the lease is in force by the worker's own clock."""
+        ...
 
     async def load(self, context: JobContext, /) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
