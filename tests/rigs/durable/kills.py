@@ -187,8 +187,8 @@ def run(
     seed: int,
     on_round: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
-    """Kill workers until so many are killed, let the jobs end, and return what was found. ``on_round`` is called after
-    each round of workers."""
+    """Kill workers until ``kills`` of them are killed, let the jobs end, and return the outcome. ``on_round`` is called
+    after each round of workers."""
     rng = random.Random(seed)
     names = [f"orders-{number}" for number in range(queues)]
     done, jobs = Outcome(), list[str]()
