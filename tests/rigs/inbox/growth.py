@@ -32,7 +32,7 @@ RELAY_MAX: Final = 4 * 1024 * 1024
 yet."""
 SLOWER: Final = 0.8
 """The lowest allowed ratio of the jobs per second with parked rows to the jobs per second without. Two equal runs may
-differ as much."""
+differ by as much."""
 LOOK_SLOWER_MS: Final = 0.5
 """The highest allowed difference (ms) of the median times of a look, with parked rows and without."""
 REPEATS: Final = 5
