@@ -121,7 +121,7 @@ class RelayService:
     def _turn_of(self, name: str) -> bool:
         """Make a turn for the queue that a token named. Return whether it did something; then all queues are next.
 
-        Anybody who reaches Redis may push a token, so only a queue that had rows before is taken.
+        Any client of Redis may push a token, so only a queue that had rows before is taken.
         """
         if self._moved or not self.relay.knows(name):
             return False
