@@ -5,6 +5,7 @@ this module."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -78,9 +79,9 @@ def look(
     """
     with session.transaction() as transaction:
         # First, since it sets how PostgreSQL reads tables.
-        waiting = set(transaction.queues())
+        waiting = set(map(_text, transaction.queues()))
         parked = _parked_queues(transaction, session, parked_max)
-        known = {name for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
+        known = {_text(name) for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
         names = sorted(known | parked.keys() | waiting)
         shown = names[:queues_max]
         found = [_state(transaction, session, n, parked.get(n, 0), rows_max) for n in shown]
@@ -121,7 +122,15 @@ def _state(
 def _parked_queues(transaction: Transaction, session: Session, parked_max: int) -> dict[str, int]:
     counted = f"(SELECT count(*) FROM (SELECT 1 FROM {PARKED} WHERE queue = q.name LIMIT ?) AS p)"
     found = transaction.run(session.text(queues_of(PARKED, f"name, {counted}")), parked_max)
-    return dict(map(tuple, found))
+    counts: Counter[str] = Counter()
+    for queue, count in found:
+        counts[_text(queue)] += count
+    return counts
+
+
+def _text(queue: str | bytes) -> str:
+    """Return the name of a queue. On SQLite a person may have written bytes."""
+    return queue if isinstance(queue, str) else queue.decode("utf-8", "backslashreplace")
 
 
 def parked_rows(
