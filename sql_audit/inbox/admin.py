@@ -75,12 +75,13 @@ def look(
 ) -> QueueStates:
     """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
 
-    Of each queue at most ``rows_max`` rows and ``parked_max`` parked rows are counted.
+    Of each queue at most ``rows_max`` rows and ``parked_max`` parked rows are counted, and parked rows of at most
+    ``rows_max`` queues.
     """
     with session.transaction() as transaction:
         # First, since it sets how PostgreSQL reads tables.
         waiting = set(map(_text, transaction.queues()))
-        parked = _parked_queues(transaction, session, parked_max)
+        parked = _parked_queues(transaction, session, parked_max, rows_max)
         known = {_text(name) for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
         names = sorted(known | parked.keys() | waiting)
         shown = names[:queues_max]
@@ -119,9 +120,12 @@ def _state(
     )
 
 
-def _parked_queues(transaction: Transaction, session: Session, parked_max: int) -> dict[str, int]:
+def _parked_queues(
+    transaction: Transaction, session: Session, parked_max: int, queues_max: int
+) -> dict[str, int]:
     counted = f"(SELECT count(*) FROM (SELECT 1 FROM {PARKED} WHERE queue = q.name LIMIT ?) AS p)"
-    found = transaction.run(session.text(queues_of(PARKED, f"name, {counted}")), parked_max)
+    select = session.text(f"{queues_of(PARKED, f'name, {counted}')} LIMIT ?")
+    found = transaction.run(select, parked_max, queues_max)
     counts: Counter[str] = Counter()
     for queue, count in found:
         counts[_text(queue)] += count
