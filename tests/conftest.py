@@ -23,9 +23,10 @@ import redis.utils
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kit import leaks, servers
+from tests.kit import leaks, servers, statements
 from tests.kit.quiet import Room
 from tests.kit.reaper import close_reaper
+from tests.kit.schemas import create_migrated
 from tests.kit.servers import Engine, PostgresServer, RedisServer
 
 # Real servers take their time now and then; a failure prints how to repeat it.
@@ -41,6 +42,7 @@ sys.dont_write_bytecode = False
 
 # redis-py reads the metadata of its package, to find its own version, at every connection.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+statements.share()
 
 ENGINES = servers.engines()
 
@@ -81,6 +83,7 @@ _ROOM: Final = pytest.StashKey[Path]()
 
 WHOLE_FILES: Final = frozenset(
     {
+        "tests/audit/test_everyday.py",
         "tests/unit/test_wheel.py",
         "tests/web/browser/test_journeys.py",
         "tests/web/browser/test_look.py",
@@ -222,9 +225,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """Return the SQLAlchemy URL of a new, empty PostgreSQL database."""
-    name = postgres_server.create_database()
+def postgres_url(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[str]:
+    """Return the SQLAlchemy URL of a new, empty PostgreSQL database.
+
+    If the test uses the fixture `database`, which creates the schema, the database has the schema from the start.
+    """
+    migrated = "database" in request.fixturenames
+    name = create_migrated(postgres_server) if migrated else postgres_server.create_database()
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
 
