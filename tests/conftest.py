@@ -2,7 +2,8 @@
 thread, process or task behind.
 
 `redis_url` runs a test once per engine: on Valkey, and on Redis if `redis-server` is on PATH. With CI=true,
-`redis-server` must be on PATH. `audit_url` runs a test on SQLite and on PostgreSQL.
+`redis-server` must be on PATH. The second run of a test is marked `slow`, so that `scripts/test` leaves it out.
+`audit_url` runs a test on SQLite and on PostgreSQL.
 
 With `-n`, several processes share the tests. Each process has servers of its own, so that tests of different processes
 do not affect each other. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
@@ -12,6 +13,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
@@ -53,11 +55,29 @@ def pytest_report_header() -> list[str]:
     return [f"redis engines: {found}{missing}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _mark_repetitions(items)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "_no_leaked_tasks")
     items.sort(key=_turn)
+
+
+ON_SECOND_ENGINE: Final = frozenset({"tests/lua/test_remembered.py"})
+"""Files whose tests are not marked `slow` on the second engine. What functions remember can be wrong on Redis only."""
+
+
+def _mark_repetitions(items: list[pytest.Item]) -> None:
+    """Mark a test on the second engine as `slow` if the same test also runs on the first engine."""
+    names = {item.nodeid for item in items}
+    first = ENGINES[0].name
+    for item in items:
+        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine")  # type: ignore[attr-defined]
+        if not isinstance(engine, Engine) or engine.name == first or _file(item.nodeid) in ON_SECOND_ENGINE:
+            continue
+        if re.sub(rf"\b{engine.name}\b", first, item.nodeid) in names:
+            item.add_marker("slow")
 
 
 def _turn(item: pytest.Item) -> int:
