@@ -71,13 +71,14 @@ ON_SECOND_ENGINE: Final = frozenset({"tests/lua/test_remembered.py"})
 def _mark_repetitions(items: list[pytest.Item]) -> None:
     """Mark a test on the second engine as `slow` if the same test also runs on the first engine."""
     names = {item.nodeid for item in items}
-    first = ENGINES[0].name
     for item in items:
-        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine")  # type: ignore[attr-defined]
-        if not isinstance(engine, Engine) or engine.name == first or _file(item.nodeid) in ON_SECOND_ENGINE:
+        if not isinstance(item, pytest.Function) or _file(item.nodeid) in ON_SECOND_ENGINE:
             continue
-        if re.sub(rf"\b{engine.name}\b", first, item.nodeid) in names:
-            item.add_marker("slow")
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        for other in ENGINES[1:]:
+            first = re.sub(rf"\b{other.name}\b", ENGINES[0].name, item.nodeid)
+            if engine == other and first in names:
+                item.add_marker("slow")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -41,7 +41,7 @@ ON_SQLITE = {
     "test_names.py",
     "test_schedules.py",
     "test_lines_put_back.py",
-    # Damage is found in Python. That all rows of an undamaged queue are read from PostgreSQL: the other test of the file.
+    # Damage is found in Python. That PostgreSQL returns all rows of an undamaged queue: the other test of the file.
     "test_a_planted_damage_is_found_and_repaired",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_correct_results_names_and_ids_are_never_reported_as_differences",
