@@ -4,7 +4,7 @@ Keys: state boxes
 Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
 Args: each each_count column tails worker
-Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in)
+Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
     batch(call_many read_many) digits(digits) box(read_header write_header entry_field mail_field)
     ripe(read_wait signal_of)
 ]]
@@ -40,10 +40,11 @@ local function box_of(i, id, fence, life)
   local known = field_in(line, ' life=')
   if known and known ~= life then
     return nil, 'other'
-  elseif not known then
+  elseif not known or line:find(' failed=', 1, true) or line:find(' lost=', 1, true) then
     local job = read_line(line)
+    box.job, box.is_new = job, not known
+    box.base = (job.failed or job.lost) and count(job, 'failed') .. '/' .. count(job, 'lost')
     job.life = life
-    box.line = write_line(job)
   end
   met[life] = box
   return box
@@ -67,6 +68,21 @@ local function compare(old, what, name)
     return 'conflict'
   end
   return (what == 'begin' or old:sub(size + 2, size + 6) == 'saved') and 'known' or nil
+end
+
+--- Add a record to the event `step_saved`: what a step returned, if it is logged; the failures and losses that no longer
+--- count, if there are any; and the signal that a wait has taken.
+local function say_saved(box, record, logged, message)
+  local base = box.base and '"' .. box.base .. '"'
+  if message then
+    record = record .. ',' .. (logged or 'null') .. ',' .. (base or 'null') .. ',' .. message
+  elseif base then
+    record = record .. ',' .. (logged or 'null') .. ',' .. base
+  elseif logged then
+    record = record .. ',' .. logged
+  end
+  say(true, record .. ']')
+  box.is_moved = box.is_moved or base and box.job.base ~= box.base
 end
 
 --- Return the signals of a name that wait in a box, as text, and the field of the list.
@@ -146,11 +162,11 @@ local function await(box, old, record, i)
     take_signal(box, life, signal, mark)
     written[#written + 1], written[#written + 2] = mail_field(life, mark), line
     write_entry(box, life, entry, field, head .. digest .. ' from=' .. mark .. '\n' .. value)
-    say(true, record .. ',' .. digits(#value) .. ',"' .. digest .. '",null,' .. mark .. ']')
+    say_saved(box, record .. ',' .. digits(#value) .. ',"' .. digest .. '"', nil, mark)
     return nil
   elseif till and till <= now then
     write_entry(box, life, entry, field, head .. 'over')
-    say(true, record .. ',null,"over"]')
+    say_saved(box, record .. ',null,"over"', nil, nil)
     return nil
   elseif not old then
     local ending = till and ' until=' .. digits(till) or ''
@@ -194,22 +210,21 @@ local function carry_out(i)
   local text = name .. (what == 'begin' and ' begun at=' or ' saved at=') .. now_text .. ' fence=' .. fence
   if what == 'begin' then
     say(false, record .. ']')
-  elseif value:byte() == NO_VALUE then
-    text = text .. ' digest=' .. value:sub(2)
-    say(true, record .. ',null,"' .. value:sub(2) .. '"]')
   else
-    local digest, ending = notes[i] or '', '"]'
-    if digest:byte() == FULL then
-      digest = digest:sub(2)
-      ending = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and '",' .. cjson.encode(value) .. ']' or ending
+    local is_kept = value:byte() ~= NO_VALUE
+    local note, logged = is_kept and notes[i] or value:sub(2), nil
+    if is_kept and note:byte() == FULL then
+      note = note:sub(2)
+      logged = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and cjson.encode(value) or nil
     end
-    text = text .. ' digest=' .. digest
+    text = text .. ' digest=' .. note
+    local taken_from
     if what == 'take' then
       take_again(box, life, name, about)
-      text, ending = text .. ' from=' .. about, '",null,' .. about .. ']'
+      text, taken_from = text .. ' from=' .. about, about
     end
-    text = text .. '\n' .. value
-    say(true, record .. ',' .. digits(#value) .. ',"' .. digest .. ending)
+    text = text .. (is_kept and '\n' .. value or '')
+    say_saved(box, record .. ',' .. (is_kept and digits(#value) or 'null') .. ',"' .. note .. '"', logged, taken_from)
   end
   box.bytes = box.bytes + size
   write_entry(box, life, entry, field, text)
@@ -234,7 +249,7 @@ local function decide_saves()
   return answer
 end
 
---- Append the events, and write the boxes, and the lines of the jobs whose boxes begin.
+--- Append the events, and write the boxes, and the lines of the jobs whose boxes begin or whose `base` changes.
 local function write_saves()
   for i = 1, #said do
     if said[i].is_saved then
@@ -243,15 +258,16 @@ local function write_saves()
       emit('step_begun', now_text, worker, said[i].records)
     end
   end
-  local first = {}
+  local rewritten = {}
   for at = 1, #changed, 2 do
     local life, box = changed[at], changed[at + 1]
     written[#written + 1], written[#written + 2] = life, write_header(box.id, box.entries, box.bytes, box.mail)
-    if box.line then
-      first[#first + 1], first[#first + 2] = box.id, box.line
+    if box.is_new or box.is_moved then
+      box.job.base = box.is_moved and box.base or box.job.base
+      rewritten[#rewritten + 1], rewritten[#rewritten + 2] = box.id, write_line(box.job)
     end
   end
   call_many('HDEL', boxes, taken)
   call_many('HSET', boxes, written)
-  call_many('HSET', state, first)
+  call_many('HSET', state, rewritten)
 end

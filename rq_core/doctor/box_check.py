@@ -20,6 +20,8 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
     for name in found:
         members[life_of(name)].add(name)
     for life in members.keys() | owners.keys():
+        if not members[life]:
+            continue  # The box is lost: only the log may have it.
         entries = _numbered(members[life], f"{life}|")
         signals = _numbered(members[life], f"{life}>")
         yield from ((name, None) for name in (*entries, *signals))

@@ -30,6 +30,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     """
     yield from _specs(image)
     yield from _lineless(image.view)
+    yield from _boxless(image)
     yield from _queue(image)
     yield from _caps(image.view)
     yield from _wake(image)
@@ -61,6 +62,15 @@ def _lineless(view: View) -> Iterator[Finding]:
             "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
         )
         yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
+
+
+def _boxless(image: Image) -> Iterator[Finding]:
+    known = {"", *(name.partition("|")[0] for name in image.view.snapshot["boxes"])}
+    for job_id, job in image.jobs.items():
+        if job.fields.get("life", "") not in known:
+            says = f"job {job_id} has lost what its steps had saved, so its next step fails"
+            how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
+            yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
 
 
 def _queue(image: Image) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ def send(
 
 
 def take(log: MemoryWriter, fence: str, entry: int, name: str, message: int, d: str = D) -> None:
-    log.jobs("step_saved", ["a", fence, LIFE, entry, name, 8, d, None, message], by="w-1")
+    log.jobs("step_saved", ["a", fence, LIFE, entry, name, 8, d, None, None, message], by="w-1")
 
 
 def over(log: MemoryWriter, fence: str, entry: int, name: str) -> None:

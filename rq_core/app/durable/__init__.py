@@ -10,5 +10,6 @@ step is not run again.
 - ``moments``: converts the times of sleeps and waits.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.
 - ``home``: the protocol between a run and its worker, which saves and loads steps and checks the lease.
+- ``step_calls``: calls the functions of steps, with their own dependencies.
 - ``step_values``: converts the values that steps return to JSON and back.
 """

@@ -82,6 +82,11 @@ FIELDS: Final = (
     Field("worker", _K.WORD, "by"),
     Field("failures", _K.NUMBER, "failed", 0),
     Field("losses", _K.NUMBER, "lost", 0),
+    Field(
+        "base", _K.WORD, "base", trait=8,
+        meaning="FAILURES/LOSSES of a durable job at its last saved step: only those after it count against its limits;"
+        " null: 0/0",
+    ),
     Field("unknown", _K.NUMBER, "unknown", 0),
     Field("seq", _K.NUMBER, "seq"),
     Field(
@@ -94,7 +99,7 @@ FIELDS: Final = (
         meaning="its deadline: no claim begins at it or later (Unix ms); null: it has none",
     ),
     Field(
-        "waits", _K.WORD, "waits", trait=8,
+        "waits", _K.WORD, "waits", trait=9,
         meaning="of a parked job the numbers of the entries that it waits for, with commas; null: it is not parked",
     ),
     Field("due_ms", _K.NUMBER, "due"),

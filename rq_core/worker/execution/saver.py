@@ -8,9 +8,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.handler_setup import ProcessValues
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
 from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
 from rq_core.protocol.engine.plan import Call, Plan
@@ -61,13 +64,28 @@ class Saver:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the worker, for handlers in threads."""
 
-    def home(self, running: Running, end: End) -> LoopHome | ThreadHome:
+    def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker. ``end`` asks the
         handler to stop; call it on the loop."""
-        if running.task.is_async:
-            return LoopHome(self, running, end)
+        task, context = running.task, running.context
+        kept = task.options.audit_result
+        calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
+        if task.is_async:
+            return LoopHome(self, context, kept, calls, running, end)
         assert self.loop is not None
-        return ThreadHome(self, running, end, self.loop)
+        return ThreadHome(self, context, kept, calls, self.loop, partial(end, running))
+
+    async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
+        """Answer what the process of an isolated handler asks, as JSON can carry it."""
+        if call == "lease":
+            return self.lease_holds()
+        if call == "load":
+            return await self.load(context, *args)
+        records = [Saving(*each) for each in args]
+        refused = await self.save(context, records)
+        if not refused and any(record.what == "save" for record in records):
+            context.base = context.failures
+        return refused
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
@@ -150,17 +168,36 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+class Saves(Protocol):
+    """The part of a saver that the steps of one handler use."""
+
+    @property
+    def lease_holds(self) -> Callable[[], bool]:
+        """The function that returns whether the lease is in force by the worker's own clock."""
+        ...
+
+    async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
+        """Return what a job has saved, from this entry on; None if its claim is not in force."""
+        ...
+
+    async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        ...
+
+
 class _Home:
     """The object through which the steps of one handler use the worker."""
 
     is_async: bool
+    can_park = False
 
-    def __init__(self, saver: Saver, running: Running, end: End) -> None:
+    def __init__(
+        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
+    ) -> None:
         self._saver = saver
-        self._running = running
-        self._end = end
-        self._context = running.context
-        self.audit_result = running.task.options.audit_result
+        self._context = context
+        self.calls = calls
+        self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
         """Return whether the lease may be over although no heartbeat has reported that."""
@@ -172,8 +209,19 @@ class LoopHome(_Home):
 
     is_async = True
 
-    def __init__(self, saver: Saver, running: Running, end: End) -> None:
-        super().__init__(saver, running, end)
+    def __init__(
+        self,
+        saver: Saves,
+        context: JobContext,
+        audit_result: str,
+        calls: StepCalls,
+        running: Running | None = None,
+        end: End | None = None,
+    ) -> None:
+        super().__init__(saver, context, audit_result, calls)
+        self._running = running
+        self._end = end
+        self.can_park = end is not None
         self._lock = asyncio.Lock()
         self._unfinished: set[asyncio.Future[None]] = set()
         self._waits: dict[int, asyncio.Future[None]] = {}
@@ -212,6 +260,7 @@ class LoopHome(_Home):
     async def park(self, entry: int) -> None:
         """Park the job as soon as none of its steps runs. It does not return."""
         pending = self._waits[entry] = asyncio.get_running_loop().create_future()
+        assert self._running is not None
         is_own = asyncio.current_task() is self._running.handler
         self._is_awaited = self._is_awaited or is_own
         self._consider()
@@ -235,7 +284,8 @@ class LoopHome(_Home):
 
     def _park(self) -> None:
         self._timer = None
-        self._end(self._running, Parking(tuple(sorted(self._waits))))
+        if self._end is not None and self._running is not None:
+            self._end(self._running, Parking(tuple(sorted(self._waits))))
 
     async def lease(self) -> None:
         """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
@@ -270,15 +320,6 @@ class LoopHome(_Home):
         """Return the lock with which the saves of a job come one after the other."""
         return self._lock
 
-    async def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a step's function. A function that is not async runs in a thread."""
-        if asyncio.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
-        found = await asyncio.to_thread(function, *args, **kwargs)
-        return await found if asyncio.iscoroutine(found) else found
-
 
 class ThreadHome(_Home):
     """The object through which the steps of a handler in a thread use the worker. Each call blocks the thread."""
@@ -286,9 +327,17 @@ class ThreadHome(_Home):
     is_async = False
 
     def __init__(
-        self, saver: Saver, running: Running, end: End, loop: asyncio.AbstractEventLoop
+        self,
+        saver: Saves,
+        context: JobContext,
+        audit_result: str,
+        calls: StepCalls,
+        loop: asyncio.AbstractEventLoop | None = None,
+        end: Callable[[Parking], None] | None = None,
     ) -> None:
-        super().__init__(saver, running, end)
+        super().__init__(saver, context, audit_result, calls)
+        self._end = end
+        self.can_park = end is not None
         self._loop = loop
         self._lock = threading.RLock()
 
@@ -297,6 +346,7 @@ class ThreadHome(_Home):
         return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def lease(self) -> None:
@@ -313,7 +363,9 @@ class ThreadHome(_Home):
         why = Parking((entry,))
         self._context.tell(why)
         # Before the thread reports its end.
-        self._loop.call_soon_threadsafe(self._end, self._running, why)
+        assert self._loop is not None
+        assert self._end is not None
+        self._loop.call_soon_threadsafe(self._end, why)
         raise why
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
@@ -325,9 +377,3 @@ class ThreadHome(_Home):
         """Hold the lock with which the saves of a job come one after the other."""
         with self._lock:
             yield
-
-    async def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a step's function in the handler's thread."""
-        return function(*args, **kwargs)

@@ -34,6 +34,8 @@ class Record:
     """The box of a durable job; None until the job has saved or begun a step."""
     waits: str | None
     """The numbers of the entries for which the job is parked, with commas."""
+    base: str | None
+    """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 
