@@ -20,7 +20,7 @@ from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.audit import Restoration, put_back, take_out
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, signal
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
@@ -277,7 +277,7 @@ class Seed:
         self, *ids: str, name: str = "approval", key: str = "", value: str = "{}", **options: Any
     ) -> list[Sent]:
         records = [Sending(i, name, key, value) for i in ids]
-        return self.client.run(signal(self.queue, records, by="ann", why="asked", **options))
+        return self.client.run(send_signals(self.queue, records, by="ann", why="asked", **options))
 
     def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]

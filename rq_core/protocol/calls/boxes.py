@@ -84,7 +84,7 @@ class Sent(NamedTuple):
     """The signal's number among those of the job; None: it was not sent."""
 
 
-def signal(
+def send_signals(
     queue: str, records: Sequence[Sending], *, by: str, why: str = "", value_max: int = 0
 ) -> Call[list[Sent]]:
     """Return the call that sends signals. Its answer has the outcome of each, in order. The log has values of up to

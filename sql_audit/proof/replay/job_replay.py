@@ -22,8 +22,8 @@ from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
-from sql_audit.proof.replay.mail import Mail
-from sql_audit.proof.replay.parked_jobs import park, send, stay, wake
+from sql_audit.proof.replay.mail import Signals
+from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
 from sql_audit.proof.replay.saved_steps import write_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
@@ -51,7 +51,7 @@ expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
-_RULES: Final = {**contradictions.RULES, "parked": park, "woken": wake}
+_RULES: Final = {**contradictions.RULES, "parked": judge_park, "woken": judge_wake}
 _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
 """The names of traits in a state line, by their names in an event."""
 
@@ -171,7 +171,7 @@ class JobReplay:
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         record.entries = {} if record.life is None else None
-        record.mail = Mail() if record.life is None else None
+        record.mail = Signals() if record.life is None else None
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from rq_core.model.table.fields import TRAITS
 from rq_core.model.unique_names import HELD_TO_THE_END
-from sql_audit.proof.replay.mail import Mail
+from sql_audit.proof.replay.mail import Signals
 
 _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
 
@@ -64,7 +64,7 @@ class Record:
         self.entries: dict[int, tuple[str, str | None]] | None = None
         """The entries of the job's box, by number. Each is the step's name, and the digest if the step was saved. None
         if the entries are not known."""
-        self.mail: Mail | None = None
+        self.mail: Signals | None = None
         """The signals and the waits of the job; None if they are not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rq_core.model.durable.boxes import signal_of
 
 
-class Waiting(NamedTuple):
+class WaitingEntry(NamedTuple):
     """An entry that waits."""
 
     name: str
@@ -16,7 +16,7 @@ class Waiting(NamedTuple):
     until_ms: int | None
 
 
-class Mail:
+class Signals:
     """The signals and the waits of a job, after an event."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Mail:
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that wait, by name, oldest first."""
         self.keys: set[str] = set()
-        self.waits: dict[int, Waiting] = {}
+        self.waits: dict[int, WaitingEntry] = {}
         """The entries that wait, by number."""
         self.must_wake = False
         """Whether a signal has come for which the job is parked: it must be woken next."""

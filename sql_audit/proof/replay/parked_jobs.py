@@ -12,7 +12,7 @@ from rq_core.model.table.machine import Event, State
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
 from sql_audit.proof.replay.live_job import Record
-from sql_audit.proof.replay.mail import Waiting
+from sql_audit.proof.replay.mail import WaitingEntry
 from sql_audit.store.job_rows import EventRow
 
 Facts = Mapping[str, Any]
@@ -54,7 +54,7 @@ def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
     waiting = mail.oldest(facts["name"]) if kind == "wait" else None
     if waiting is not None:
         yield "I21", f"waits, and signal {waiting} has come"
-    mail.waits[facts["entry"]] = Waiting(facts["name"], kind, until_ms)
+    mail.waits[facts["entry"]] = WaitingEntry(facts["name"], kind, until_ms)
 
 
 def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> Iterator[Fault]:
@@ -89,7 +89,7 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
         yield "I21", f"is saved without a signal, and waits as {waiting.name}"
 
 
-def park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
+def judge_park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
     """Yield the faults of an event ``parked``."""
     mail, numbers = record.mail, _numbers(facts["waits"])
     if not numbers:
@@ -108,7 +108,7 @@ def park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
         )
 
 
-def wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
     """Yield the faults of an event ``woken``."""
     mail, cause = record.mail, facts.get("cause")
     if mail is None or record.waits is None:
