@@ -25,7 +25,7 @@ from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import message_of, traceback_of
 from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
-from rq_core.worker.execution.isolated_steps import Asking
+from rq_core.worker.execution.isolated_steps import PipeQuestions
 
 FACTS: Final = (
     "id",
@@ -102,7 +102,7 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
         with sending:
             pipe.send_bytes(message)
 
-    asking = Asking(send)
+    asking = PipeQuestions(send)
 
     def listen() -> None:
         while True:
@@ -135,7 +135,7 @@ def _carry_out(
     request: dict[str, Any],
     rng: random.Random,
     send: Callable[[bytes], None],
-    asking: Asking,
+    asking: PipeQuestions,
 ) -> dict[str, Any] | None:
     task: Task[Any, Any] | None = None
     failure: BaseException | None = None

@@ -27,7 +27,7 @@ from rq_core.worker.execution.saver import LoopHome, ThreadHome
 T = TypeVar("T")
 
 
-class Asking:
+class PipeQuestions:
     """Asks the worker, and keeps the questions that it has not answered yet."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -69,7 +69,7 @@ class Asking:
 class _AskingSaver:
     """Saves and loads steps by asking the worker. Each call blocks the thread."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: PipeQuestions) -> None:
         self._asking = asking
 
     def lease_holds(self) -> bool:
