@@ -24,7 +24,7 @@ from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
-from sql_audit.proof.replay.saved_steps import write_entry
+from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
 
@@ -299,7 +299,7 @@ class JobReplay:
         record = self.jobs.get(job_id)
         if record is not None:
             self._judge(
-                send(row, record) if row[4] == Event.SIGNALLED else write_entry(row, record)
+                send(row, record) if row[4] == Event.SIGNALLED else judge_entry(row, record)
             )
         elif not self.open:
             sent = row[4] == Event.SIGNALLED

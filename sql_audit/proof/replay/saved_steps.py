@@ -20,7 +20,7 @@ from sql_audit.store.job_rows import EventRow
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
-def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
+def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
     """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the faults of the event."""
     facts = facts_in(row[10])
     fence, entry, name = facts.get("fence"), facts["entry"], facts["name"]
