@@ -79,6 +79,7 @@ class StepEntry(NamedTuple):
 
 
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
+_WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
 
 def new_life() -> str:
@@ -136,9 +137,14 @@ def write_entry(entry: StepEntry) -> str:
     >>> write_entry(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
     """
-    line = f"{entry.name} {'saved' if entry.is_saved else 'begun'} at={entry.at_ms} fence={entry.fence}"
+    word = "saved" if entry.is_saved else _WORDS[entry.kind]
+    line = f"{entry.name} {word} at={entry.at_ms} fence={entry.fence}"
     if entry.is_saved:
         line += f" digest={entry.note}"
+    if entry.message is not None:
+        line += f" from={entry.message}"
+    if entry.until_ms is not None and not entry.is_saved:
+        line += f" until={entry.until_ms}"
     return line if entry.value is None else f"{line}\n{entry.value}"
 
 
