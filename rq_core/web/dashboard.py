@@ -43,8 +43,8 @@ from rq_core.web.access import (
     access_of,
     local_path,
 )
-from rq_core.web.acting.forms import FormRefused, Outcomes, act, form_pairs
 from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
+from rq_core.web.acting.forms import FormRefused, Outcomes, act, form_pairs
 from rq_core.web.pages import PAGES, Now, Page
 from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import PageQuery, asked_of
@@ -243,6 +243,10 @@ class _Site:
 
     async def _page(self, page: Page, request: Request) -> Response:
         now_ms = int(self._clock() * 1000)
+        given = {**request.query_params, **request.path_params}
+        missing = [name for name in page.names if not given.get(name)]
+        if missing:
+            return self._sentence(request, f"the address must say {' and '.join(missing)}", 400)
         try:
             asked = asked_of(request.path_params, request.query_params, now_ms)
         except UsageError as error:
@@ -330,8 +334,8 @@ class _Site:
         asks = f"?{request.url.query}" if request.url.query else ""
         as_json = "/index.json" if path == "/" else f"{path}.json"
         text = self._templates.get_template(template).render(
-            {"page": None, "did": "", "acts": []} | values, base=_base(request), self_url=path + asks, json_url=as_json + asks,
-            login=self._gate.login, access=access_of(request), has_log=self._sources.has_log,
+            {"page": None, "did": "", "acts": []} | values, base=_base(request), self_url=path + asks,
+            json_url=as_json + asks, login=self._gate.login, access=access_of(request), has_log=self._sources.has_log,
         )  # fmt: skip
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
@@ -342,7 +346,9 @@ class _Site:
             body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")
         search = request.query_params.get("q", "") if access_of(request) else ""
-        return self._render(request, "sentence.html", status, says=says, search=search, back=back, frame=None)
+        return self._render(
+            request, "sentence.html", status, says=says, search=search, back=back, frame=None
+        )
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
         """Answer that the page does not exist."""

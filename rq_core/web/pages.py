@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -78,6 +79,11 @@ class Page(NamedTuple):
     def template(self) -> str:
         """Return the name of the page's file in ``templates``."""
         return f"{self.name}.html"
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names that the page's address must have."""
+        return re.findall(r"\{(\w+)\}", self.path)
 
     @property
     def json_path(self) -> str:

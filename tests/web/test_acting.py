@@ -20,7 +20,6 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 WHY = "the provider is down"
 
 
-
 @pytest.fixture
 def page(scene: Scene, browse: Browse) -> TestClient:
     """Return the page as an admin sees it."""
@@ -136,9 +135,7 @@ def test_a_change_that_cannot_be_made_is_answered_with_a_sentence_and_a_way_back
     assert busy.seed.entries() == before
 
 
-def test_a_job_with_an_odd_name_is_changed_and_shown_again(
-    busy: Scene, page: TestClient
-) -> None:
+def test_a_job_with_an_odd_name_is_changed_and_shown_again(busy: Scene, page: TestClient) -> None:
     busy.seed.enqueue("..", "x.json")
 
     for job in ("..", "x.json"):
@@ -201,7 +198,14 @@ def test_an_action_on_a_queue_that_does_not_exist_creates_no_queue(
     busy: Scene, page: TestClient
 ) -> None:
     for action in ACTIONS:
-        form = {"queue": "nothing", "id": "a", "name": "beat", "scope": "queue", "limit": "1", "priority": "low"}
+        form = {
+            "queue": "nothing",
+            "id": "a",
+            "name": "beat",
+            "scope": "queue",
+            "limit": "1",
+            "priority": "low",
+        }
         known = {*action.names, *action.hidden, *(each.name for each in action.fields)}
         answer = press(page, action.name, **{n: v for n, v in form.items() if n in known})
         assert answer.status_code == 400, action.name

@@ -133,9 +133,7 @@ def serve_command(
     help="What NAME may do: viewers look, operators also change jobs and pause queues, admins also change limits.",
 )
 @click.option("--remove", is_flag=True, help="Take the token away, at once.")
-def token(
-    name: str, tokens: Path | None, *, see_arguments: bool, role: str, remove: bool
-) -> None:
+def token(name: str, tokens: Path | None, *, see_arguments: bool, role: str, remove: bool) -> None:
     """Make a token for NAME, print it, and write its SHA-256 into the file of tokens.
 
     A token that NAME had before is no longer valid. A running page notices the change at once.

@@ -301,12 +301,25 @@ _EDITED: Final = (
 )
 
 ACTIONS: Final = (
-    Action("job/cancel", OPERATOR, "cancel", "A job that waits is removed at once. A job that runs is asked to stop.", _cancel),
-    Action("job/edit", OPERATOR, "edit", "What is left empty does not change; neither do the arguments.", _edit, _EDITED),
-    Action("job/requeue", OPERATOR, "requeue", "The job becomes ready again, at the tail of its line. Its failures are reset.", _requeue),
-    Action("job/prune", OPERATOR, "remove", "Redis forgets the job. The audit log keeps its history.", _prune),
     Action(
-        "queue/pause", OPERATOR, "pause", "No worker claims jobs of this queue any more. Running jobs go on, and the queue takes new jobs.",
+        "job/cancel", OPERATOR, "cancel",
+        "A job that waits is removed at once. A job that runs is asked to stop.", _cancel,
+    ),
+    Action(
+        "job/edit", OPERATOR, "edit",
+        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, _EDITED,
+    ),
+    Action(
+        "job/requeue", OPERATOR, "requeue",
+        "The job becomes ready again, at the tail of its line. Its failures are reset.", _requeue,
+    ),
+    Action(
+        "job/prune", OPERATOR, "remove",
+        "The job is removed from Redis. The audit log keeps its history.", _prune,
+    ),
+    Action(
+        "queue/pause", OPERATOR, "pause",
+        "No worker claims jobs of this queue any more. Running jobs go on, and the queue takes new jobs.",
         _pausing(1, "The queue is paused.", "The queue was paused already."),
     ),
     Action(
@@ -314,7 +327,8 @@ ACTIONS: Final = (
         _pausing(0, "The queue is resumed.", "The queue was not paused."),
     ),
     Action(
-        "queue/limit", ADMIN, "set a limit", "It holds at once, for every worker. Lowering a limit ends no running job.", _limit,
+        "queue/limit", ADMIN, "set a limit",
+        "It holds at once, for every worker. Lowering a limit ends no running job.", _limit,
         (
             Field("scope", "scope", hint="queue, task=NAME, a family, or FAMILY=KEY", required=True),
             Field("limit", "limit", hint="10, none, 100/60s, or code: what the code declares", required=True),
@@ -322,20 +336,26 @@ ACTIONS: Final = (
         hidden=("version",),
     ),
     Action(
-        "schedule/pause", OPERATOR, "pause", "It enqueues no job until it is resumed, and none later for the instants in between.",
+        "schedule/pause", OPERATOR, "pause",
+        "It enqueues no job until it is resumed, and none later for the instants in between.",
         _scheduling("pause", "The schedule is paused.", "The schedule was paused already."),
     ),
     Action(
         "schedule/resume", OPERATOR, "resume", "It goes on with its next instant.",
         _scheduling("resume", "The schedule is on again.", "The schedule is on already."),
     ),
-    Action("schedule/run", OPERATOR, "run now", "Its job is enqueued once now, in addition to its instants.", _run),
     Action(
-        "schedule/release", ADMIN, "give back to code", "Its rule holds until a worker declares the rule that the code has.",
+        "schedule/run", OPERATOR, "run now",
+        "Its job is enqueued once now, in addition to its instants.", _run,
+    ),
+    Action(
+        "schedule/release", ADMIN, "give back to code",
+        "Its rule holds until a worker declares the rule that the code has.",
         _scheduling("release", "The schedule is given back to code.", "Its rule is what the code declared already."),
     ),
     Action(
-        "schedule/remove", ADMIN, "remove", "It enqueues no job any more. Code that still declares it does not bring it back.",
+        "schedule/remove", ADMIN, "remove",
+        "It enqueues no job any more. Code that still declares it does not bring it back.",
         _scheduling("remove", "The schedule is removed.", "The schedule was removed already."),
     ),
 )  # fmt: skip
@@ -368,5 +388,7 @@ def _of_schedule(schedule: Mapping[str, Any]) -> tuple[str, ...]:
     if schedule["state"] == "removed":
         return ("schedule/resume",)
     first = "schedule/pause" if schedule["state"] == "on" else "schedule/resume"
-    released = ("schedule/release",) if schedule["source"] == "live" else ()
+    released: tuple[str, ...] = ()
+    if schedule["source"] == "live" and schedule["seen_ms"]:
+        released = ("schedule/release",)
     return (first, "schedule/run", *released, "schedule/remove")

@@ -27,7 +27,7 @@ KEPT_MAX: Final = 1_000
 """Maximum number of outcomes that are remembered."""
 
 
-class FormRefused(Exception):  # noqa: N818 - it is an answer
+class FormRefused(Exception):
     """A form that is not read. ``status`` is the status of the answer."""
 
     def __init__(self, status: int, says: str) -> None:
@@ -106,6 +106,8 @@ async def act(sources: Sources, action: Action, access: Access, request: Request
         )
         return Acted(503, says, back)
     except RqCoreError as error:
-        status = 400 if isinstance(error, UsageError) else 503 if isinstance(error, ServerError) else 409
+        status = (
+            400 if isinstance(error, UsageError) else 503 if isinstance(error, ServerError) else 409
+        )
         return Acted(status, f"Nothing is changed: {word(error, 1_000)}", back)
     return Acted(200 if told.done else 409, told.says, back)
