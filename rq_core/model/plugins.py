@@ -373,13 +373,13 @@ class InboxQueue:
     rows: int
     """Number of rows whose jobs are not in Redis yet."""
     rows_exact: bool
-    """Whether ``rows`` is exact; if not, it is a lower bound."""
+    """True if ``rows`` is exact; if not, it is a lower bound."""
     oldest_ms: int | None
     """Age of the oldest of these rows in ms, by the database's clock; None: there is no row."""
     parked: int
     """Number of parked rows, which the relay could not hand over."""
     parked_exact: bool
-    """Whether ``parked`` is exact; if not, it is a lower bound."""
+    """True if ``parked`` is exact; if not, it is a lower bound."""
     relayed: int
     """Number of rows that became jobs."""
     sent_ms: int | None

@@ -66,7 +66,7 @@ class RelayService:
     clock: Callable[[], float] = time.monotonic
     _pauses: dict[str, _Pause] = field(default_factory=dict)
     _moved: bool = False
-    """Whether the last round did something."""
+    """True if the last round did something."""
     _listed_at: float = 0.0
     _error: str = ""
     _file: tuple[int, int] | None = None

@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Use only one engine with each database: the effects of data that Redis forgets do not depend on the pair."""
+    """Use only one engine with each database. The effects of data that Redis forgets do not depend on which engine is
+    combined with which database."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 

@@ -33,7 +33,7 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import copied
 
 PAGES_BETWEEN = 7
-"""The number of pages of one read that are read before something happens in between."""
+"""After this number of pages of a read, the fixture does its work before the next page is read."""
 
 
 @pytest.fixture

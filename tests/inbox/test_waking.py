@@ -1,5 +1,5 @@
-"""Wake tokens for relays: a program pushes a token after a commit, and at no other time. Also: what handles report
-about a job that is still in the inbox."""
+"""Wake tokens for relays: a program pushes a token after a commit, and at no other time. The tests also check what
+handles report about a job that is still in the inbox."""
 
 from __future__ import annotations
 

@@ -168,7 +168,8 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never repeats a command by itself. Close the client, or use it in a `with`."""
+        """Return a client that never repeats a command by itself. Close the client, or use it in a ``with``
+        statement."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
@@ -291,7 +292,7 @@ class PostgresServer:
         "wal_level": "minimal",
     }
     IN_MEMORY = True
-    """Whether the databases are stored in memory. A database is a thousand small files. Each test creates and removes
+    """True if the databases are stored in memory. A database is a thousand small files. Each test creates and removes
     one, and would otherwise mostly wait for the disk."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ RELAY_MAX: Final = 4 * 1024 * 1024
 yet."""
 SLOWER: Final = 0.8
 """The lowest allowed ratio of the jobs per second with parked rows to the jobs per second without. Two equal runs may
-differ as much."""
+differ by as much."""
 REPEATS: Final = 5
 
 _NUMBERS: Final = {
