@@ -53,7 +53,7 @@ class Shared(Generic[T]):
         self._found: T | Exception | None = None
         self._until = float("-inf")
         self._forgotten = False
-        """Whether the reading under way began before a change."""
+        """True if the reading under way began before a change."""
         self._thread: threading.Thread | None = None
         self._began = 0.0
         """Monotonic time at which the reading under way began."""

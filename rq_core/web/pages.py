@@ -71,13 +71,9 @@ class Page(NamedTuple):
     log: Asks | None = None
     """The function that asks the audit log for further data; None: the shared reading has all data."""
     of_past: bool = False
-<<<<<<< HEAD
-    """Whether the page has nothing to show if there is no audit log."""
+    """True if the page has nothing to show if there is no audit log."""
     role: str = VIEWER
     """The lowest role that may see the page."""
-=======
-    """True if the page has nothing to show if there is no audit log."""
->>>>>>> main
 
     @property
     def template(self) -> str:

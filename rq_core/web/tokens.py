@@ -38,17 +38,13 @@ class Access(NamedTuple):
     name: str
     """The name that the audit log has for this person's changes."""
     see_arguments: bool = False
-<<<<<<< HEAD
-    """Whether the person may also see the contents of jobs: arguments, results, headers, and messages of errors."""
+    """True if the person may also see the contents of jobs: arguments, results, headers, and messages of errors."""
     role: str = VIEWER
     """One of ROLES."""
 
     def may(self, role: str) -> bool:
         """Return whether the person has all rights of ``role``. Who has an unknown role has no right."""
         return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
-=======
-    """True if the viewer may also see the contents of jobs: arguments, results, headers, and messages of errors."""
->>>>>>> main
 
 
 class Known(NamedTuple):
