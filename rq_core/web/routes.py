@@ -1,4 +1,4 @@
-"""The table of routes. Each address of the page stands here with the method and the role that it needs."""
+"""The table of routes. It has each address of the page, with the method and the role that the address needs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Rule(NamedTuple):
     path: str
     method: str
     role: str | None
-    """The lowest role that may send the request; None: everybody."""
+    """The lowest role that may send the request; None: no role is needed."""
     serves: Page | Action | str
-    """What answers the request: a page, an action, or a method of the site."""
+    """The page, the action, or the name of the method of the site that answers the request."""
 
 
 def _of_pages() -> list[Rule]:
@@ -37,4 +37,4 @@ RULES: Final = (
     Rule("/login", "POST", None, "login"),
     Rule("/logout", "POST", VIEWER, "logout"),
 )
-"""All routes but the static files, which everybody may read."""
+"""All routes but the static files, which need no role."""

@@ -1,4 +1,4 @@
-"""What operators and admins change on the page: jobs, queues and schedules. The log says who did it, and why."""
+"""Changes that operators and admins make on the page: jobs, queues and schedules. The log says who did it, and why."""
 
 from __future__ import annotations
 

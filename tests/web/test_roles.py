@@ -1,4 +1,4 @@
-"""Who may do what on the page: each role, with each method, at each route of the site's own table."""
+"""Each role at each route of the site's own table, with each method: which requests are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and admins change on the web page.
+"""The changes that operators and admins make on the web page.
 
 - ``actions``: the table of actions; a row makes the address, the form and the check of the role.
 - ``forms``: reads a form that was sent, carries out its action, and keeps the outcome for the next page.

@@ -69,7 +69,7 @@ class Action(NamedTuple):
     role: str
     title: str
     says: str
-    """What the action does, in a sentence."""
+    """A sentence that says what the action does."""
     change: Change
     fields: tuple[Field, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str
 
 def by_of(access: Access, reason: str) -> By:
     """Return who makes a change, for the log. A name that the log cannot have as the name of an operator, such as an
-    e-mail address, is written in another form, and stands as it is at the beginning of the reason.
+    e-mail address, is written in another form, and the reason begins with the name itself.
 
     Raises UsageError for an empty name, InvalidOption for a reason that the log cannot have.
     """
@@ -274,7 +274,7 @@ def _scheduling(what: str, done: str, same: str) -> Change:
         if made.outcome == "undeclared":
             return Told(False, "Nothing is changed: no code declares this schedule.")
         if made.outcome == "gone":
-            return Told(False, "Nothing is changed: the schedule is removed, or there is none.")
+            return Told(False, "Nothing is changed: the schedule is removed, or it never existed.")
         if made.outcome not in ("changed", "same"):
             return Told(False, f"Nothing is changed: {word(made.outcome, 40)}.")
         return Told(True, done if made.outcome == "changed" else same)
