@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerError, UsageError
-from rq_core.web.acting.actions import Action, By, Told, by_of, carried_out, checked_form
+from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried_out, checked_form
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Access
 from rq_core.web.words import word
@@ -96,7 +96,9 @@ async def act(sources: Sources, action: Action, access: Access, request: Request
         form = checked_form(action, await form_pairs(request))
         back = action.back(form)
         by: By = by_of(access, form.get("reason", ""))
-        told: Told = await sources.change(lambda calls: carried_out(calls, action, form, by))
+        told: ActionOutcome = await sources.change(
+            lambda calls: carried_out(calls, action, form, by)
+        )
     except FormRefused as refused:
         return Acted(refused.status, str(refused), back)
     except OutcomeUnknown:
