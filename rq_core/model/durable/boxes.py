@@ -75,10 +75,10 @@ def write_header(job_id: str, entries: int, size: int) -> str:
     return f"job={job_id} entries={entries} bytes={size}"
 
 
-def write_entry(entry: StepEntry) -> str:
+def entry_text(entry: StepEntry) -> str:
     """Return the text of an entry, as scripts write it.
 
-    >>> write_entry(StepEntry("charge", True, 5, "1-2", "too_large"))
+    >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
     """
     line = f"{entry.name} {'saved' if entry.is_saved else 'begun'} at={entry.at_ms} fence={entry.fence}"
