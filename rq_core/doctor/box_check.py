@@ -13,6 +13,13 @@ Member = tuple[str, str | None]
 """A member of ``boxes`` and its expected value; None: any value."""
 
 
+def is_box_lost(header: str | None, entries: int) -> bool:
+    """Return whether the box of a job has lost entries. ``header`` is its header, if it has one; ``entries`` is the
+    number of entries that it has without a gap, from the first one on."""
+    said = header_in(header)
+    return entries < (said.entries if said else 1)
+
+
 def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
     """Yield the expected members of ``boxes``. ``owners`` are the ids of jobs, by the lives of their boxes. A box that
     belongs to no job keeps its members until claims have emptied it."""
@@ -20,9 +27,10 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
     for name in found:
         members[life_of(name)].add(name)
     for life in members.keys() | owners.keys():
-        if not members[life]:
-            continue  # The box is lost: only the log may have it.
         entries = _numbered(members[life], f"{life}|")
+        if life in owners and is_box_lost(found.get(life), len(entries)):
+            yield from ((name, None) for name in members[life])
+            continue  # Only the log may have what is lost.
         signals = _numbered(members[life], f"{life}>")
         yield from ((name, None) for name in (*entries, *signals))
         if life in owners:

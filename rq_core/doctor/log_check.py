@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor import settings_check
 from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
+from rq_core.doctor.box_check import is_box_lost
 from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
@@ -65,9 +67,13 @@ def _lineless(view: View) -> Iterator[Finding]:
 
 
 def _boxless(image: Image) -> Iterator[Finding]:
-    known = {"", *(name.partition("|")[0] for name in image.view.snapshot["boxes"])}
+    boxes = image.view.snapshot["boxes"]
     for job_id, job in image.jobs.items():
-        if job.fields.get("life", "") not in known:
+        life = job.fields.get("life")
+        if life is None:
+            continue
+        entries = next(n for n in itertools.count() if f"{life}|{n + 1}" not in boxes)
+        if is_box_lost(boxes.get(life), entries):
             says = f"job {job_id} has lost what its steps had saved, so its next step fails"
             how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
             yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)

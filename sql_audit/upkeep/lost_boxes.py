@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.durable.boxes import StepEntry, write_entry
+from rq_core.model.durable.boxes import StepEntry, entry_text
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.audit import Restoration, entries_again
@@ -66,7 +66,7 @@ def box_restorations(
     known = [numbered.get(number) for number in range(1, len(numbered) + 1)]
     if not known or None in known:
         return None
-    return entries_again(job_id, life, [write_entry(entry) for entry in known if entry is not None])
+    return entries_again(job_id, life, [entry_text(entry) for entry in known if entry is not None])
 
 
 def lost_boxes(

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
+from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.state_line import read_job
@@ -163,14 +164,18 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return those of these lives whose boxes Redis lacks."""
+    """Return those of these lives whose boxes have lost their header or an entry."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):
         chunk = dict(list(lives.items())[begin : begin + CHUNK])
         (headers,) = client.run(calls.delivery.ask([["HMGET", boxes, *chunk.values()]], queue))
-        missing = zip(chunk.items(), headers, strict=True)
-        found.update(pair for pair, header in missing if header is None)
+        for (job_id, life), header in zip(chunk.items(), headers, strict=True):
+            said = header_in(header)
+            names = [f"{life}|{number}" for number in range(1, 1 + (said.entries if said else 0))]
+            sizes = client.run(calls.delivery.ask([["HSTRLEN", boxes, n] for n in names], queue))
+            if said is None or 0 in sizes:
+                found[job_id] = life
     return found
 
 

@@ -131,10 +131,10 @@ def read_signal(text: str) -> tuple[str, str | None, str | None]:
     return found[1], found[4], value if waits else None
 
 
-def write_entry(entry: StepEntry) -> str:
+def entry_text(entry: StepEntry) -> str:
     """Return the text of an entry, as scripts write it.
 
-    >>> write_entry(StepEntry("charge", True, 5, "1-2", "too_large"))
+    >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
     """
     word = "saved" if entry.is_saved else _WORDS[entry.kind]

@@ -54,7 +54,14 @@ def boxes(client: Client) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("what", ["everything", "the box"])
+def lose(client: Client, what: str) -> None:
+    """Remove from Redis everything, the job's box, or one of its entries."""
+    boxes = queue_keys(QUEUE, client.prefix)("boxes")
+    commands = {"everything": ["FLUSHALL"], "the box": ["DEL", boxes]}
+    client.run(client.calls.delivery.ask([commands.get(what, ["HDEL", boxes, f"{LIFE}|2"])]))
+
+
+@pytest.mark.parametrize("what", ["everything", "the box", "one step"])
 @pytest.mark.parametrize("steps", [3, STEPS])
 def test_the_steps_of_a_job_are_put_back_after_a_loss(
     client: Client, database: Database, what: str, steps: int
@@ -62,11 +69,10 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
     durable_job(client, database, steps=steps)
     drain(client, database)
     before = boxes(client)
-    if what == "everything":
-        flush(client)
-    else:
-        client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE, client.prefix)("boxes")]]))
+    lose(client, what)
     drain(client, database)
+    if what != "everything":
+        assert [Kind.NO_BOX] == [each.kind for each in diagnose(client, QUEUE)]
 
     done = restore_jobs(client, database, QUEUE, by="ada")
 
