@@ -118,17 +118,17 @@ def save(seed: Seed) -> Operation:
 
 def park(seed: Seed) -> Operation:
     """Park a job, a job whose signal has come, and a job whose claim is not in force."""
-    held = _three(seed)
-    seed.wait(held[0])
-    seed.wait(held[1], life="1" * 16)
-    seed.signal(held[1].id)
-    return lambda s: s.park(held[0], held[1], held[3])
+    first, second = seed.running("a"), seed.running("b")
+    seed.wait(first)
+    seed.wait(second, life="1" * 16)
+    seed.signal(second.id)
+    return lambda s: s.park(first, second, ("nobody", NO_FENCE))
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a job that waits in line, and to no job."""
+    """Send a signal to a parked job, to a job that runs and waits for another one, and to no job."""
     seed.parked("a")
-    seed.enqueue("b")
+    seed.wait(seed.running("b"), name="other", life="1" * 16)
     return lambda s: s.signal("a", "b", "nobody", key="once")
 
 
