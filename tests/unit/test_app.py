@@ -473,7 +473,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "InvalidOption", "InvalidStep", "InvalidTask", "JobCancelled", "JobContext", "JobExpired", "JobFailed",
         "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded",
         "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult",
-        "NotDurable", "NotEdited", "NotInTransaction", "NothingDeclared", "Outcome", "OutcomeUnknown",
+        "NotDurable", "NotEdited", "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
         "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse",
         "Rate", "Refused", "Replaced", "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater",
         "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable",
