@@ -121,6 +121,10 @@ class BatchCapacity(Capacity):
                 most -= n
         return found
 
+    def only_waits(self) -> bool:
+        """Return whether jobs of batch tasks take all places, no handler runs, and no claim is under way."""
+        return self.taken == self._shared and not self.kept and self.full()
+
     # For the executor.
 
     def may_begin(self) -> bool:
@@ -181,6 +185,9 @@ class BatchHandlers(Handlers):
         # A batch may wait longer for a place than its handler may run.
         waiting = [running for running in prepared if running in self._waiting]
         self.leases.hold_all([(running.claim, None) for running in waiting])
+        if self._places.only_waits():
+            # No further job can arrive before a batch has ended.
+            self.executor.close_all()
 
     def _begin(self, claims: Sequence[Running]) -> None:
         self._waiting.difference_update(claims)

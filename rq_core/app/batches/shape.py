@@ -101,7 +101,8 @@ def _fields(task: str, arguments: Any) -> dict[str, Any]:
             for each in dataclasses.fields(arguments)
             if each.init
         }
-    if typing.is_typeddict(arguments):
+    # typing.is_typeddict does not know the TypedDict of typing_extensions, which pydantic needs before Python 3.12.
+    if hasattr(arguments, "__required_keys__") and issubclass(arguments, dict):
         return dict.fromkeys(typing.get_type_hints(arguments), REQUIRED)
     if isinstance(known := getattr(arguments, "__pydantic_fields__", None), dict):
         return {
