@@ -34,7 +34,7 @@ _OF_ALL: Final = (HandlerSignal, UsageError)
 """Exceptions that concern all jobs of the call. No half of the jobs would succeed."""
 
 
-class Places(Protocol):
+class BatchPlaces(Protocol):
     """Decides whether a batch may begin."""
 
     def may_begin(self) -> bool:
@@ -113,7 +113,7 @@ class BatchExecutor(Executor):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.places: Places | None = None
+        self.places: BatchPlaces | None = None
         """Decides when a batch may begin; None: one batch runs at a time."""
         self._runs = 0
         """Number of batches whose handlers run."""
