@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class BatchTaskOptions(TypedDict, total=False):
-    """The options of ``app.task(batch=…)`` besides ``batch``. See App.task."""
+    """The options of ``app.task(batch=…)`` except ``batch``. See App.task."""
 
     queue: str
     name: str | None

@@ -49,14 +49,14 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should leave out the job: the job was cancelled, its lease is lost, or the timeout of the
-        batch is over."""
+        """Return whether the handler should leave out the job: the job was cancelled, its lease is lost, or the timeout
+        of the batch is over."""
         return self.context.cancelled
 
     def fail(self, why: BaseException | str) -> None:
         """Fail this job, and no other job of the batch. A second call changes nothing.
 
-        ``why`` is an exception, or a text, which stands for ``MemberFailed(why)``. The task's retry policy decides what
+        ``why`` is an exception, or the text of a MemberFailed. The task's retry policy decides what
         happens to the job, as if the job's own handler had raised the exception: RetryLater, Snooze and GiveUp have
         their usual meaning.
         """
@@ -80,7 +80,7 @@ def _outside() -> JobContext:
 def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
     """Return the result of each job, from the value that a batch handler has returned for these jobs.
 
-    Raises UsageError unless the value is None or a list with a result for each job."""
+    Raises UsageError for a value that is neither None nor a list with a result for each job."""
     if value is None:
         return [None] * len(jobs)
     if not isinstance(value, list | tuple):
