@@ -470,7 +470,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Cancelled",
         "Cap", "CapConflict", "DeadJob",
         "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied",
-        "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxMissing", "InvalidName",
+        "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxIdsUsed", "InboxMissing", "InvalidName",
         "InvalidOption", "InvalidStep", "InvalidTask", "Job", "JobCancelled", "JobContext", "JobExpired", "JobFailed",
         "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded",
         "Latest", "LayoutMismatch", "LeaseLost", "Limit", "MemberFailed",

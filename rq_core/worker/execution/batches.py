@@ -56,7 +56,7 @@ class Member:
         self.job = Job(running.arguments.made, running.context)  # type: ignore[attr-defined]  # Fields
         self.batch: _Collected | BatchRun | None = None
         self.is_done = False
-        """Whether a call of the handler with this job has returned in time."""
+        """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
         """The exception that a call of the handler with this job has raised; None: no call has, or the exception is
         that of the whole batch."""
@@ -96,7 +96,7 @@ class BatchRun(Running):
         super().__init__(first.claim, context, first.task, {}, "", min(limits, default=None))
         self.members = members
         self.takes_place = takes_place
-        """Whether the batch takes a place for a handler. A job from another queue than that of its task has its own."""
+        """True if the batch takes a place for a handler. A job from another queue than that of its task has its own."""
 
     def facts(self) -> dict[str, Any]:
         """See Running.facts."""

@@ -42,7 +42,7 @@ FOUND = {
     "a call was sent, and the handshake after it gets no answer": 1252,
     "a job whose edit took its place in line expires after a failure": 2429,
 }
-"""Seeds that once failed, each by the event that happens in its simulation."""
+"""Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND.keys())
@@ -79,9 +79,9 @@ def test_a_run_of_a_seed_in_another_process_is_equal(stage: Stage) -> None:
 
 
 def test_different_seeds_have_different_digests(stage: Stage) -> None:
-    digests = {Simulation(stage, seed).run().digest for seed in range(5)}
+    digests = {Simulation(stage, seed).run().digest for seed in range(3)}
 
-    assert len(digests) == 5
+    assert len(digests) == 3
 
 
 CATCHING = {
