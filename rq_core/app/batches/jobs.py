@@ -131,7 +131,7 @@ class BatchContext(JobContext):
         self.jobs: Sequence[Job[Any]] = tuple(jobs)
 
     def __repr__(self) -> str:
-        return f"<batch of {len(self.jobs)} jobs of {self.task} in {self.queue}>"
+        return f"<batch of {counted(len(self.jobs), 'job')} of {self.task} in {self.queue}>"
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError: only the jobs of the batch have an id, a claim and so on."""
