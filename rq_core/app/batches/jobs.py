@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers")
+_OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "base")
 """The attributes of a JobContext that a batch does not have."""
 
 

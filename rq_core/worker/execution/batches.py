@@ -324,9 +324,8 @@ class BatchExecutor(Executor):
         for member in members:
             each = member.running
             each.settled = True
-            failures = each.claim.failures + 1
-            verdict = each.task.retry.verdict(error, failures, self._rng.random)
-            if verdict.outcome == "retry" and failures >= (each.max_attempts or failures + 1):
+            verdict = each.task.retry.verdict(error, each.context.attempt, self._rng.random)
+            if verdict.outcome == "retry" and each.is_last_attempt:
                 verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
             given_back = verdict.outcome == "rollback"
             self._report(
