@@ -1,7 +1,8 @@
 --[[ cancel: an operator or a producer cancels jobs. A job that waits is removed at once. A job that runs is marked, and
 its worker sees the mark when it next extends its leases.
 
-Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
+Transitions: ready -cancelled-> none, scheduled -cancelled-> none, parked -cancelled-> none,
+    running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: jobs state
 Unread: jobs
@@ -21,7 +22,7 @@ check_keys()
 
 local cancelled, requested, flagged = {}, {}, {}
 local answer = decide_by_id(function(id, job)
-  if job.state == 'ready' or job.state == 'scheduled' then
+  if job.state == 'ready' or job.state == 'scheduled' or job.state == 'parked' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
     end_job(id, job, 'cancelled')
     unqueue(id, job)

@@ -475,7 +475,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded",
         "Latest", "LayoutMismatch", "LeaseLost", "Limit", "MemberFailed",
         "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult",
-        "NotDurable", "NotEdited", "NotInTransaction", "NothingDeclared", "Outcome", "OutcomeUnknown",
+        "NotDurable", "NotEdited", "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
         "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse",
         "Rate", "Refused", "Replaced", "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater",
         "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable",
