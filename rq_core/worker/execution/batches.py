@@ -20,7 +20,7 @@ from rq_core.errors import UsageError
 from rq_core.model.lib.logs import warn_with_traceback
 from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
-from rq_core.signals import HandlerSignal, LeaseLost, WorkerStopping
+from rq_core.signals import HandlerSignal, LeaseLost, Parking, WorkerStopping
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.time_limits import start_task
@@ -253,7 +253,7 @@ class BatchExecutor(Executor):
 
     # The end of a member, or of a batch.
 
-    def end(self, running: Running, why: HandlerSignal) -> None:
+    def end(self, running: Running, why: HandlerSignal | Parking) -> None:
         """See Executor.end. If a batch has no other member left, its handler is asked to stop."""
         if running.ending is not None:
             return
