@@ -21,6 +21,9 @@ from rq_core.signals import *  # noqa: F403
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App
+    from rq_core.app.batches.batch import Batch as Batch
+    from rq_core.app.batches.jobs import BatchContext as BatchContext
+    from rq_core.app.batches.jobs import Job as Job
     from rq_core.app.durable.handles import Durable as Durable
     from rq_core.app.durable.handles import DurableSync as DurableSync
     from rq_core.app.durable.handles import durable as durable
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "app.app": "App",
+        "app.batches.batch": "Batch",
+        "app.batches.jobs": "BatchContext Job",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",

@@ -56,6 +56,10 @@ class GiveUp(HandlerSignal):
         super().__init__(str(reason))
 
 
+class MemberFailed(HandlerSignal):
+    """the batch handler failed this job."""
+
+
 class StepUnusable(GiveUp):
     """what the step returned is not kept, and the step has happened: the job is dead, unless the handler catches it."""
 

@@ -4,6 +4,7 @@ This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_cor
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
+- ``batches/``: batch handlers, which run several jobs in one call.
 - ``durable/``: steps of durable jobs, which are not run again after a crash.
 - ``inbox/``: enqueues jobs inside a transaction of the user's database.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
@@ -17,6 +18,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``clients``: an app's connections.
 - ``waking``: wakes a relay of an inbox.
 - ``task``: tasks.
+- ``decorators``: the types of ``app.task(…)``, for type checkers.
 - ``registration``: turns a function into a task.
 - ``options``: the options of an enqueue.
 - ``unknown_options``: the error for an unknown option.

@@ -19,13 +19,13 @@ from typing import (
     Any,
     Final,
     ParamSpec,
-    Protocol,
     TypeVar,
     Unpack,
     overload,
 )
 
 from rq_core.app.clients import Connections
+from rq_core.app.decorators import BatchDecorator, BatchTaskOptions, TaskDecorator, TaskOptions
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
@@ -39,7 +39,7 @@ from rq_core.app.options import (
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
-from rq_core.app.registration import check_isolation, make_task
+from rq_core.app.registration import check_batch, check_isolation, make_task
 from rq_core.app.schedules import ScheduleProducer
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
@@ -55,6 +55,7 @@ from rq_core.model.table.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Pr
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from rq_core.app.batches.batch import Batch
     from rq_core.app.handlers.context import JobContext
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.result_types import Returned
@@ -67,15 +68,6 @@ R = TypeVar("R")
 Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
 DEFAULT_QUEUE: Final = "default"
-
-
-class TaskDecorator(Protocol):
-    """The decorator that ``app.task(...)`` returns: it turns a function into a task."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class App(ScheduleProducer):
@@ -147,25 +139,9 @@ class App(ScheduleProducer):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(
-        self,
-        /,
-        *,
-        queue: str = ...,
-        name: str | None = ...,
-        retry: RetryPolicy | None = ...,
-        timeout: Duration | None = ...,
-        priority: Priority | PriorityName = ...,
-        max_losses: int = ...,
-        caps: Sequence[Cap | Rate] = ...,
-        unique: Named | None = ...,
-        keep_result: bool | Duration = ...,
-        audit_result: AuditResult = ...,
-        aliases: Sequence[str] = ...,
-        isolation: Isolation | None = ...,
-        max_memory: int | None = ...,
-        on_dead: Hook | None = ...,
-    ) -> TaskDecorator: ...
+    def task(self, /, *, batch: Batch, **options: Unpack[BatchTaskOptions]) -> BatchDecorator: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     @naming_options("task", OF_TASKS)
     def task(
         self,
@@ -185,6 +161,7 @@ class App(ScheduleProducer):
         aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
+        batch: Batch | None = None,
         on_dead: Hook | None = None,
     ) -> Any:
         """Turn a function into a task: ``@app.task`` or ``@app.task(queue="mail", …)``.
@@ -205,6 +182,7 @@ class App(ScheduleProducer):
         - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
           timeout, which includes the start of the process. A crash of the process does not harm the worker.
         - ``max_memory``: the most bytes that the process of an isolated function may use.
+        - ``batch``: a Batch lets one call of the function run several jobs. The function takes ``jobs: list[Job[…]]``.
         - ``on_dead``: a function that is called with a DeadJob, as a job of its own, when a job of this task has died
           for any reason. The function is called once for each death, and again only after a fault.
 
@@ -235,6 +213,7 @@ class App(ScheduleProducer):
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)
+        check_batch(batch, isolation)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
             task = make_task(
@@ -248,6 +227,7 @@ class App(ScheduleProducer):
                 caps=caps,
                 isolation=isolation,
                 max_memory=max_memory,
+                batch=batch,
                 aliases=aliases,
             )
             self._add(task)
@@ -263,6 +243,7 @@ class App(ScheduleProducer):
                     JobOptions(queue=queue),
                     retry=RetryPolicy(),
                     aliases=[*map(hook_name, aliases)],
+                    is_hook=True,
                 )
                 self._add(hook)
             return task

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.handlers.depends import dependencies_of, planned_steps
+from rq_core.app.handlers.result_types import Returned
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import JobOptions
@@ -16,6 +17,7 @@ from rq_core.errors import InvalidOption, InvalidTask
 from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
+    from rq_core.app.batches.batch import Batch
     from rq_core.app.producer import Producer
 
 MEMORY_MIN: Final = 64 * 1024 * 1024
@@ -34,8 +36,11 @@ def make_task(
     aliases: Sequence[str] = (),
     isolation: Isolation | None = None,
     max_memory: int | None = None,
+    batch: Batch | None = None,
+    is_hook: bool = False,
 ) -> Task[..., Any]:
     """Return a new task for a function, and declare its caps. ``known`` are the app's other tasks, by name and alias.
+    ``is_hook``: the task calls the ``on_dead`` hook of another task.
 
     Raises InvalidTask, InvalidName or InvalidOption."""
     own_name = getattr(function, "__name__", None)
@@ -54,7 +59,9 @@ def make_task(
     is_async = _is_async(function)
     producer.surroundings.check(name, is_async=is_async)
     steps = planned_steps(name, dependencies_of(name, function), is_async=is_async)
-    arguments = Arguments(name, function, injected=steps.keys())
+    if not is_hook:
+        _check_alone(name, options.queue, known, batch)
+    arguments, returned = _types_of(name, function, batch, steps.keys())
     # Checked before the caps are declared, so that a refused task declares nothing.
     options.profile(name)
     naming = None
@@ -65,6 +72,8 @@ def make_task(
     producer.declared.add_task(
         name, options.queue, arguments, caps, aliases, naming, options.registered()
     )
+    if batch is not None:
+        producer.declared.add_batch(options.queue, name, aliases)
     kind = AsyncTask if is_async else Task
     return kind(
         producer,
@@ -78,7 +87,51 @@ def make_task(
         max_memory=max_memory,
         steps=steps,
         aliases=tuple(aliases),
+        batch=batch,
+        returned=returned,
     )
+
+
+def _types_of(
+    name: str, function: Callable[..., Any], batch: Batch | None, injected: Collection[str]
+) -> tuple[Arguments, Returned]:
+    """Return the types of a task's arguments and of its result. Raises InvalidTask."""
+    if batch is None:
+        return Arguments(name, function, injected=injected), Returned(name, function)
+    # Most apps have no batch tasks.
+    from rq_core.app.batches.fields import BatchArguments
+    from rq_core.app.batches.shape import ReturnedOfEach, shape_of
+
+    shape = shape_of(name, function, batch, injected)
+    return BatchArguments(name, shape), ReturnedOfEach(name, function)
+
+
+def _check_alone(
+    name: str, queue: str, known: Mapping[str, Task[..., Any]], batch: Batch | None
+) -> None:
+    """Raise InvalidTask if the queue would have a batch task and another task. A worker claims from the queue of a
+    batch task as many jobs as its batches have room for."""
+    for other in known.values():
+        if other.options.queue == queue and (batch is not None or other.batch is not None):
+            batched = name if batch is not None else other.name
+            raise InvalidTask(
+                task=name,
+                why=f"queue {queue!r} would have the tasks {other.name!r} and {name!r}, and the queue of a batch task"
+                f" ({batched!r}) has no other task: give it a queue of its own",
+            )
+
+
+def check_batch(batch: object, isolation: object) -> None:
+    """Raise InvalidOption for a ``batch`` that is not a Batch, or that has an isolation."""
+    if batch is None:
+        return
+    from rq_core.app.batches.batch import Batch
+
+    if not isinstance(batch, Batch):
+        raise InvalidOption.of("batch", batch, "must be a Batch, like Batch(500)")
+    if isolation is not None:
+        must = "does not go with batch: a batch handler runs in the worker's process"
+        raise InvalidOption.of("isolation", isolation, must)
 
 
 def _check_no_method(function: Callable[..., Any], name: str | None) -> None:

@@ -26,6 +26,7 @@ from rq_core.errors import InvalidTask
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
+    from rq_core.app.batches.batch import Batch
     from rq_core.app.handlers.depends import Step
     from rq_core.app.inbox.within import AsyncExecutes, AsyncTaskWithin, Executes, TaskWithin
     from rq_core.app.producer import Producer
@@ -167,9 +168,11 @@ class Task(PreparedTask[P, R]):
         max_memory: int | None = None,
         steps: Mapping[str, Step] = _NO_STEPS,
         aliases: tuple[str, ...] = (),
+        batch: Batch | None = None,
+        returned: Returned | None = None,
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
-        returned = Returned(name, function)
+        returned = returned or Returned(name, function)
         if options.keeps_result:
             returned.check(is_defined=False)
         super().__init__(app, name, arguments, options, returned)
@@ -182,6 +185,8 @@ class Task(PreparedTask[P, R]):
         """The steps that make the values of the function's dependencies, by parameter; usually empty."""
         self.aliases = aliases
         """Other task names whose jobs this task runs."""
+        self.batch = batch
+        """The options of a batch task, whose function runs several jobs in one call; None for other tasks."""
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -200,7 +205,11 @@ class Task(PreparedTask[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without a job, and return its result.
 
-        Dependencies that the caller does not pass are made before the call and left after it."""
+        Dependencies that the caller does not pass are made before the call and left after it. The function of a batch
+        task is called with a list of one job."""
+        if self.batch is not None:
+            one: R = call_with_one_job(self, args, kwargs)
+            return one
         if self.steps:
             made: R = self.app.surroundings.call(self, args, kwargs)
             return made
@@ -218,11 +227,24 @@ class AsyncTask(Task[P, R]):
     ) -> Coroutine[Any, Any, R]:
         """Call the function directly, without a job; the caller awaits the result. For dependencies see
         Task.__call__."""
+        if self.batch is not None:
+            one: Coroutine[Any, Any, R] = call_with_one_job(self, args, kwargs)
+            return one
         if self.steps:
             made: Coroutine[Any, Any, R] = self.app.surroundings.call(self, args, kwargs)
             return made
         result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return result
+
+
+def call_with_one_job(task: Task[Any, Any], args: Any, kwargs: Any) -> Any:
+    """Call the function of a batch task with one job that has these arguments. Return the job's result, or a coroutine
+    that returns it. Raises the exception with which the function fails the job."""
+    from rq_core.app.batches.jobs import Job, result_of_one
+
+    job = Job(task.arguments.validate(args, kwargs).made)  # type: ignore[attr-defined]
+    found = task.app.surroundings.call(task, ([job],), {})
+    return result_of_one(job, found, is_async=task.is_async)
 
 
 def module_attribute(module: str, name: str) -> object:

@@ -18,7 +18,7 @@ from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
 from rq_core.model.schedule import JOB_FIELD, TICK_MARK, Schedule
 from rq_core.model.settings import INBOX_SLOT, INBOX_SLOT_LIFE_MS, SLOT_ANSWER, SLOT_LIFE_MS
-from rq_core.model.state_line import Job, read_job, with_task, write_line
+from rq_core.model.state_line import StoredJob, read_job, with_task, write_line
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.model.unique_names import (
     is_name_field,
@@ -81,12 +81,12 @@ UNKNOWN: Final = -1
 """Represents a time that the log does not have."""
 
 
-def place_in_line(job: Job) -> int:
+def place_in_line(job: StoredJob) -> int:
     """Return a job's place in line (its ``seq``); 0 if the job has no place yet."""
     return job.number("seq") or 0
 
 
-def _counted(job: Job) -> list[str]:
+def _counted(job: StoredJob) -> list[str]:
     """Return the scopes in which a claimed job is a holder."""
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
@@ -110,7 +110,7 @@ class Image:
         for members in self.lanes.values():
             members.sort()
 
-    def in_state(self, *states: State) -> list[tuple[str, Job]]:
+    def in_state(self, *states: State) -> list[tuple[str, StoredJob]]:
         """Return the (id, job) pairs of the jobs in one of the states."""
         return [(job_id, job) for job_id, job in self.jobs.items() if job.state in states]
 
@@ -182,7 +182,7 @@ class Image:
         return found
 
 
-def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
+def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
     """Return ``jobs``, except that each job with a line in ``lines`` is parsed from that line. If ``lines`` is empty,
     the result is ``jobs`` itself, not a copy."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
@@ -219,7 +219,7 @@ def _recounted(image: Image) -> Iterator[tuple[str, str]]:
 Entry = tuple[str, str, Want]
 
 
-def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
+def _of_job(job_id: str, job: StoredJob, view: View) -> Iterator[Entry]:
     yield "jobs", job_id, ANY
     if "unique" in job.fields and _holds_name(job):
         yield "slots", name_field(job.fields["unique"]), job_id
@@ -247,7 +247,7 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
 
 
-def _holds_name(job: Job) -> bool:
+def _holds_name(job: StoredJob) -> bool:
     stands = read_stands(job.fields.get("stands"))
     return stands.holds(dead=job.state is State.DEAD, claims=job.number("claim") or 0)
 

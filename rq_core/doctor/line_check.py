@@ -6,7 +6,14 @@ from collections.abc import Container, Iterator
 from typing import Any, Final
 
 from rq_core.model.events import JobRecord
-from rq_core.model.state_line import Job, fields_of, line_of, read_job, without_task, write_line
+from rq_core.model.state_line import (
+    StoredJob,
+    fields_of,
+    line_of,
+    read_job,
+    without_task,
+    write_line,
+)
 from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
@@ -22,7 +29,7 @@ _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
 """The fields that are compared with an incomplete record, which has only the values of the last events."""
 
 
-def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
+def unlike(job: StoredJob, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields that differ, as (name in the line, value in the line, value in the log)."""
     fields = job.fields
     for name, of_record, is_number, default in _ALL if record.complete else _LAST:
@@ -35,7 +42,7 @@ def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
 
 def line_by(
     record: JobRecord,
-    job: Job | None,
+    job: StoredJob | None,
     caps: Container[str],
     *,
     in_state: bool,
@@ -71,7 +78,7 @@ def line_by(
     return mended
 
 
-def _claimed(job: Job, record: JobRecord) -> str | None:
+def _claimed(job: StoredJob, record: JobRecord) -> str | None:
     """Return the line of a job if the log has the job's claim in force but lacks earlier events of the job. Return None
     if the log lacks the claim, too."""
     if record.fence is None or record.state is None:

@@ -19,7 +19,7 @@ from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.lib.text import counted, shorten
 from rq_core.model.limits import scopes
 from rq_core.model.limits.scopes import QUEUE
-from rq_core.model.state_line import SHOWN_MAX, Job
+from rq_core.model.state_line import SHOWN_MAX, StoredJob
 from rq_core.model.table.machine import CLAIMED_STATES, State
 
 STRAYS_SHOWN: Final = 3
@@ -190,7 +190,7 @@ def _outbox(log: FoldedLog) -> Iterator[Finding]:
         yield Finding(Kind.LOG_UNREADABLE, f"the outbox cannot be read at {unreadable}")
 
 
-def _unlike(job: Job, record: JobRecord) -> Iterator[str]:
+def _unlike(job: StoredJob, record: JobRecord) -> Iterator[str]:
     if job.state is not record.state:
         yield f"{job.state} by its state, {record.state or 'gone'} by the log"
     for name, actual, logged in unlike(job, record):

@@ -15,7 +15,7 @@ from rq_core.model.job_ends import End
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import scopes
 from rq_core.model.limits.limit import CapEntry, Limit
-from rq_core.model.state_line import Job, lines_of_jobs, read_job
+from rq_core.model.state_line import StoredJob, lines_of_jobs, read_job
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.queue_check import number_of
 
@@ -38,7 +38,7 @@ class View:
     """The folded log."""
     now_ms: int | None = None
     """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, StoredJob] = field(default_factory=dict)
     """Id → job, for readable state lines."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Id → error, for unreadable state lines."""

@@ -137,7 +137,7 @@ def _says_long(size: int) -> str:
     return f"{size:,} bytes, and scripts write {LINE_MAX:,} at most"
 
 
-class Job(NamedTuple):
+class StoredJob(NamedTuple):
     """A job, parsed from its state line."""
 
     state: State
@@ -166,7 +166,7 @@ class Job(NamedTuple):
         return field.default if found is None else found
 
 
-def read_job(job_id: str, line: str) -> Job:
+def read_job(job_id: str, line: str) -> StoredJob:
     """Parse a state line strictly. Raises ValueError, with a message to show, if no script writes such a line."""
     if size := _size_of_long(line):
         raise ValueError(f"it has {_says_long(size)}")
@@ -174,7 +174,7 @@ def read_job(job_id: str, line: str) -> Job:
         read = read_state_line("", job_id, line)
     except QueueDamaged:
         raise ValueError("its state is unknown") from None
-    job = Job(read.state, read.fields)
+    job = StoredJob(read.state, read.fields)
     for name, value in job.fields.items():
         if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")

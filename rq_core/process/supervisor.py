@@ -48,6 +48,7 @@ from rq_core.process.worker_process import (
 from rq_core.protocol.engine import server_check
 from rq_core.protocol.engine.plan import Patience
 from rq_core.worker import CLAIM_MAX
+from rq_core.worker.batch_places import jobs_at_once
 from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.liveness.lease_table import LeaseTable
 
@@ -246,7 +247,7 @@ class Supervisor:
 
     def _spawn(self, place: int) -> None:
         # A finished job keeps its lease until it is settled, so a worker may hold more leases than it runs jobs.
-        rows = 2 * self._options.worker.concurrency + CLAIM_MAX
+        rows = 2 * jobs_at_once(self._app, self._options.worker) + CLAIM_MAX
         table = self._tables[place] = LeaseTable(self._context, rows)
         flow = FlowTable(self._context)
         self._totals.join(place, flow)

@@ -27,8 +27,9 @@ from rq_core.protocol.calls.schedules import tick
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.testing.fake_server import FakeConnections
+from rq_core.worker.batch_places import batch_sizes
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
-from rq_core.worker.execution.executor import Executor
+from rq_core.worker.execution.batches import BatchExecutor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.settlement import Settlement, calls_of
@@ -112,14 +113,9 @@ class Fake:
                 found = queues or tuple(client.run(client.calls.reads.queues()))
                 self._note_beginning(deaths, found)
                 claims, due = self._claim(found)
-                for claim in claims:
-                    done = await inline.run(claim)
-                    if done is not None:
-                        ran.append(done)
-                    if len(ran) >= runs_max:
-                        raise RqCoreError(
-                            f"{counted(runs_max, 'run')}, and there are still jobs left"
-                        )
+                ran += await inline.run(claims)
+                if len(ran) >= runs_max:
+                    raise RqCoreError(f"{counted(runs_max, 'run')}, and there are still jobs left")
                 if claims or self._tell_of(deaths):
                     continue
                 if not due:
@@ -200,15 +196,15 @@ class Fake:
             answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
-        """Claim one job of the first queue that has a ready job.
+        """Claim one job of the first queue that has a ready job; from the queue of a batch task, the jobs of a batch.
 
-        Returns two values: a list with the claim, empty if no queue has a ready job; and, for queues without a ready
+        Returns two values: a list with the claims, empty if no queue has a ready job; and, for queues without a ready
         job, the ms until their next due job.
         """
-        client = self.app.client
+        client, sizes = self.app.client, batch_sizes(self.app)
         due: dict[str, int] = {}
         for queue in queues:
-            claimed = client.run(claims.claim(queue, _WORKER, 1))
+            claimed = client.run(claims.claim(queue, _WORKER, sizes.get(queue, 1)))
             if claimed.jobs:
                 return list(claimed.jobs), due
             at_ms = claimed.next_due_ms
@@ -286,18 +282,18 @@ class _Saving:
 
 
 class _Inline:
-    """Runs claims one at a time with the worker's own executor, and settles each at once."""
+    """Runs claims with the worker's own executor, one handler at a time, and settles them at once."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._settlements: asyncio.Queue[Settlement] = asyncio.Queue()
-        self._free = asyncio.Event()
-        self._executor = Executor(
+        self._settlements: dict[tuple[str, str], Settlement] = {}
+        self._news = asyncio.Event()
+        self._executor = BatchExecutor(
             app.tasks,
             worker=_WORKER,
             threads=1,
             timeout=None,
-            on_settlement=self._settlements.put_nowait,
+            on_settlement=self._settled,
             on_free=self._freed,
             surroundings=app.surroundings,
             redact=app.redactor,
@@ -305,30 +301,40 @@ class _Inline:
             saver=Saver(_Saving(app.client), _WORKER, lambda: True),
         )
 
-    def _freed(self, _running: Running) -> None:
-        self._free.set()
+    def _settled(self, settlement: Settlement) -> None:
+        self._settlements[settlement.claim.queue, settlement.claim.id] = settlement
+        self._news.set()
 
-    async def run(self, claim: Claim) -> Ran | None:
-        """Run a claim. Returns None if the job did not run: it was moved to another lane, and will be claimed again."""
-        self._free.clear()
-        started = self._executor.start(claim)
-        settlement = await self._settlements.get()
-        if started is not None:
-            await self._free.wait()
+    def _freed(self, _running: Running) -> None:
+        self._news.set()
+
+    async def run(self, claims: Sequence[Claim]) -> list[Ran]:
+        """Run claims: a single claim, or the claims of one or more batches. A job that was moved to another lane did
+        not run, and will be claimed again."""
+        self._settlements.clear()
+        for claim in claims:
+            self._executor.start(claim)
+        self._executor.close_all()
+        while len(self._settlements) < len(claims) or self._executor.running:
+            self._news.clear()
+            await self._news.wait()
         client = self._app.client
-        outcome = "succeeded"
-        for call, _ in calls_of(_WORKER, [settlement]):
-            outcome = client.run(call).get(claim.id, outcome)
-        if settlement.reason == Reason.LANE_CHANGED:
-            return None
-        return Ran(
-            id=claim.id,
-            queue=claim.queue,
-            task=read_spec(claim.spec).task,
-            claim=claim.number,
-            outcome=outcome,
-            error=_words(settlement.error),
-        )
+        outcomes: dict[str, str] = {}
+        settlements = [self._settlements[claim.queue, claim.id] for claim in claims]
+        for call, _ in calls_of(_WORKER, settlements):
+            outcomes |= client.run(call)
+        return [
+            Ran(
+                id=claim.id,
+                queue=claim.queue,
+                task=read_spec(claim.spec).task,
+                claim=claim.number,
+                outcome=outcomes.get(claim.id, "succeeded"),
+                error=_words(settlement.error),
+            )
+            for claim, settlement in zip(claims, settlements, strict=True)
+            if settlement.reason != Reason.LANE_CHANGED
+        ]
 
     async def close(self) -> None:
         await self._executor.leave()

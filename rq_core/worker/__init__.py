@@ -13,6 +13,7 @@ A job's way through a worker:
 - ``queue_group``: queues whose calls travel together.
 - ``wakeups``: learns when a claim may find jobs.
 - ``capacity``: divides the free places between queues, by weight.
+- ``batch_places``: the places of a worker that has batch tasks.
 - ``turns``: the round trip that claims and settles.
 - ``settlement``: how a claim ended in this worker.
 - ``held_jobs``: lets handlers start, and jobs that have lost a worker run one at a time.

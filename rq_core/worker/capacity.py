@@ -36,11 +36,21 @@ class Capacity:
         self.taken = 0
         self.kept = 0
         """Number of the taken places that are reserved for claims under way."""
+        self.on_reserve: Callable[[str, int], None] | None = None
+        """Called with a queue and the change of its reserved places, if batches count differently; otherwise None."""
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
         """Return whether no place is free."""
         return self.taken >= self.most
+
+    def busy(self) -> int:
+        """Return how many places have a job."""
+        return self.taken - self.kept
+
+    def has_room(self, queue: str) -> bool:  # noqa: ARG002 - batches have room in a place that is taken
+        """Return whether a full worker has room for another job of this queue."""
+        return False
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
@@ -67,14 +77,16 @@ class Capacity:
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
-    def reserve(self, places: int, groups: QueueGroups) -> Callable[[], None]:
-        """Reserve places for a claim. Return the function that releases them.
+    def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
+        """Reserve places for a claim of a queue. Return the function that releases them.
 
         If there are several groups, an overdue claim releases its places to the other groups: an outage of one shard
         must not occupy this worker. Jobs that the claim still brings are given back if no place is free then.
         """
         self.taken += places
         self.kept += places
+        if self.on_reserve is not None:
+            self.on_reserve(queue, places)
         kept = places
 
         def release() -> None:
@@ -83,6 +95,8 @@ class Capacity:
                 return
             self.taken -= kept
             self.kept -= kept
+            if self.on_reserve is not None:
+                self.on_reserve(queue, -kept)
             kept = 0
             for group in groups.all:
                 group.watcher.freed()
@@ -135,12 +149,12 @@ class Shares:
             heapq.heapreplace(line, (clock + 1 / self._weight(queues[at]), at))
         return given
 
-    def take(self, queue: str, places: int) -> None:
+    def take(self, queue: str, places: float) -> None:
         """Advance the virtual clock of a queue, for places that the queue received."""
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
-    def refund(self, queue: str, places: int) -> None:
+    def refund(self, queue: str, places: float) -> None:
         """Set the virtual clock of a queue back, for places that the queue did not use."""
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)

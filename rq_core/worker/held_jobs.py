@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
@@ -54,6 +54,8 @@ EXTENSION_GRACE_S: Final = 30.0
 class Handlers:
     """Starts jobs that arrive, keeps their leases, and stops handlers whose claims are no longer in force."""
 
+    executor_type: ClassVar[type[Executor]] = Executor
+
     def __init__(
         self,
         app: App,
@@ -70,7 +72,7 @@ class Handlers:
         self._lifetime = lifetime
         self._capacity = capacity
         self._groups = groups
-        self.executor = Executor(
+        self.executor = self.executor_type(
             app.tasks,
             worker=lifetime.worker,
             threads=lifetime.options.concurrency,
@@ -95,7 +97,7 @@ class Handlers:
                 tasks=app.tasks,
                 queues=lambda: groups.present,
                 places=lifetime.options.concurrency,
-                busy=lambda: capacity.taken - capacity.kept,
+                busy=capacity.busy,
             ),
         )
         self._suspects = Suspects()
@@ -149,7 +151,7 @@ class Handlers:
             arrived = []
         begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
         # Before any handler starts: it may hold the GIL from its first step on.
-        self.leases.hold_all([(running.claim, _until(running)) for running in begin])
+        self.leases.hold_all([(running.claim, lease_end(running)) for running in begin])
         for running in begin:
             if running.claim.losses:
                 self.held = running  # There is at most one: Suspects puts off the others.
@@ -234,7 +236,7 @@ class Handlers:
         self._loop.call_soon_threadsafe(tell)
 
 
-def _until(running: Running) -> float | None:
+def lease_end(running: Running) -> float | None:
     """Return the monotonic time up to which to extend the claim's lease; None: as long as the handler runs."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 

@@ -167,7 +167,7 @@ class Turns:
         queue.ask()
         self._capacity.shares.take(queue.name, limit)
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
-        release = self._capacity.reserve(limit, self._groups)
+        release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
     async def _exchange(
@@ -293,7 +293,9 @@ class Turns:
         for claim in result.jobs:
             if uncounted:
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
-            elif self._capacity.taken >= self._capacity.most:
+            elif self._capacity.taken >= self._capacity.most and not self._capacity.has_room(
+                queue.name
+            ):
                 # The job's place was lent while the answer was overdue.
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:

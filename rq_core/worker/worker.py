@@ -17,6 +17,7 @@ from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
 from rq_core.protocol.engine.plan import Patience
+from rq_core.worker.batch_places import BatchCapacity, BatchHandlers, batch_sizes
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.dead_hooks import NEXT_MS_S, DeathWatch, death_watches, tell_of_deaths
@@ -83,7 +84,8 @@ class Worker:
         )
         self._lifetime = Lifetime(self.name, self.options)
         self.stats = self._lifetime.stats
-        self._capacity = Capacity(self.options)
+        sizes = batch_sizes(app)
+        self._capacity = BatchCapacity(self.options, sizes) if sizes else Capacity(self.options)
         self._groups = QueueGroups(
             self._client,
             self.options,
@@ -91,7 +93,9 @@ class Worker:
             interval=lambda: self._handlers.leases.interval,
         )
         self._lifetime.on_over = self._groups.stop
-        self._handlers = Handlers(
+        # Workers without batch tasks have no part that knows of batches.
+        make_handlers: Callable[..., Handlers] = BatchHandlers if sizes else Handlers
+        self._handlers = make_handlers(
             app,
             self._lifetime,
             self._capacity,

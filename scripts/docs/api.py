@@ -33,9 +33,11 @@ VARIABLES: Final = {
 
 
 HIDDEN: Final = {
+    "Batch": "linger_s",
     "App": "redactor returned_of settings declaration declare_schedules spec_max_in new_job connect_to client"
     " async_client",
     "Cap": "family limit",
+    "BatchContext": "limit tell",
     "JobContext": "limit tell",
     "JobHandle": "is_of",
     "Limit": "interval_us latest_resume_ms furthest_us",

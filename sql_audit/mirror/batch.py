@@ -16,7 +16,7 @@ from sql_audit.store.connection.copy import Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """The entries after the cursor that one turn writes, with the fork and the breaks that they show."""
 
     cursor: Cursor

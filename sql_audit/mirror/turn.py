@@ -28,7 +28,7 @@ from sqlalchemy import Connection
 from rq_core.model.events import OutboxId
 from sql_audit.errors import CursorHeld
 from sql_audit.mirror import forks, gaps, losses, source_registry
-from sql_audit.mirror.batch import Batch, Projection
+from sql_audit.mirror.batch import EventBatch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.forks import LAST_NUMBER, Behind
 from sql_audit.mirror.projection.fold import Folder, job_ids
@@ -193,7 +193,7 @@ class Mirror:
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
         """Write the first batch of the tail to SQL, and trim Redis after the commit. Return the outcome."""
-        batch: Batch | None = None
+        batch: EventBatch | None = None
         try:
             with self._writing() as connection:
                 locked = None if connection is None else self.lock(connection)
@@ -229,7 +229,7 @@ class Mirror:
             if self._ahead is not None:
                 self._ahead.wait()
 
-    def _write(self, connection: Connection, batch: Batch) -> int:
+    def _write(self, connection: Connection, batch: EventBatch) -> int:
         """Write a batch, move the cursor to its end, and commit. Return the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
@@ -339,7 +339,7 @@ class Mirror:
         self._done("locked")
         return Cursor(*row)
 
-    def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> Batch:
+    def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
         """Return the next batch, with the fork and the breaks that its entries show. The cursor must be locked.
 
         Raise Behind if Redis must begin an epoch first.
@@ -358,9 +358,9 @@ class Mirror:
             )
         breaks = gaps.among(taken.intakes, cursor.position, cursor.at_ms or 0, fork)
         self._done("compared")
-        return Batch(cursor, taken, fork, breaks)
+        return EventBatch(cursor, taken, fork, breaks)
 
-    def forget(self, connection: Connection, batch: Batch) -> None:
+    def forget(self, connection: Connection, batch: EventBatch) -> None:
         """Remove the events that Redis forgot from the rows of jobs and claims, before the batch is folded."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
@@ -368,7 +368,7 @@ class Mirror:
             losses.apply_fork(connection, self.database, self.queue, batch.fork, upto, batch.number)
         self._done("forgotten")
 
-    def insert_events(self, connection: Connection, batch: Batch) -> Projection:
+    def insert_events(self, connection: Connection, batch: EventBatch) -> Projection:
         """Insert the batch's events, and fold them onto the jobs' current rows. Return the changed rows."""
         intakes = batch.taken.intakes
         ids = job_ids(intakes)
@@ -393,7 +393,7 @@ class Mirror:
         self._done("events")
         return projection
 
-    def project(self, connection: Connection, batch: Batch, projection: Projection) -> None:
+    def project(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
         """Write the rows of jobs and claims that the batch changed, and begin to read the next batch."""
         last = batch.taken.last
         if batch.taken.more_follow and last is not None:
@@ -403,7 +403,7 @@ class Mirror:
         self.database.count_minutes(connection, projection.minutes)
         self._done("projected")
 
-    def chain(self, connection: Connection, batch: Batch, projection: Projection) -> None:
+    def chain(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
         """Append the batch to the chain, and insert the beginnings of epochs and the breaks in the numbering."""
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
@@ -423,7 +423,7 @@ class Mirror:
             cursor.batch, cursor.head = number, link.head
         self._done("chained")
 
-    def advance(self, connection: Connection, batch: Batch, projection: Projection) -> None:
+    def advance(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
         """Move the cursor to the end of the batch."""
         cursor, taken = batch.cursor, batch.taken
         if taken.last is not None:

@@ -8,7 +8,7 @@ from rq_core.connections.client import Client
 from rq_core.model.events import OutboxId
 from rq_core.model.table.machine import Event
 from sql_audit.errors import AuditRefused
-from sql_audit.mirror.batch import Batch
+from sql_audit.mirror.batch import EventBatch
 from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.intake import fingerprint, take
 from sql_audit.mirror.reading import SWITCHED_OFF, Taken
@@ -62,7 +62,7 @@ def rehearse(mirror: Mirror) -> None:
             if (
                 cursor is not None
             ):  # otherwise a mirror has locked the cursor, so SQL can be written
-                batch = Batch(cursor, _one_more(cursor), None, [])
+                batch = EventBatch(cursor, _one_more(cursor), None, [])
                 projection = mirror.insert_events(connection, batch)
                 mirror.project(connection, batch, projection)
                 mirror.chain(connection, batch, projection)

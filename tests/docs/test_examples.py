@@ -106,6 +106,28 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
     assert again[0] != first
 
 
+def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_others(
+    load: Load,
+) -> None:
+    """Checks a job that the handler fails, and a row that the database refuses among rows that it takes."""
+    example = load("batches")
+    with testing.fake(example.app) as fake:
+        for n in range(20):
+            example.count(f"https://shop.example/{n}")
+        example.count("ftp://elsewhere.example")
+        example.store.enqueue(example.Event("clicks", "https://shop.example/never", 0))
+        ran = fake.drain()
+        stored = example.database.execute("SELECT count(*) FROM clicks").fetchone()
+
+    assert (20,) == stored
+    assert 20 == [each.outcome for each in ran].count("succeeded")
+    assert {
+        None,
+        "MemberFailed: not a page of ours",
+        "IntegrityError: CHECK constraint failed: seconds > 0",
+    } == {each.error for each in ran}
+
+
 def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is_not_in_stock(
     load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

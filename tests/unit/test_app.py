@@ -467,12 +467,14 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
     """Checks the list because each new name is a promise, and because the removal of a name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
-        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob",
+        "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Cancelled",
+        "Cap", "CapConflict", "DeadJob",
         "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied",
         "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxIdsUsed", "InboxMissing", "InvalidName",
-        "InvalidOption", "InvalidStep", "InvalidTask", "JobCancelled", "JobContext", "JobExpired", "JobFailed",
+        "InvalidOption", "InvalidStep", "InvalidTask", "Job", "JobCancelled", "JobContext", "JobExpired", "JobFailed",
         "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded",
-        "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult",
+        "Latest", "LayoutMismatch", "LeaseLost", "Limit", "MemberFailed",
+        "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult",
         "NotDurable", "NotEdited", "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
         "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse",
         "Rate", "Refused", "Replaced", "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater",

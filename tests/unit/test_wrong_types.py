@@ -13,6 +13,7 @@ import pytest
 import rq_core
 from rq_core import (
     App,
+    Batch,
     Cap,
     Debounce,
     Latest,
@@ -72,6 +73,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
         for verb in ("pause", "resume", "remove", "release", "run")
     },
     "Task.with_options": (with_options, {}),
+    "Batch": (Batch, {"size": 5}),
     "Cap": (Cap, {"n": 1}),
     "Unique": (Unique, {}),
     "Throttle": (Throttle, {"seconds": 1}),
@@ -108,11 +110,12 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
-    "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE",
+    "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or test_depends.py, test_context.py and test_durable_steps.py test them."""
+receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py and
+test_batches.py test them."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:

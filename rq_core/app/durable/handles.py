@@ -176,10 +176,7 @@ def _steps_of(call: str, job: JobContext, *, is_async: bool) -> Steps:
     if in_step.get():
         raise NotDurable(call=call, why="a step's function runs here, and it must do all by itself")
     if job.home is None:
-        raise NotDurable(
-            call=call,
-            why="no worker saves the steps of this handler: jobs of job_running() have none",
-        )
+        raise NotDurable(call=call, why=job.why_no_steps)
     if job.steps is None:
         job.steps = Steps(job, job.home())
     found: Steps = job.steps

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rq_core.errors import NoCurrentJob
 from rq_core.model.headers import NO_HEADERS
@@ -33,6 +33,11 @@ class JobContext:
         "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id",
         "losses", "queue", "steps", "task", "worker",
     )  # fmt: skip
+
+    why_no_steps: ClassVar[str] = (
+        "no worker saves the steps of this handler: jobs of job_running() have none"
+    )
+    """The reason why a handler without a ``home`` has no steps."""
 
     def __init__(
         self,

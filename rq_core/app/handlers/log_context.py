@@ -9,12 +9,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from rq_core.app.handlers.context import job_here
+
+_FACTS: Final = (("job", "id"), ("queue", "queue"), ("task", "task"), ("claim", "claim"))
+"""The fields of a record, each with the attribute of the job's context."""
 
 
 class JobLogFilter(logging.Filter):
     """Adds ``job``, ``queue``, ``task`` and ``claim`` to each record that is made inside a handler; drops no record.
+
+    In a batch handler, which runs several jobs, the filter adds ``queue`` and ``task``.
 
     Fields that a record already has are kept. Add the filter to log handlers, not to loggers: a logger's filter does
     not see the records of the loggers below it.
@@ -25,8 +31,8 @@ class JobLogFilter(logging.Filter):
         job = job_here()
         if job is not None:
             facts = record.__dict__
-            facts.setdefault("job", job.id)
-            facts.setdefault("queue", job.queue)
-            facts.setdefault("task", job.task)
-            facts.setdefault("claim", job.claim)
+            for name, attribute in _FACTS:
+                # A batch has no id and no claim: its jobs have.
+                if (value := getattr(job, attribute, None)) is not None:
+                    facts.setdefault(name, value)
         return True

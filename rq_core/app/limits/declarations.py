@@ -34,6 +34,8 @@ class Declared:
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
+        self._batched: dict[str, frozenset[str]] = {}
+        """The names of the batch task, by queue. Jobs of other tasks cannot be enqueued into the queue."""
 
     # Tasks.
 
@@ -103,10 +105,23 @@ class Declared:
                 " name has one limit, give the same or choose another name",
             )
 
+    def add_batch(self, queue: str, task: str, aliases: Sequence[str]) -> None:
+        """Note that the queue has the jobs of a batch task, of its hook for dead jobs, and no others."""
+        names = (task, *aliases)
+        self._batched[queue] = frozenset((*names, *(f"{name}:on_dead" for name in names)))
+
     def check_queue(self, task: str, queue: str) -> None:
-        """Raise InvalidOption if a cap of the task counts jobs of another queue, so that jobs of the task cannot be
-        enqueued into ``queue``."""
+        """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``: a cap of the task counts jobs of
+        another queue, or one of the two belongs to a batch task."""
         own = self._own.get(task)
+        for batched, names in self._batched.items():
+            if (batched == queue) is not (task in names):
+                must = (
+                    f"must be {batched!r}, the queue of the batch task {task!r}"
+                    if task in names
+                    else f"must not be {queue!r}, which has the jobs of a batch task and no others"
+                )
+                raise InvalidOption.of("queue", queue, must)
         if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
             raise InvalidOption.of(
                 "queue",

@@ -3,6 +3,7 @@
 Read ``executor`` first.
 
 - ``executor``: starts handlers, and decides how their claims end.
+- ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
 - ``threads``: the threads of ``def`` handlers.

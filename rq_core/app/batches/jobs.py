@@ -1,0 +1,140 @@
+"""The jobs that a batch handler receives, and the context of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+
+from rq_core.app.handlers.context import JobContext
+from rq_core.errors import UsageError
+from rq_core.model.lib.text import counted
+from rq_core.signals import MemberFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+A = TypeVar("A")
+
+_OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "base")
+"""The attributes of a JobContext that a batch does not have."""
+
+
+class Job(Generic[A]):
+    """One job of a batch, as its handler sees it.
+
+    ``args`` are the job's arguments. ``context`` has the facts of the job's claim. To call a batch handler in a test,
+    make its jobs with ``Job(args)``.
+    """
+
+    __slots__ = ("args", "context", "failure")
+
+    def __init__(self, args: A, context: JobContext | None = None) -> None:
+        self.args = args
+        self.context = context or _outside()
+        self.failure: BaseException | None = None
+        """The exception with which the handler failed the job; None: the handler has not failed the job."""
+
+    def __repr__(self) -> str:
+        return f"<job {self.context.id} of a batch>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.context.id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The texts that the producer sent with the arguments."""
+        return self.context.headers
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether the handler should leave out the job: the job was cancelled, its lease is lost, or the timeout
+        of the batch is over."""
+        return self.context.cancelled
+
+    def fail(self, why: BaseException | str) -> None:
+        """Fail this job, and no other job of the batch. A second call changes nothing.
+
+        ``why`` is an exception, or the text of a MemberFailed. The task's retry policy decides what
+        happens to the job, as if the job's own handler had raised the exception: RetryLater, Snooze and GiveUp have
+        their usual meaning.
+        """
+        given: object = why
+        if isinstance(given, str):
+            why = MemberFailed(given)
+        elif not isinstance(given, BaseException):
+            raise UsageError(f"fail() takes an exception or a text, not {given!r}")
+        if self.failure is None:
+            assert isinstance(why, BaseException)
+            self.failure = why
+
+
+def _outside() -> JobContext:
+    """Return the context of a job that no worker runs."""
+    return JobContext(
+        id="test", queue="default", task="test", claim=1, failures=0, losses=0, fence="0-0", worker=""
+    )  # fmt: skip
+
+
+def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
+    """Return the result of each job, from the value that a batch handler has returned for these jobs.
+
+    Raises UsageError for a value that is neither None nor a list with a result for each job."""
+    if value is None:
+        return [None] * len(jobs)
+    if not isinstance(value, list | tuple):
+        what = f"a {type(value).__name__}"
+    elif len(value) != len(jobs):
+        what = f"{counted(len(value), 'result')} for {counted(len(jobs), 'job')}"
+    else:
+        return value
+    raise UsageError(
+        f"the batch handler returned {what}: it must return None, or a list with the result of each job, in their order"
+    )
+
+
+def result_of_one(job: Job[Any], found: Any, *, is_async: bool) -> Any:
+    """Return the result of a job that was alone in its batch. ``found`` is what the handler has returned; if the
+    handler is async, it is awaited, and the function returns a coroutine."""
+
+    def result(value: Any) -> Any:
+        if job.failure is not None:
+            raise job.failure
+        return results_of([job], value)[0]
+
+    async def awaited() -> Any:
+        return result(await found)
+
+    return awaited() if is_async else result(found)
+
+
+class BatchContext(JobContext):
+    """The context of a batch: what ``current_job()`` returns in a batch handler, and what ``around`` functions receive.
+
+    ``jobs`` are the jobs of the batch. The context has a queue, a task and a worker, but no id and no claim: these
+    belong to each of the jobs.
+    """
+
+    __slots__ = ("jobs",)
+
+    why_no_steps: ClassVar[str] = (
+        "a batch handler runs several jobs, and steps belong to one job: use a task without batch"
+    )
+
+    def __init__(self, jobs: Iterable[Job[Any]], *, queue: str, task: str, worker: str) -> None:
+        super().__init__(
+            id="", queue=queue, task=task, claim=0, failures=0, losses=0, fence="", worker=worker
+        )  # fmt: skip
+        for name in _OF_ONE_JOB:
+            delattr(self, name)
+        self.jobs: Sequence[Job[Any]] = tuple(jobs)
+
+    def __repr__(self) -> str:
+        return f"<batch of {counted(len(self.jobs), 'job')} of {self.task} in {self.queue}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError: only the jobs of the batch have an id, a claim and so on."""
+        raise AttributeError(
+            f"a batch has no {name!r}: its jobs have, and they are in `jobs`", name=name, obj=self
+        )
