@@ -1,4 +1,4 @@
-"""The part of an app that changes many jobs at once: all jobs of a queue that match a filter.
+"""The part of an app that changes many jobs at once: all jobs of a queue that match ``which``.
 
 app.cancel_where(Filter(queue="mail", headers={"tenant": "acme"}), reason="account closed")
 """
@@ -51,67 +51,67 @@ class ChangeProducer(ScheduleProducer):
     each job is changed once.
     """
 
-    def cancel_where(self, filter: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Cancel all jobs of a queue that match a filter: jobs that wait, unless the filter says other states.
+    def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Cancel all jobs of a queue that match ``which``: jobs that wait, unless ``which`` says other states.
 
-        A job that a worker claims meanwhile is left alone, unless the filter has the state running: then the job is
+        A job that a worker claims meanwhile is left alone, unless ``which`` has the state running: then the job is
         asked to stop. See BulkOptions for the options. Raises InvalidOption.
         """
-        return self.client.run(_plan(self.client.calls, "cancel", filter, options))
+        return self.client.run(_plan(self.client.calls, "cancel", which, options))
 
     async def cancel_where_async(
-        self, filter: Filter, /, **options: Unpack[BulkOptions]
+        self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
         """See cancel_where."""
         client = self.async_client()
-        return await client.run(_plan(client.calls, "cancel", filter, options))
+        return await client.run(_plan(client.calls, "cancel", which, options))
 
-    def requeue_where(self, filter: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Make all dead jobs of a queue that match a filter ready again, the oldest first. Jobs that die during the
+    def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first. Jobs that die during the
         change stay dead.
 
         See BulkOptions for the options. Raises InvalidOption.
         """
-        return self.client.run(_plan(self.client.calls, "requeue", filter, options))
+        return self.client.run(_plan(self.client.calls, "requeue", which, options))
 
     async def requeue_where_async(
-        self, filter: Filter, /, **options: Unpack[BulkOptions]
+        self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
         """See requeue_where."""
         client = self.async_client()
-        return await client.run(_plan(client.calls, "requeue", filter, options))
+        return await client.run(_plan(client.calls, "requeue", which, options))
 
-    def edit_where(self, filter: Filter, /, **options: Unpack[EditWhereOptions]) -> JobsChanged:
-        """Change priority, due time or deadline of all jobs of a queue that wait and match a filter.
+    def edit_where(self, which: Filter, /, **options: Unpack[EditWhereOptions]) -> JobsChanged:
+        """Change priority, due time or deadline of all jobs of a queue that wait and match ``which``.
 
         ``delay`` and ``expires`` in seconds count from the beginning of the whole change. See JobHandle.edit and
         BulkOptions for the options. Raises InvalidOption, or AuditBacklogFull.
         """
-        return self.client.run(_plan(self.client.calls, "edit", filter, options))
+        return self.client.run(_plan(self.client.calls, "edit", which, options))
 
     async def edit_where_async(
-        self, filter: Filter, /, **options: Unpack[EditWhereOptions]
+        self, which: Filter, /, **options: Unpack[EditWhereOptions]
     ) -> JobsChanged:
         """See edit_where."""
         client = self.async_client()
-        return await client.run(_plan(client.calls, "edit", filter, options))
+        return await client.run(_plan(client.calls, "edit", which, options))
 
-    def prune_where(self, filter: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Remove all dead jobs of a queue that match a filter from Redis. Their history stays in SQL.
+    def prune_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Remove all dead jobs of a queue that match ``which`` from Redis. Their history stays in SQL.
 
         See BulkOptions for the options. Raises InvalidOption.
         """
-        return self.client.run(_plan(self.client.calls, "prune", filter, options))
+        return self.client.run(_plan(self.client.calls, "prune", which, options))
 
     async def prune_where_async(
-        self, filter: Filter, /, **options: Unpack[BulkOptions]
+        self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
         """See prune_where."""
         client = self.async_client()
-        return await client.run(_plan(client.calls, "prune", filter, options))
+        return await client.run(_plan(client.calls, "prune", which, options))
 
 
-def _plan(calls: Operations, verb: str, filter: Filter, options: Any) -> Plan[JobsChanged]:
+def _plan(calls: Operations, verb: str, which: Filter, options: Any) -> Plan[JobsChanged]:
     """Return the plan of a change. Raises InvalidOption, or TypeError for an unknown option."""
     from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
 
@@ -126,7 +126,7 @@ def _plan(calls: Operations, verb: str, filter: Filter, options: Any) -> Plan[Jo
         known = ", ".join(BulkOptions.__annotations__)
         unknown = next(iter(given))
         raise TypeError(f"{verb}_where() has no option {unknown!r}: its options are {known}")
-    change = BulkChange(VERBS[verb], filter, **own)
+    change = BulkChange(VERBS[verb], which, **own)
     place = None if resume is None else BulkPlace.parse(resume)
     return calls.bulk.run(change, place, progress)
 

@@ -113,7 +113,7 @@ def filter_of(queue: str | None, asked: Mapping[str, Any]) -> Filter:
     found = Filter.of_terms(terms, now=datetime.now(UTC))
     if found.is_for_all:
         raise click.UsageError(
-            "give a term besides --queue: --state says which jobs, if all of a state are meant",
+            "give another term than --queue: --state ready, for example, if all ready jobs are meant",
             context,
         )
     return found
@@ -137,12 +137,15 @@ def change_many(
         asked["dry_run"],
     )  # fmt: skip
     place = None if asked["resume"] is None else BulkPlace.parse(asked["resume"])
-    told = _Progress(change.verb.done[0], dry_run=change.dry_run)
+    progress = _Progress(change.verb.done[0], dry_run=change.dry_run)
     try:
-        done = client.run(client.calls.bulk.run(change, place, told))
+        done = client.run(client.calls.bulk.run(change, place, progress))
     except KeyboardInterrupt:
-        if told.last is not None and not change.dry_run:
-            say(f"rq-core: stopped; the same command with --resume '{told.last}' goes on", err=True)
+        if progress.last is not None and not change.dry_run:
+            say(
+                f"rq-core: stopped; the same command with --resume '{progress.last}' goes on",
+                err=True,
+            )
         raise
     for why in done.damaged:
         say(f"rq-core: {why}", err=True)

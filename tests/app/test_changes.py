@@ -50,7 +50,7 @@ def test_jobs_are_cancelled_and_edited_by_a_filter(app: App) -> None:
     assert (made.changed, made.outcomes) == (2, {"cancelled": 2})
     assert seen[-1].looked == made.looked
     assert seen[-1].id == made.id
-    edited = app.edit_where(Filter(queue="mail", states=("scheduled",)), now=True)  # type: ignore[arg-type]
+    edited = app.edit_where(Filter(queue="mail", states=("scheduled",)), now=True)
     assert (edited.changed, counts(app)[1]) == (2, 0)
 
 
@@ -61,7 +61,7 @@ def test_dead_jobs_are_requeued_and_pruned_by_a_filter(app: App, valkey_url: str
 
     assert 1 == app.requeue_where(Filter(queue="mail", error="ValueError"), limit=1).changed
     assert 0 == app.requeue_where(Filter(queue="mail", error="KeyError")).changed
-    assert 3 == app.prune_where(Filter(queue="mail", states=("dead",)), by="ann").changed  # type: ignore[arg-type]
+    assert 3 == app.prune_where(Filter(queue="mail", states=("dead",)), by="ann").changed
     assert (1, 0, 0) == counts(app)
 
 

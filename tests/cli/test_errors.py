@@ -291,7 +291,7 @@ def test_the_error_of_an_invalid_name_states_the_rule_for_names(
         (("cancel", "--queue", "mail", "--task", "send"), "give either --dry-run"),
         (("cancel", "--queue", "mail", "--task", "send", "--yes", "--dry-run"), "give either --dry-run"),
         (("cancel", "--task", "send", "--yes"), "give --queue QUEUE"),
-        (("cancel", "--queue", "mail", "--yes"), "give a term besides --queue"),
+        (("cancel", "--queue", "mail", "--yes"), "give another term than --queue"),
         (("cancel", "--queue", "mail", "--state", "lost", "--yes"), "must be states of these"),
         (("cancel", "--queue", "mail", "--state", "dead", "--yes"), "cancel changes no others"),
         (("cancel", "--queue", "mail", "--older", "soon", "--yes"), "older='soon' is not valid"),

@@ -44,7 +44,7 @@ def test_each_option_is_a_term_of_the_filter(cli: CommandLine, client: Client) -
     assert count("--scope", "tenant=acme") == 0
 
 
-def test_a_filter_is_changed_with_yes_and_the_log_tells_the_operator_and_the_reason(
+def test_a_filter_is_changed_with_yes_and_the_log_has_the_operator_and_the_reason(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, 6)
@@ -64,7 +64,8 @@ def test_a_filter_is_changed_with_yes_and_the_log_tells_the_operator_and_the_rea
         "--reason",
         "closed",
     )
-    assert (found := re.fullmatch(r"5 jobs cancelled, bulk ([0-9a-f]{16})\n", said))
+    found = re.fullmatch(r"5 jobs cancelled, bulk ([0-9a-f]{16})\n", said)
+    assert found
     (_, raw) = client.run(client.calls.reads.snapshot("mail"))["outbox"][-1]
     assert (raw["by"], raw["why"]) == ("ann", f"bulk {found[1]}: closed")
     edited = cli.json("edit", *MAIL, "--state", "scheduled", "--priority", "high", "--yes")
@@ -103,7 +104,8 @@ def test_a_change_says_how_far_it_has_come_and_where_it_goes_on_if_it_is_interru
 
     assert stopped.exit_code == 130
     assert "rq-core: 2 read, 2 cancelled\n" in stopped.stderr
-    assert (place := re.search(r"--resume '(\S+)' goes on", stopped.stderr))
+    place = re.search(r"--resume '(\S+)' goes on", stopped.stderr)
+    assert place
     resumed = cli("cancel", *MAIL, "--task", "send", "--yes", "--json", "--resume", place[1])
     assert '"changed":6' in resumed.stdout
     assert ", round 2\n" in resumed.stderr

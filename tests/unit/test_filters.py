@@ -19,7 +19,7 @@ NOW_MS = int(NOW.timestamp() * 1000)
 EVERY_TERM = Filter(
     queue="mail",
     task="send",
-    states=("ready", "dead"),  # type: ignore[arg-type] - names of states are accepted
+    states=("ready", "dead"),
     priority=Priority.LOW,
     lane="3+tenant=acme",
     scope="tenant=acme",
@@ -215,6 +215,6 @@ def test_names_are_checked() -> None:
 
 
 def test_states_have_one_order() -> None:
-    said = Filter(queue="q", states=("dead", "ready", "dead"))  # type: ignore[arg-type]
+    said = Filter(queue="q", states=("dead", "ready", "dead"))
 
     assert (State.READY, State.DEAD) == said.states

@@ -67,8 +67,8 @@ class Filter:
 
     queue: str
     task: str | None = None
-    states: tuple[State, ...] = ()
-    priority: Priority | None = None
+    states: tuple[str, ...] = ()
+    priority: str | None = None
     lane: str | None = None
     scope: str | None = None
     worker: str | None = None
@@ -133,7 +133,7 @@ class Filter:
 
     @property
     def is_for_all(self) -> bool:
-        """Return whether the filter has no term besides the queue."""
+        """Return whether the filter has no other term than the queue."""
         return len(self._terms()) == 1
 
     @property
@@ -259,7 +259,7 @@ class Filter:
             queue=given["queue"],
             task=given.get("task"),
             states=_states_of(given["state"].split(",")) if "state" in given else (),
-            priority=given.get("priority"),  # type: ignore[arg-type] - checked when the filter is made
+            priority=given.get("priority"),
             lane=given.get("lane"),
             scope=given.get("scope"),
             worker=given.get("worker"),
@@ -299,7 +299,7 @@ def _states_of(states: object) -> tuple[State, ...]:
 
 
 def _instants_of(between: object) -> tuple[int | None, int | None]:
-    if not isinstance(between, tuple) or len(between) != 2:  # noqa: PLR2004 - two times
+    if not isinstance(between, tuple) or len(between) != 2:
         must = "must be two datetimes, the first and the last; None sets no bound"
         raise InvalidOption.of("between", between, must)
     first, last = (None if each is None else instant_ms_of("between", each) for each in between)
@@ -338,6 +338,8 @@ def _is_due(job: JobState, at_ms: int) -> bool:
 
 # Values in a text.
 
+_SPAN_MAX: Final = 999_999
+"""The largest number of a unit that a text may have."""
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
@@ -346,7 +348,7 @@ def _span(ms: int | None) -> str | None:
     if not ms:
         return None if ms is None else "0s"
     for unit_ms, unit in _UNITS:
-        if ms % unit_ms == 0 and ms // unit_ms < 1_000_000:  # noqa: PLR2004 - span_ms_of takes six digits
+        if ms % unit_ms == 0 and ms // unit_ms <= _SPAN_MAX:
             return f"{ms // unit_ms}{unit}"
     return f"{ms / 1000}"
 

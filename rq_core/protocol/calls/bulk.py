@@ -10,6 +10,7 @@ The events of all calls have the id of the change at the beginning of their reas
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,13 +63,16 @@ PRUNE: Final = Verb("prune", (State.DEAD,), (State.DEAD,), ("pruned",))
 VERBS: Final[Mapping[str, Verb]] = {verb.name: verb for verb in (CANCEL, EDIT, REQUEUE, PRUNE)}
 
 
+UNCHANGED: Final = Change()
+
+
 @dataclass(frozen=True, slots=True)
 class BulkChange:
     """A change of many jobs: what it does, and to which jobs."""
 
     verb: Verb
     filter: Filter
-    edit: Change = Change()
+    edit: Change = UNCHANGED
     """The new options, for an edit."""
     by: str | None = None
     reason: str = ""
@@ -101,7 +105,7 @@ class BulkChange:
     @property
     def states(self) -> tuple[State, ...]:
         """The states of the jobs that are changed."""
-        said = self.filter.states or self.verb.usual
+        said = tuple(map(State, self.filter.states)) or self.verb.usual
         if self.filter.error is not None:
             return (State.DEAD,)
         return (State.SCHEDULED,) if self.filter.due is not None else said
@@ -141,28 +145,23 @@ class BulkPlace:
     @classmethod
     def parse(cls, text: str) -> BulkPlace:
         """Return the place with this text. Raises InvalidOption."""
-        try:
-            bulk_id, *numbers, at = text.split("/", 7)
-            number, source, looked, matched, changed, before = map(int, numbers)
-            if (
-                len(bulk_id) != _ID_DIGITS
-                or not 1 <= number <= ROUNDS_MAX
-                or min(source, looked) < 0
-            ):
-                raise ValueError(text)
-            found = cls(bulk_id, number, source, at, looked, matched, changed, before)
-            found.begun_ms  # noqa: B018 - raises ValueError for an id without a time
-        except (ValueError, AttributeError):
+        given: object = text
+        found = _PLACE.fullmatch(given) if isinstance(given, str) else None
+        if found is None:
             must = "must be the place that a change of many jobs has returned"
-            raise InvalidOption.of("resume", text[:100], must) from None
-        return found
+            raise InvalidOption.of("resume", str(text)[:100], must)
+        bulk_id, *numbers, at = found.groups()
+        number, source, looked, matched, changed, before = map(int, numbers)
+        return cls(bulk_id, number, source, at, looked, matched, changed, before)
 
 
-_ID_DIGITS: Final = 16
+_PLACE: Final = re.compile(
+    r"([0-9a-f]{16})/([1-3])/([0-8])" + r"/([0-9]{1,15})" * 4 + "/(.{0,20000})"
+)
 
 
 class BulkStep(NamedTuple):
-    """What one step did."""
+    """The result of one step."""
 
     place: BulkPlace
     """How far the change has come."""
@@ -176,7 +175,7 @@ class BulkStep(NamedTuple):
 
 @dataclass(frozen=True)
 class JobsChanged:
-    """What a change of many jobs did."""
+    """The result of a change of many jobs."""
 
     id: str
     """The id of the change. The events of the changed jobs have it in their reason: ``bulk ID: REASON``."""

@@ -106,7 +106,7 @@ def _by_score(key: str, place: str, count: int) -> Steps[Page]:
 
     Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
     begins with a member of the page before, or with an earlier one, which shows that no member is skipped. If members
-    have left the set meanwhile, so that the first member stands behind the place, the read steps back.
+    have left the set meanwhile, so that the first member comes after the place, the read steps back.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count
