@@ -9,11 +9,11 @@ import pytest
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.table.machine import State
-from rq_core.protocol.reads.paging import SPECS_BYTES_MAX, Source, sources_of, specs_of
+from rq_core.protocol.reads.paging import SPECS_BYTES_MAX, PagedKey, sources_of, specs_of
 
 KEYS = queue_keys("q")
-DEAD = Source("dead", frozenset({State.DEAD}))
-READY = Source("ready:2", frozenset({State.READY}))
+DEAD = PagedKey("dead", frozenset({State.DEAD}))
+READY = PagedKey("ready:2", frozenset({State.READY}))
 
 
 def run(steps: Any, answer: Any) -> Any:

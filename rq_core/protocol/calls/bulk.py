@@ -25,7 +25,7 @@ from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Pause, Plan
-from rq_core.protocol.reads.paging import Page, Source, sources_of, specs_of
+from rq_core.protocol.reads.paging import JobPage, PagedKey, sources_of, specs_of
 from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.steps import Steps, errors_of, jobs_of, run_steps
 
@@ -297,8 +297,8 @@ class Bulk:
         return BulkStep(again, False, outcomes, tuple(damaged))
 
     def _matching(
-        self, change: BulkChange, keys: QueueKeys, source: Source, place: BulkPlace
-    ) -> Steps[tuple[Page, list[JobState], list[str]]]:
+        self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
+    ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
         """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
         page = yield from source.page(keys, place.at, IDS_CHUNK)
         jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))

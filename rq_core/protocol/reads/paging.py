@@ -22,7 +22,7 @@ SPECS_BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of jobs that one command reads, unless a single job is larger."""
 
 
-class Page(NamedTuple):
+class JobPage(NamedTuple):
     """Jobs of one key."""
 
     ids: list[str]
@@ -31,13 +31,13 @@ class Page(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PagedKey:
     """A key that has jobs of some states."""
 
     key: str
     states: frozenset[State]
 
-    def page(self, keys: QueueKeys, place: str, count: int) -> Steps[Page]:
+    def page(self, keys: QueueKeys, place: str, count: int) -> Steps[JobPage]:
         """Return the page of at most ``count`` jobs that begins at ``place``; an empty place is the beginning."""
         if self.key.startswith("ready:"):
             return _of_list(keys(self.key), place, count)
@@ -55,31 +55,31 @@ class Source:
 
 
 SOURCES: Final = (
-    Source("scheduled", frozenset({State.SCHEDULED})),
-    *(Source(f"ready:{rank}", frozenset({State.READY})) for rank in range(len(PRIORITIES))),
-    Source("waiting", frozenset({State.READY})),
-    Source("leases", CLAIMED_STATES),
-    Source("dead", frozenset({State.DEAD})),
+    PagedKey("scheduled", frozenset({State.SCHEDULED})),
+    *(PagedKey(f"ready:{rank}", frozenset({State.READY})) for rank in range(len(PRIORITIES))),
+    PagedKey("waiting", frozenset({State.READY})),
+    PagedKey("leases", CLAIMED_STATES),
+    PagedKey("dead", frozenset({State.DEAD})),
 )
 """The keys in the order in which they are read: jobs that become ready move from a key to one that is read later."""
 
 
-def sources_of(states: Collection[State]) -> list[Source]:
+def sources_of(states: Collection[State]) -> list[PagedKey]:
     """Return the keys that have jobs in these states."""
     return [source for source in SOURCES if not source.states.isdisjoint(states)]
 
 
-def _of_list(key: str, place: str, count: int) -> Steps[Page]:
+def _of_list(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a list. The place is the number of entries between the page and the tail."""
     passed = int(place or 0)
     (ids,) = yield [["LRANGE", key, -passed - count, -passed - 1]]
-    return Page(ids[::-1], str(passed + count) if len(ids) == count else None)
+    return JobPage(ids[::-1], str(passed + count) if len(ids) == count else None)
 
 
-def _by_member(key: str, place: str, count: int) -> Steps[Page]:
+def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set whose members have one score. The place is the last member of the page before."""
     (members,) = yield [["ZRANGEBYLEX", key, f"({place}" if place else "-", "+", "LIMIT", 0, count]]
-    return Page(list(map(job_of, members)), members[-1] if len(members) == count else None)
+    return JobPage(list(map(job_of, members)), members[-1] if len(members) == count else None)
 
 
 # Sorted sets by score.
@@ -101,7 +101,7 @@ class _Place(NamedTuple):
         return f"{self.score:.17g}|{self.rank}|{self.member}"
 
 
-def _by_score(key: str, place: str, count: int) -> Steps[Page]:
+def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set in the order of scores, and of members with equal scores.
 
     Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
@@ -120,7 +120,7 @@ def _by_score(key: str, place: str, count: int) -> Steps[Page]:
                 end = None
                 if fresh and not (whole and fresh[-1] == members[-1]):
                     end = str(_Place(*fresh[-1], first + members.index(fresh[-1]) + 1))
-                return Page([_job_of(member) for _, member in fresh if _job_of(member)], end)
+                return JobPage([_job_of(member) for _, member in fresh if _job_of(member)], end)
             first += len(members) - 1
         else:
             first, back = max(0, first - back), back * 2
