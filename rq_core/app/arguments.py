@@ -194,7 +194,8 @@ class Arguments:
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Return the problem of each argument that has no JSON form, by name. Each argument is converted by itself."""
+        """Return the problem of each argument that has no JSON form, by name. The arguments are converted one by
+        one."""
         problems = {}
         for name, value in valid.items():
             try:

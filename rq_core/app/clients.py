@@ -40,7 +40,7 @@ class Connections:
         self.policies = PolicyCache()
         """The policies that workers registered in the queues, for tasks whose code is not in this process."""
         self.warns = True
-        """Whether the next use of the synchronous client in an event loop logs a warning. Only the first use in an
+        """True if the next use of the synchronous client in an event loop logs a warning. Only the first use in an
         event loop does."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None

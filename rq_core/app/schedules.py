@@ -118,7 +118,7 @@ class ScheduleProducer(QueueProducer):
         return {queue: tuple(names) for queue, names in self._scheduled.items()}
 
     def spec_max_in(self, queue: str) -> int:
-        """Return the most bytes of a job's JSON that the log keeps in this queue."""
+        """Return the maximum number of bytes of a job's JSON that the log keeps in this queue."""
         return self._spec_max_of.get(queue, self._spec_max)
 
     @property

@@ -149,7 +149,7 @@ class Task(PreparedTask[P, R]):
     """A function that workers can run by its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
-    """Whether calling the function returns an awaitable."""
+    """True if calling the function returns an awaitable."""
     __name__: str
     __wrapped__: Callable[P, Any]
 

@@ -1,4 +1,4 @@
-"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out rather than a word broken.
+"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out before a word is broken.
 
 Without this module, rich would narrow all columns, down to two letters, so that neither heads nor words could be read.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WORD_MAX: Final = 24
-"""Maximum number of characters of a word that is not broken. A longer word is broken rather than a column left out."""
+"""Maximum number of characters of a word that is not broken. A longer word is broken before a column is left out."""
 CUT_MIN: Final = 12
 """Minimum number of characters to which a cell may be cut. If fewer characters fit, a column is left out."""
 _BETWEEN: Final = 3
@@ -25,11 +25,11 @@ class Column(NamedTuple):
     title: str
     cells: Sequence[str]
     right: bool = False
-    """Whether the cells are aligned to the right, as numbers are."""
+    """True if the cells are aligned to the right, as numbers are."""
     whole: bool = False
-    """Whether cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
+    """True if cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
     cut: bool = False
-    """Whether a cell that is too long is cut. If not, the cell is wrapped to several lines."""
+    """True if a cell that is too long is cut. If false, the cell is wrapped to several lines."""
 
     @property
     def most(self) -> int:

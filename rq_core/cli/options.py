@@ -89,7 +89,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
-    """Return the option ``--limit``, the most entries that a command lists: by default 100.
+    """Return the option ``--limit``, the maximum number of entries that a command lists: by default 100.
 
     ``what`` names the entries. ``most`` is the highest limit; None allows any limit.
     """

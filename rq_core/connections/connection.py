@@ -98,7 +98,7 @@ class Connection:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether the connection was open at least once. Then it is known whether the port speaks TLS."""
+        """True if the connection was open at least once. Then it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -128,8 +128,8 @@ class Connection:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, or reconnect. ``within`` is the most seconds that connecting may take, if that is less than the
-        pool's timeout.
+        """Connect, or reconnect. ``within`` is the maximum number of seconds that connecting may take, if that is less
+        than the pool's timeout.
 
         Raises redis-py's error if it cannot connect, or OtherProtocol.
         """

@@ -53,7 +53,7 @@ def open_async_transport(
 
 
 def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
-    """Return the most seconds for an answer, and for connecting."""
+    """Return the maximum seconds to wait for an answer, and the maximum seconds for connecting."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
     return (

@@ -57,7 +57,7 @@ class Round(NamedTuple):
 
     commands: dict[Node, list[Command]]
     brief: bool = False
-    """Whether to wait for each node no longer than ``BRIEF``."""
+    """If true, wait for each node no longer than ``BRIEF``."""
 
 
 Replies = dict[Node, list[Any]]
@@ -268,7 +268,7 @@ class _Redirect(NamedTuple):
     slot: int
     node: Node
     asking: bool
-    """Whether the redirect is for this command only (ASK), since the slot is being moved to the node."""
+    """True if the redirect is for this command only (ASK), since the slot is being moved to the node."""
 
 
 def _redirect(reply: Any, asked: Node) -> _Redirect | None:

@@ -45,7 +45,7 @@ class _Shared:
         self._enqueue = enqueue
         self.each = each
         self._sent = False
-        """Whether the call may have been written to a connection."""
+        """True if the call may have been written to a connection."""
         self._sender: asyncio.Task[Any] | None = None
         """The task that is trying to send the call; None: no task does so."""
         self._interrupted = False

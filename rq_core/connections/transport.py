@@ -34,7 +34,7 @@ WORKER_SOCKET_TIMEOUT_S: Final = 4.0
 the worker waits this long even if Redis is back earlier. The time is short, because the worker must claim again within
 ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
-"""Seconds that the answer to a blocking command may be late."""
+"""Seconds by which the answer to a blocking command may be late."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -46,7 +46,7 @@ class Transport(Protocol):
     """The interface between a Client and its connections."""
 
     one_slot: bool
-    """Whether all keys of a blocking command must belong to one queue."""
+    """True if all keys of a blocking command must belong to one queue."""
 
     def exchange(
         self,

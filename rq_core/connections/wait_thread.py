@@ -210,7 +210,8 @@ class Waiter:
             waits.missed(queue, now)
 
     def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
-        """End the subscriptions to queues without waits for QUIET_S. Return whether a subscription ended."""
+        """End the subscriptions to queues that have had no wait for QUIET_S seconds. Return whether a subscription
+        ended."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]

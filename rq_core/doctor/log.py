@@ -51,18 +51,18 @@ class FoldedLog:
     since: Since | None = None
     """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
+    """The reasons, as text, why lines of ``results`` are not results of jobs, by the id of the line."""
     only_sql: Collection[str] = frozenset()
     """Ids of jobs that have no event in the outbox, and that only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
     """Ids of jobs that unreadable entries name."""
     may_be_restored: bool = False
-    """Whether a restore may have put back names and ids whose jobs only an audit database has."""
+    """True if a restore may have put back names and ids whose jobs only an audit database has."""
     moving: set[str] = field(default_factory=set)
     """Ids of jobs that had an event while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
-    """Whether the log must have every live job: it begins with the queue, or with a complete baseline."""
+    """True if the log must have every live job: it begins with the queue, or with a complete baseline."""
     unreadable: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """Ids of entries that no script can have assigned."""
@@ -83,9 +83,9 @@ class FoldedLog:
     """The entry from which on ``schedules`` has all events. Before this entry, either no schedule existed, or none is
     known."""
     at_beginning: bool = True
-    """Whether ``note`` has not been called yet."""
+    """True if ``note`` has not been called yet."""
     all_schedules: bool = False
-    """Whether ``schedules`` must have every schedule."""
+    """True if ``schedules`` must have every schedule."""
     lease_max_ms: int = 0
     """Milliseconds of the longest lease that a setting ever allowed, according to the events in the log."""
 

@@ -60,7 +60,7 @@ class Unread(NamedTuple):
 
     why: str
     refused: bool = False
-    """Whether Redis answered, but refused to be read: a right or a password is missing, or the server is unsuitable."""
+    """True if Redis answered, but refused to be read: a right or a password is missing, or the server is unsuitable."""
 
     @classmethod
     def of(cls, error: RqCoreError) -> Self:

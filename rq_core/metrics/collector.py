@@ -231,7 +231,7 @@ class QueueCollector(Collector):
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
-        """Whether Redis answered during the last collection."""
+        """True if Redis answered during the last collection."""
 
     @classmethod
     def at(

@@ -149,7 +149,7 @@ if TYPE_CHECKING:
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """Whether all earlier events that matter were folded. It is False if the first folded event was not one of
+        """True if all earlier events that matter were folded. It is False if the first folded event was not one of
         BEGINNINGS."""
 
         # Any other.

@@ -21,7 +21,7 @@ from rq_core.model.unique_names import digest_of
 KEY_MAX: Final = 1_000
 """Maximum number of characters of an idempotency key."""
 WINDOW_MS: Final = 86_400_000
-"""Default time for which the id of an idempotency key is remembered, in ms from the first call on."""
+"""Default time for which the id of an idempotency key is remembered after the first call, in ms."""
 SAME: Final = "same"
 """The outcome in a line about an id for which calls get the handle of another job."""
 _ORDER: Final = (
@@ -88,7 +88,7 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms from which on a claim checks the line. It is the time at which the line's outcome expires or, if the
+        """Unix ms after which a claim checks the line. It is the time at which the line's outcome expires or, if the
         line keeps no outcome, the time at which the whole line expires. None: neither expires."""
         return self.until_ms or self.once_ms
 

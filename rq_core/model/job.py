@@ -114,7 +114,7 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """The lane, or line, in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
+    """The lane in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
     full: str = ""
     """The rules for full scopes (lane_assignment.full_rules); empty: the job waits while a scope is full."""
     spec_max: int = 0
@@ -217,7 +217,7 @@ class Claim(NamedTuple):
     """The lane in which the job waited; empty if the job has no scopes."""
     waited_s: float | None = None
     """Seconds for which the job had been ready; None: unknown. The time is known only for the first claim of a job
-    without scopes and delay, since the answer to that claim contains the time anyway."""
+    without scopes and delay: the answers to other claims do not contain it."""
 
 
 class Spec(NamedTuple):
@@ -233,7 +233,7 @@ class Spec(NamedTuple):
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     """Maximum number of attempts; None: the worker's definition of the task decides."""
     open_losses: bool = False
-    """Whether the worker's definition of the task decides ``max_losses``."""
+    """True if the worker's definition of the task decides ``max_losses``."""
 
 
 _SHOWN_MAX: Final = 100
@@ -262,8 +262,8 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """Return a job's JSON with an added first field, which says that the job's result is kept. By the job's ``ties``,
-    the field says whether the log keeps the whole result or only its digest."""
+    """Return a job's JSON with an added first field, which says that the job's result is kept. The job's ``ties``
+    decide which part of the result the log keeps, the whole result or only its digest; the field names this part."""
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
@@ -315,8 +315,9 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Return a message if a job's JSON is unreadable, or differs from ``task``, or from ``digest``, the digest of the
-    job's arguments and timeout (None: unknown). Return None if the JSON is right."""
+    """Check a job's JSON. Return a message if the JSON is unreadable, names another task than ``task``, or does not
+    have the digest ``digest`` (the digest of the job's arguments and timeout; None: unknown). Return None if the JSON
+    is right."""
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):

@@ -21,7 +21,7 @@ class Asked(NamedTuple):
     call: str | None
     keep_ms: int | None
     claimed: bool
-    """Whether the job was ever claimed."""
+    """True if the job was ever claimed."""
 
 
 class End(NamedTuple):
@@ -40,7 +40,7 @@ class End(NamedTuple):
     unknown."""
     died_of: str | None = None
     is_last: bool = False
-    """Whether this is certainly the last end of a job with this id. It is False if another job with the id may have
+    """True if this is certainly the last end of a job with this id. It is False if another job with the id may have
     ended later, in entries that are missing or that Redis forgot."""
 
     @property

@@ -217,8 +217,8 @@ def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
     """Return the state line that follows from the folded record of a live job; None if the record does not determine
     the line.
 
-    ``capped`` has the scopes with a stored limit. It is needed because the first limit of a task moves the task's jobs
-    into lanes, and no event records that.
+    ``capped`` has the scopes with a stored limit. These scopes are needed because the first limit of a task moves the
+    task's jobs into lanes, and no event records this move.
     """
     if not record.complete or record.state is None:
         return None

@@ -106,7 +106,7 @@ class WorkerHealth:
     age_s: float
     """Seconds since Redis last answered a claim of the worker, or since the worker began."""
     stopped: bool = False
-    """Whether a signal (SIGSTOP) has stopped the process. No heartbeat extends its leases meanwhile."""
+    """True if a signal (SIGSTOP) has stopped the process. No heartbeat extends its leases meanwhile."""
     server: str = ""
     """The URL of the worker's Redis, without passwords, and the prefix if it is not the default."""
 

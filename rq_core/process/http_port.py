@@ -49,9 +49,9 @@ class _Open:
     ends_at: float
     """The connection's deadline, in seconds of the monotonic clock."""
     asked: bool = False
-    """Whether the connection's request has arrived."""
+    """True if the connection's request has arrived."""
     ended: bool = False
-    """Whether the server has shut the connection down, so that its thread is about to close it."""
+    """True if the server has shut the connection down, so that its thread is about to close it."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -166,7 +166,7 @@ class Supervisor:
         self._wake = threading.Event()
         self._sources = SourceFiles(Path.cwd()) if options.reload else None
         self._reloading = False
-        """Whether the supervisor has asked the worker to end because its code changed."""
+        """True if the supervisor has asked the worker to end because its code changed."""
 
     def run(self) -> int:
         """Supervise until a signal comes, or with ``burst`` until all workers have ended. Returns the exit status."""

@@ -60,7 +60,7 @@ class ServeOptions:
     health: str | None = None
     """Address of the port for HTTP requests about the workers' health: PORT or HOST:PORT; None for no port."""
     reload: bool = False
-    """Whether to restart the worker when a Python file below the current directory changes."""
+    """If true, the worker is restarted when a Python file below the current directory changes."""
     log_format: str = "text"
     log_level: str = "INFO"
 

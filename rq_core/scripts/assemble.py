@@ -148,7 +148,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """Yield the Lua functions by which a script finds out, when a job ends, what else ends with the job."""
+    """Yield the Lua functions that decide, when a job ends, which other data end with it."""
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:

@@ -41,7 +41,7 @@ class ListView(Generic[R]):
     drop: Sequence[str] = ()
     """Columns that may be left out if the terminal is too narrow. They are left out in this order."""
     prose: bool = False
-    """Whether the last column has sentences."""
+    """True if the last column has sentences."""
 
     def cells(self, row: R, now_ms: float) -> list[object]:
         """Return the cells of a row, in the order of the columns."""

@@ -63,7 +63,7 @@ class Gate(Protocol):
         ...
 
     login: bool
-    """Whether viewers can enter a token at /login."""
+    """True if viewers can enter a token at /login."""
 
 
 class LocalOnly:

@@ -69,7 +69,7 @@ class Page(NamedTuple):
     log: Asks | None = None
     """The function that asks the audit log for further data; None: the shared reading has all data."""
     of_past: bool = False
-    """Whether the page has nothing to show if there is no audit log."""
+    """True if the page has nothing to show if there is no audit log."""
 
     @property
     def template(self) -> str:

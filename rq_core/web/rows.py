@@ -67,8 +67,8 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreBacklogHalf": (LOG_PATH, ""),
     "RqCoreAuditDown": (LOG_PATH, ""),
 }
-"""By alert: the page that shows more about the alert's cause, and the states of the jobs that this page lists. For
-other alerts, the page of the queue shows more."""
+"""For each alert: the page that shows more about the alert's cause, and the states of the jobs that this page lists.
+For other alerts, the page of the queue shows more."""
 
 
 def cause_row(each: Cause) -> Document:

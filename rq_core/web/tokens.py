@@ -32,7 +32,7 @@ class Access(NamedTuple):
 
     name: str
     see_arguments: bool = False
-    """Whether the viewer may also see the contents of jobs: arguments, results, headers, and messages of errors."""
+    """True if the viewer may also see the contents of jobs: arguments, results, headers, and messages of errors."""
 
 
 class Known(NamedTuple):

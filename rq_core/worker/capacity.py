@@ -115,11 +115,11 @@ class Shares:
         self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """The lowest clock among the queues when places were last divided."""
+        """The lowest virtual clock of a queue when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each of these queues would receive now, if all queues had jobs. This does not
-        move the clocks."""
+        """Return how many of ``places`` each of these queues would receive now, if all queues had jobs. The virtual
+        clocks do not change."""
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))
@@ -136,12 +136,12 @@ class Shares:
         return given
 
     def take(self, queue: str, places: int) -> None:
-        """Move a queue's clock on, for places that it received."""
+        """Advance the virtual clock of a queue, for places that the queue received."""
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: int) -> None:
-        """Move a queue's clock back, for places that it did not use."""
+        """Set the virtual clock of a queue back, for places that the queue did not use."""
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 

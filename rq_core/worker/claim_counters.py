@@ -64,7 +64,7 @@ _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
 Row = tuple[float, ...]
-"""The numbers of a queue and a task. See :class:`Parts`."""
+"""The counts of one queue and one task; :class:`Parts` has the same numbers by name."""
 
 
 class Parts(NamedTuple):

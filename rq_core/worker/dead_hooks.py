@@ -78,7 +78,7 @@ change is unknown."""
 
 
 class DeathWatch:
-    """Hands over the deaths in one queue to hooks, check by check, while a worker lives.
+    """Hands over the deaths in one queue to hooks, in repeated checks, while a worker lives.
 
     Deaths are found by their time. If Redis' clock goes back, new deaths have times that were handed over already; then
     some deaths are handed over again, so that none is missed.

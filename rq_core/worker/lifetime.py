@@ -55,7 +55,7 @@ class Lifetime:
         self.stops = 0
         """Number of times that the worker was asked to stop."""
         self.retired = False
-        """Whether the worker ends by itself, and another should replace it."""
+        """True if the worker ends by itself, and another should replace it."""
         self.failure: RqCoreError | None = None
         """The error that ended the worker although it was not asked to stop; None otherwise."""
         self.grace_began = asyncio.Event()

@@ -26,8 +26,8 @@ class WorkerOptions:
     """Queue → weight, which divides free places between queues that have jobs: a queue with weight 3 receives three
     places for each place of a queue with weight 1. A queue that is not named has weight 1."""
     burst: bool = False
-    """Whether to stop when no job is running or due on any of the queues, and no ready job may run now: jobs that wait
-    for a rate, or for a cap of 0, are left."""
+    """If true, the worker stops when no job is running or due on any of the queues, and no ready job may run now. Jobs
+    that wait for a rate, or for a cap of 0, stay in their queues."""
     grace: float = 30.0
     """Seconds for which running jobs may continue after the worker was asked to stop."""
     timeout: float | None = None

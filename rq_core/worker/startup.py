@@ -203,7 +203,7 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set the marks from which on deaths are handed over to hooks."""
+        """Set, for each queue, the time (the mark) from which on deaths are handed over to hooks."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 

@@ -52,7 +52,7 @@ class _Asked:
 
 
 class Turns:
-    """Settles and claims, group by group."""
+    """Settles claims and claims jobs, one group of queues at a time."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Turns:
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """Return the most jobs that a turn may claim, regardless of the free places."""
+        """Return the maximum number of jobs that a turn may claim, regardless of the free places."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs

@@ -39,20 +39,20 @@ class WatchedQueue:
     """The epoch of Redis in which the limits of the code were declared."""
     lease: float = 30.0
     look: bool = True
-    """Whether the worker should claim from the queue."""
+    """True if the worker should claim from the queue."""
     asked: int = 0
     """Number of claims under way."""
     more: bool = False
-    """Whether the last claim left jobs that could have been claimed."""
+    """True if the last claim left jobs that could have been claimed."""
     looked: float = 0.0
     due: float = FOREVER
     """Monotonic time at which the next scheduled job is due."""
     timer: asyncio.TimerHandle | None = None
     """The timer that lets the worker claim at ``due``."""
     empty: bool = False
-    """Whether the last claim left no job that may run now."""
+    """True if the last claim left no job that may run now."""
     absent: bool = False
-    """Whether the worker leaves the queue out for now: it does not exist and the app does not declare it, or it cannot
+    """True if the worker leaves the queue out for now: it does not exist and the app does not declare it, or it cannot
     be used."""
 
     def ask(self) -> None:
@@ -95,7 +95,7 @@ class Watcher:
         self._on_look = on_look
         self._stopping = False
         self._looked = False
-        """Whether the last token was used."""
+        """True if the last token was used."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
 

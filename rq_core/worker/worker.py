@@ -65,7 +65,7 @@ class Worker:
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
         self.clean = True
-        """Whether no handler was running when the worker had ended. This is set even if ``run`` raised an error."""
+        """True if no handler was running when the worker had ended. This is set even if ``run`` raised an error."""
         self._supervised = lease_table is not None
         self._client = AsyncClient(
             app.redis_url,
@@ -278,7 +278,7 @@ class Burst:
         self._deaths: dict[str, DeathWatch] | None = None
         """The death watches by queue; None before the first check."""
         self._asking = False
-        """Whether a turn is finding out now if the worker may end. The turns of all groups ask, and one answer is
+        """True if a turn is finding out now if the worker may end. The turns of all groups ask, and one answer is
         enough for all."""
 
     def active(self) -> bool:

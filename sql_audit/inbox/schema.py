@@ -220,7 +220,7 @@ _LITE_KEY: Final = """SELECT group_concat(name, ', ') FROM (SELECT name FROM pra
 _BEHIND: Final = """SELECT CASE WHEN has_sequence_privilege(s, 'USAGE') OR has_sequence_privilege(s, 'SELECT')
  THEN (SELECT max(id) FROM rqc_inbox) > coalesce(pg_sequence_last_value(s), 0) END
  FROM CAST(pg_get_serial_sequence('rqc_inbox', 'id') AS regclass) AS s"""
-"""Whether the sequence of ids may give an id that a row has; null if the user may not read the sequence."""
+"""Returns whether the sequence of ids may give an id that a row has; null if the user may not read the sequence."""
 
 
 class _Column(NamedTuple):

@@ -47,8 +47,8 @@ class CallAnswer:
     """The rows that became no new job: their place in the call, from 0, and the outcome."""
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
-    """Whether all rows of the call were sent. If not, an earlier, longer call may have got the answer, and the answer's
-    places are those in the longer call."""
+    """True if all rows of the call were sent. If false, the answer may belong to an earlier, longer call; its places
+    are then those of the longer call."""
 
 
 class BatchAnswer(NamedTuple):
@@ -115,7 +115,7 @@ def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the places, from 0, and outcomes of the rows that became no new job."""
+    """Return the rows that became no new job: the place of each row, from 0, and the outcome."""
     return [
         (int(reply[at]) - 1, str(reply[at + 1]))
         for at in range(0, len(reply), 3)

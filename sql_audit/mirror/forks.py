@@ -130,7 +130,7 @@ def _compare(
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """Whether the last compared entry begins an epoch, and so names the entry before it. True before the first
+    """True if the last compared entry begins an epoch, and so names the entry before it. Also true before the first
     comparison."""
     before = beginning.id
     while True:
@@ -161,7 +161,7 @@ def _compare(
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
     """Return the last entry that Redis had before SQL's first entry; None if SQL has no entry, or if its first entry
-    names none."""
+    names no earlier entry."""
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None

@@ -47,11 +47,11 @@ class Taken(NamedTuple):
     entries: list[RawEntry]
     intakes: list[Intake]
     more_follow: bool
-    """Whether the batch reached a limit, so that another batch probably follows at once."""
+    """True if the batch reached a limit, so that another batch probably follows at once."""
     begins_epoch: bool
-    """Whether one of the entries begins an epoch."""
+    """True if one of the entries begins an epoch."""
     completes_baseline: bool
-    """Whether the last entry ends a complete baseline."""
+    """True if the last entry ends a complete baseline."""
     last: Anchor | None
     """The last entry, after which the next batch is read; None if the batch is empty."""
 
@@ -65,9 +65,9 @@ class Tail(NamedTuple):
     """The entries after the anchor. If Redis lacks the anchor, or has another entry under its number: the entries from
     its number on, inclusive."""
     detached: bool = False
-    """Whether Redis lacks the anchor, or has another entry under its number. Contiguous numbers prove nothing then."""
+    """True if Redis lacks the anchor, or has another entry under its number. Contiguous numbers prove nothing then."""
     whole: bool = True
-    """Whether no number is missing, from the anchor on."""
+    """True if no number is missing, from the anchor on."""
     taken: Taken | None = None
     """The tail's first batch, if its intakes were made while SQL wrote the batch before."""
 

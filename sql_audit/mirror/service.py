@@ -53,8 +53,8 @@ LAG_TOLD: Final = 10_000
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
-"""Seconds that a mirror of an empty Redis waits. In this time, another mirror may reclaim the log's queues for a Redis
-that still has them; the other mirror checks once a second."""
+"""Seconds for which a mirror that starts on an empty Redis waits. Meanwhile another mirror, whose Redis still has the
+log's queues, may take the queues back. That mirror checks once a second."""
 _OFF: Final = "off"
 """The value of ``_Queue.error`` if an operator switched the queue's log off."""
 
@@ -77,15 +77,15 @@ class _Queue:
     not_before: float = 0.0
     backoff_s: float = BACKOFF_S
     idle: bool = False
-    """Whether the queue's last turn found nothing new."""
+    """True if the queue's last turn found nothing new."""
     held_since: float | None = None
     """The time (monotonic, s) since which every turn has found the cursor locked by another mirror; None if the last
     turn did not find it locked."""
     is_told: bool = False
-    """Whether the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
+    """True if the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
     is_silent: bool = False
-    """Whether the queue's server did not answer in the last turn of the queue, or in the last turn of another queue on
+    """True if the queue's server did not answer in the last turn of the queue, or in the last turn of another queue on
     the same node."""
     behind: int = 0
     """Number of events that were not mirrored yet at the last measurement."""
@@ -113,7 +113,7 @@ class Service:
     _of_sql: list[str] | None = None
     """The queues whose log was still being mirrored, according to SQL, when this run began; None if not read yet."""
     _is_source: bool = False
-    """Whether the mirror has checked that this Redis is the source of the log's queues."""
+    """True if the mirror has checked that this Redis is the source of the log's queues."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)

@@ -138,9 +138,9 @@ def free(
 def adopt(
     source: OutboxSource, database: Database, only: Collection[str] | None = None
 ) -> list[str]:
-    """Make a Redis the source of the log's queues that SQL has from its prefix or that Redis has. Queues that Redis
-    lacks count as lost. ``only`` limits this to some queues. Return the names of the adopted queues. Raise
-    QueuesElsewhere if another database mirrors one of them."""
+    """Make a Redis the source of these queues of the log: those that SQL has from the prefix of the Redis, and those
+    that the Redis has. Queues that Redis lacks count as lost. ``only`` limits this to some queues. Return the names of
+    the adopted queues. Raise QueuesElsewhere if another database mirrors one of them."""
     log = _origins(database)
     seen = _look(source, set(source.queues()))
     for error in seen.hidden.values():

@@ -125,10 +125,10 @@ class Mirror:
         self._attached_in: int | None = None
         """The epoch of the cursor when this mirror last attached the queue."""
         self._trims = True
-        """Whether the mirror trims Redis. Redis refuses trims if the log is off."""
+        """True if the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """The number of an epoch. Redis is known to have begun an epoch with a baseline, and that epoch has this number
-        or a greater one; 0 if no such epoch is known."""
+        """The number of an epoch: Redis began this epoch, or a later epoch, with a baseline. 0: no such epoch is
+        known."""
 
     # One turn.
 

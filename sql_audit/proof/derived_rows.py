@@ -69,7 +69,7 @@ class _Plan(NamedTuple):
     of_row: tuple[tuple[int, int], ...]
     """Pairs of (place in the job's row, place of the event's column whose value it gets)."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Triples of (place in the job's row, field in the event's detail, value for a null field)."""
+    """Pairs of (place in the job's row, the value 0 or None that the place gets)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
     """Pairs of (place in the job's row, 0 or None, which is set)."""
@@ -353,7 +353,7 @@ class Derivation:
         self.queue = queue
         self.jobs: dict[str, Derived] = {}
         self.unmoved: set[str] = set()
-        """Ids of jobs that an event named without changing anything."""
+        """Ids of jobs that an event named without changing any field of the job."""
         self._ends, self._recall = ends, recall
 
     def feed(self, rows: Iterable[EventRow]) -> None:

@@ -54,7 +54,7 @@ class EpochProof:
         self._passed = passed
         self._before: OutboxId | None = None
         self._deleted = False
-        """Whether the entry ``_before`` says that an operator deleted the queue."""
+        """True if the entry ``_before`` says that an operator deleted the queue."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 

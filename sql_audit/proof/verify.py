@@ -127,7 +127,7 @@ class _Check:
         self.kept = 0
         """Number of events that the last prune left before its cut."""
         self.changed_meanwhile = False
-        """Whether a prune began or ended, or a loss of Redis was mirrored, while the log was read."""
+        """True if a prune began or ended, or a loss of Redis was mirrored, while the log was read."""
         of_queue = {"queue": queue}
         with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()

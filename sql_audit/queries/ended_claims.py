@@ -125,7 +125,7 @@ class _Budget:
     clock: Callable[[], float]
     looked: int = 0
     spent: bool = field(default=False)
-    """Whether a part could not be read further, so that what comes after the last claim is unknown."""
+    """True if a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
         """Check the budget, and return whether it is spent."""

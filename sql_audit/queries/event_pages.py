@@ -62,9 +62,9 @@ class EventPage:
 
     events: Sequence[LoggedEvent]
     older: bool
-    """Whether the log has events before the first event of the page."""
+    """True if the log has events before the first event of the page."""
     newer: bool
-    """Whether the log has events after the last event of the page."""
+    """True if the log has events after the last event of the page."""
 
 
 def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:

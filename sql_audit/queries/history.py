@@ -89,7 +89,7 @@ class LoggedEvent:
     task: str | None
     detail: dict[str, Any]
     orphaned: bool = False
-    """Whether Redis forgot the event, so that it is not part of the history that Redis continued. Only :func:`history`
+    """True if Redis forgot the event, so that it is not part of the history that Redis continued. Only :func:`history`
     sets this."""
 
     @property

@@ -124,7 +124,7 @@ class Moment:
     scheduled_count: int = 0
     """The number of jobs that were scheduled at the moment and still are; COUNTED_MAX means that number or more."""
     more_ran: bool = False
-    """Whether more claims were in force than ``running`` has."""
+    """True if more claims were in force than ``running`` has."""
     pruned: PrunedTo | None = None
     """The prune that may have removed other jobs that ran or waited at the moment, or None."""
     caveats: tuple[str, ...] = ()

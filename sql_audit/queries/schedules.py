@@ -99,7 +99,7 @@ class ScheduleTick:
     by: str | None
     """The worker that reported the instant, or the operator who asked for a run."""
     orphaned: bool
-    """Whether Redis forgot this event."""
+    """True if Redis forgot this event."""
     says: str
     """One sentence about what happened, and why, as far as the log shows it."""
 

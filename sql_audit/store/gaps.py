@@ -35,7 +35,8 @@ class Gap(NamedTuple):
     at: OutboxId
     """The first entry after the gap."""
     numbered: bool
-    """Whether numbers are missing. If not, Redis lost its outbox, and it is unknown whether entries are missing."""
+    """True if numbers of entries are missing. If false, Redis lost its outbox, and it is unknown whether entries are
+    missing."""
 
 
 def gaps(connection: Connection, queue: str) -> list[Gap]:

@@ -2,7 +2,8 @@
 
 If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
 and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out. They
-are recognised by this event, which is in their last batch, since the mirror stops there.
+are recognised by the event of the deletion or of the switch, which is in their last batch, since the mirror stops
+there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -48,10 +49,10 @@ class Origin(NamedTuple):
     """The stamp that Redis has of the queue; None if the next Redis that attaches the queue under this prefix becomes
     its source."""
     goes_on: bool
-    """Whether the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
+    """True if the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
     switched off."""
     is_free: bool
-    """Whether any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
+    """True if any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
 
 
 def origins(connection: Connection, queue: str | None = None) -> dict[str, Origin]:

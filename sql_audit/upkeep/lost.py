@@ -29,7 +29,7 @@ class LostJob:
     finished: str | None
     """The orphaned event that ended the job, if there is one: then the job need not run again."""
     ran_on: bool
-    """Whether a worker continued to run the job after the loss, and Redis refused its settlement."""
+    """True if a worker continued to run the job after the loss, and Redis refused its settlement."""
     uncertain: str | None
     """A sentence that names the gap or quarantined entry in which the job may have ended; None if it cannot have
     ended."""

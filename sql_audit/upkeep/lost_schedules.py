@@ -74,7 +74,7 @@ class _Wanted:
     rule: str
     version: int
     is_live: bool
-    """Whether the schedule's rule was set live."""
+    """True if the schedule's rule was set live."""
     pack: str | None = None
     digest: str | None = None
 

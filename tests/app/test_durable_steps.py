@@ -39,7 +39,7 @@ class World:
     def __init__(self) -> None:
         self.did: list[Any] = []
         self.fails: list[bool] = []
-        """Whether each call of ``may_fail`` raises an error: the first value is for the next call."""
+        """For each of the next calls of ``may_fail``, in order: true if the call raises an error."""
 
     def charge(self, order: int) -> Charge:
         self.did.append(f"charge {order}")

@@ -34,7 +34,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[str]:
-    """Run the doctor, and return the queue's contents afterwards."""
+    """Run the doctor, and return the findings that are left afterwards."""
     url = database.address.render_as_string(hide_password=False)
     redis = seed.calls.delivery.asking.url
     asked = ("doctor", seed.queue, "--redis", redis, "--force", "--audit", url, "--json", *words)

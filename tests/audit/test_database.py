@@ -364,7 +364,7 @@ def test_sqlite_connections_set_the_safe_pragmas(sqlite_database: Database) -> N
     assert (reading["wal_autocheckpoint"], reading["query_only"]) == (0, 1)
 
 
-def test_a_second_sqlite_writer_gets_no_connection_while_the_first_one_writes(
+def test_a_second_sqlite_writer_gets_no_connection_while_the_first_writer_writes(
     sqlite_database: Database,
 ) -> None:
     other = Database(sqlite_database.address)

@@ -200,7 +200,7 @@ def turns_of_two(
     return first, outcomes
 
 
-def test_a_second_mirror_writes_nothing_while_the_first_one_writes(
+def test_a_second_mirror_writes_nothing_while_the_first_mirror_writes(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     _, outcomes = turns_of_two(writer, make_mirror, "locked")

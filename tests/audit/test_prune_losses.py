@@ -135,10 +135,8 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks that verify says what it cannot compare if Redis brings back jobs that were pruned from SQL.
-
-    A baseline lists the live jobs. Verify states that it cannot check the events before the baseline.
-    """
+    """Checks a Redis that brings back jobs which were pruned from SQL. Verify says what it cannot compare: a baseline
+    lists the live jobs, and the events before this baseline cannot be checked."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(60)

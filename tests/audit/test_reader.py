@@ -146,7 +146,7 @@ def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Dat
     assert ten_million.full_scans(database, plans) == []
 
 
-def test_for_a_queue_without_recent_ends_no_minutes_of_other_queues_are_read(
+def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks which minutes are read. Earlier, the minutes of all queues since the last end in the quietest queue were

@@ -349,7 +349,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
 
 
 def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
-    """Checks the window also after the job that opened it has ended."""
+    """Checks the window after the job that opened it has ended."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence])
@@ -524,7 +524,8 @@ def test_replay_reports_a_settlement_by_another_worker(
 
 DUE = 1_795_225_800_000
 BEFORE = [DUE, "normal", None]
-"""The fields about the job from `delayed` in an event: its due time, its priority and its deadline."""
+"""The old values of the job from ``delayed``, as the event of an edit has them: the due time, the priority and the
+deadline."""
 LANE = "2+task=send+tenant=acme"
 
 

@@ -77,7 +77,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """Run the same command with these options, and return the contents of the queue afterwards."""
+    """Run the doctor with these options, and return the findings that are left afterwards."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]

@@ -61,7 +61,7 @@ class Schedule:
     def told(self, outcome: str = "fired", **lies: Any) -> None:
         """Append the event of the next instant. The values in ``lies`` replace true fields of the event.
 
-        The number ``passed`` says how many instants are skipped before.
+        ``passed`` is the number of instants that are skipped before this instant.
         """
         at = self.next + STEP * lies.pop("passed", 0)
         self.log.now_ms = max(self.log.now_ms, at + 5)

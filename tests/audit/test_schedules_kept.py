@@ -112,8 +112,8 @@ def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_sche
 def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
     seed: Seed, client: Client, database: Database, clock_back_ms: int
 ) -> None:
-    """Checks instants that are logged in the same millisecond, and instants after the clock of Redis was set back. The
-    doctor took one of them that was not the last, and reported a difference."""
+    """Checks instants that are logged in the same millisecond, and instants after the clock of Redis was set back.
+    Earlier, the doctor compared the schedule with an instant that was not the last, and reported a difference."""
     put(seed)
     seed.advance(90_000)
     for following in (1, 1, 1, 10**9):

@@ -148,7 +148,7 @@ def test_the_verdict_does_not_depend_on_the_number_of_rows_in_each_read(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_verify_checks_a_growing_log_up_to_the_last_event_at_the_start_of_verify(
+def test_verify_checks_a_growing_log_up_to_its_last_event_when_verify_began(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     count = len(log.events())

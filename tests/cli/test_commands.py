@@ -128,10 +128,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_an_enqueue_of_a_unique_name_that_is_held_reports_what_became_of_the_job(
+def test_an_enqueue_with_a_held_unique_name_reports_the_existing_or_the_replaced_job(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """Checks that the message names the replaced job, and that it does not call the job's id remembered."""
+    """Checks the answer if the existing job is kept, and the answer if the new job replaces it. Neither answer says
+    that an id is remembered."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip

@@ -84,7 +84,7 @@ def test_the_doctor_command_prints_the_command_that_begins_a_new_epoch_if_there_
 def test_the_workers_command_names_an_unreadable_queue(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `workers` does not say that no worker runs."""
+    """Checks that ``workers`` reports the unreadable queue. An empty list would say that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
 

@@ -24,7 +24,7 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return all data of a queue, except its log and the fields that every repair counts up or renews."""
+    """Return all data of a queue, except its log and the fields that every repair increases or sets again."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -91,7 +91,7 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
 
 
 def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
-    """Checks the version of the limit. Later changes would count on from a wrong version, and verify would then report
+    """Checks the version of the limit. Later changes would continue from a wrong version, and verify would then report
     a correct log as violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)

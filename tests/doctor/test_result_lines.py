@@ -169,7 +169,7 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
     """Checks an id that a restore remembered. Redis has forgotten the events of the id's job, so no event explains the
     id.
 
-    An earlier job with the same id had ended before.
+    An earlier job with the same id also ended before the restore.
     """
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)

@@ -1,4 +1,4 @@
-"""Enqueues that are refused before any INSERT. Also: the rows of jobs that have names, caps and windows."""
+"""Enqueues that are refused before any INSERT, and the rows of jobs that have names, caps and windows."""
 
 from __future__ import annotations
 

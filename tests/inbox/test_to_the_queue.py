@@ -57,7 +57,7 @@ def line_of(app: App, job_id: str) -> Any:
     return found.fields
 
 
-def test_jobs_from_an_inbox_hold_names_and_caps_and_keep_results(app: App, url: str) -> None:
+def test_unique_names_caps_and_kept_results_work_for_jobs_from_an_inbox(app: App, url: str) -> None:
     capped, once = app.tasks["capped"], app.tasks["once"]
     engine = create_engine(url)
     with Session(engine) as session, session.begin():

@@ -51,7 +51,7 @@ def events(database: Database, queue: str) -> list[dict[str, Any]]:
 
 
 Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
-"""What an entry says about one job: entry id, event, time, actor, reason, and the fields of the event."""
+"""The content of an entry about one job: entry id, event, time, actor, reason, and the fields of the event."""
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:

@@ -35,11 +35,11 @@ class Damage(NamedTuple):
     """Words that the finding must have."""
     invariant: str = "I8"
     is_mended: bool = True
-    """Whether ``--repair`` restores the earlier data. If not, it leaves the damaged data unchanged."""
+    """True if ``--repair`` restores the earlier data. If false, it leaves the damaged data unchanged."""
 
 
 def fill(seed: Seed) -> None:
-    """Make ended jobs of every outcome, which are remembered, and waiting and running jobs, with an exhausted rate."""
+    """Make remembered ended jobs of every outcome, waiting jobs, running jobs, and an exhausted rate."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
     seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})

@@ -78,7 +78,7 @@ class Door:
 class DoorKeeper:
     """Serves connections to listening sockets on loopback, on a thread of its own. The sockets are numbered from 0.
 
-    Use it in a ``with``, or start and close it.
+    Use it in a ``with`` statement, or start and close it.
     """
 
     def __init__(self, name: str, doors: int = 1) -> None:

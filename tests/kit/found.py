@@ -1,4 +1,4 @@
-"""Lists the findings of the doctor and of ``audit verify`` find in each test, so that two commits can be compared.
+"""Lists the findings of the doctor and of ``audit verify`` in each test, so that two commits can be compared.
 
     RQ_FOUND=/tmp/found scripts/test tests/doctor tests/audit -p tests.kit.found
     sort -u /tmp/found

@@ -30,7 +30,7 @@ SHOWN_MAX: Final = 3_000
 class Child(subprocess.Popen[bytes]):
     """A child process in its own session. Its output goes to the file ``log``.
 
-    Use it in a ``with``, or close it.
+    Use it in a ``with`` statement, or close it.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Mode(StrEnum):
 
 
 class Proxy(DoorKeeper):
-    """Relays connections to a server on loopback, on a thread of its own. Use it in a ``with``."""
+    """Relays connections to a server on loopback, on a thread of its own. Use it in a ``with`` statement."""
 
     def __init__(self, port: int, seed: int = 0) -> None:
         super().__init__("proxy")

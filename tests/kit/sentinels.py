@@ -105,7 +105,7 @@ class SentinelProcess:
 
 
 class SentinelGroup:
-    """A primary, its replicas and their sentinels. Use the method ``up`` in a ``with``."""
+    """A primary, its replicas and their sentinels. Use the method ``up`` in a ``with`` statement."""
 
     def __init__(
         self,

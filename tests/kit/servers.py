@@ -168,7 +168,8 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never repeats a command by itself. Close the client, or use it in a `with`."""
+        """Return a client that never repeats a command by itself. Close the client, or use it in a ``with``
+        statement."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
@@ -275,6 +276,7 @@ class RedisServer:
 class PostgresServer:
     """A temporary PostgreSQL from the wheel. The server syncs nothing, and each test gets its own database."""
 
+    HOST: Final = "127.0.0.1"
     SETTINGS: Mapping[str, str] = {
         "autovacuum": "off",
         "fsync": "off",
@@ -291,7 +293,7 @@ class PostgresServer:
         "wal_level": "minimal",
     }
     IN_MEMORY = True
-    """Whether the databases are stored in memory. A database is a thousand small files. Each test creates and removes
+    """True if the databases are stored in memory. A database is a thousand small files. Each test creates and removes
     one, and would otherwise mostly wait for the disk."""
 
     def __init__(self) -> None:
@@ -309,7 +311,7 @@ class PostgresServer:
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+        return f"postgresql+psycopg://postgres@{self.HOST}:{self.port}/{database}"
 
     def _connect(self) -> psycopg.Connection:
         return psycopg.connect(

@@ -97,8 +97,8 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts exchanges with claims: ``sent`` in total, ``under_way`` now, and ``most`` that were under way at the same
-    time."""
+    """Counts the exchanges with claims: ``sent`` is the number of all exchanges, ``under_way`` the present number, and
+    ``most`` the highest number at the same time."""
 
     sent = under_way = most = 0
 

@@ -23,7 +23,7 @@ the stream, now and then."""
 
 
 LONG_TEXT = 60_000
-"""A number of letters: three times the length of the longest state line."""
+"""A text of letters that is three times as long as the longest state line."""
 MATCH = """
 local all = ARGV[2] == 'gsub' or ARGV[2] == 'gmatch'
 for _, letters in ipairs({tonumber(ARGV[3]) / 20, tonumber(ARGV[3])}) do
@@ -65,9 +65,9 @@ def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_que
     assert max(entries) < RING_MAX
 
 
-def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
-    """Checks a claim that found as many expired entries as it may remove. The next claim looks again at once, and not
-    after 100 ms."""
+def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed) -> None:
+    """Checks a claim that found as many expired entries as one claim may remove. The next claim looks for more at once,
+    and not after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)

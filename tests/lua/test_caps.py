@@ -102,10 +102,8 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
 def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
-    """Checks that the place that the rate per day granted to a refused job goes to the next job.
-
-    The rate per day admits two jobs. The rate per second refuses the second job, so the third job runs.
-    """
+    """Checks the place of the rate per day that a refused job did not use. The rate per day admits two jobs. The rate
+    per second refuses the second job, so that the third job runs in its place."""
     seed.cap("day@86400s", "2/86400000ms/2")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue("first", "second", scopes=["day@86400s=x", "second@1s=x"])
@@ -114,7 +112,7 @@ def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_c
     assert [c.id for c in seed.claim().jobs] == ["first", "third"]
 
 
-def test_the_first_cap_of_a_task_counts_running_jobs_and_applies_to_waiting_jobs(
+def test_the_first_cap_of_a_task_applies_to_waiting_jobs_and_counts_running_jobs(
     seed: Seed,
 ) -> None:
     seed.enqueue(*(f"j-{n}" for n in range(5)))
@@ -167,8 +165,8 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
 
 
 def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
-    """Checks a server whose functions have forgotten their data. The server does not serve the key as if no job of the
-    key had run."""
+    """Checks a server whose functions have forgotten their data: the server still knows for how long the jobs of the
+    key have run."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
 

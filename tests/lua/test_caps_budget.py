@@ -33,11 +33,11 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 @pytest.mark.parametrize("scopes", [[], ["tenant=free"]], ids=["plain", "in_a_lane"])
-def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocked(
+def test_a_job_with_free_scopes_is_claimed_next_though_many_jobs_are_blocked(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """Checks any number of jobs that wait for the full scope, even if no job was claimed since these jobs were
-    enqueued."""
+    """Checks that it does not matter how many jobs wait for the full scope, even if no job was claimed since these jobs
+    were enqueued."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -179,7 +179,7 @@ def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lane
     assert seed.control.zcard(seed.keys("blocked")) == 3 * JOINING + 1
 
 
-def test_the_first_job_of_a_key_in_a_fair_queue_is_in_the_next_claim(seed: Seed) -> None:
+def test_the_first_job_of_a_new_key_in_a_fair_queue_is_claimed_next(seed: Seed) -> None:
     """Checks a queue with many jobs of another key, with the same priority and under the same cap.
 
     Beside these jobs, the claim makes as many calls as beside 100 such jobs, within 20 %.

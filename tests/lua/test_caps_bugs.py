@@ -1,4 +1,4 @@
-"""Bugs of caps that this queue or other queues once had. Each test is a history of calls in which the bug would appear.
+"""Bugs of caps that this queue or other queues once had. Each test makes the calls with which the bug would appear.
 
 Each docstring describes the bug.
 """
@@ -145,7 +145,7 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
     assert ids(seed.claim()) == ["first"]
 
 
-def test_a_free_place_is_taken_though_two_concurrent_claims_both_try_to_take_it(
+def test_a_free_place_is_taken_though_two_claims_try_to_take_it_at_once(
     redis_url: str,
 ) -> None:
     """The bug: each of two claims took a scope that the other claim needed. Both claims were rolled back, and a free
@@ -349,11 +349,11 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_scope_is_not_taken_as_full_because_a_discard_rule_has_counted_it(seed: Seed) -> None:
-    """The bug: the count of a scope for a discard rule was later understood as "this scope is full".
-
-    The rule counts exactly one scope, and the count says nothing about the other scopes of the job.
-    """
+def test_a_scope_is_not_considered_full_because_a_rule_to_discard_jobs_has_counted_it(
+    seed: Seed,
+) -> None:
+    """The bug: a rule to discard jobs counted the jobs of a scope, and this count was later taken to mean that the
+    scope was full. The rule counts exactly one scope, and its count says nothing about the other scopes of the job."""
     seed.cap("task=t", 5)
     seed.cap("tenant", 1)
     seed.enqueue("a", "b", scopes=["task=t"])
@@ -415,10 +415,8 @@ def test_a_claim_takes_the_next_job_of_a_lane_whose_first_jobs_have_lost_their_s
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
-    """The bug: a claim took a job from an entry in another lane, and counted the job in the scopes of that lane.
-
-    The entry comes before or after the jobs that belong to that lane.
-    """
+    """The bug: a claim took a job whose entry was in another lane, and counted the job in the scopes of that lane. The
+    wrong entry is tested both before and after the entries of the jobs that belong to the lane."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])
     seed.enqueue("b", scopes=["tenant=y"])

@@ -1,8 +1,9 @@
 """The cases in which the scripts examine a scope again. If one case were missing, a job would wait for ever.
 
 A lane is opened when (a) a place in its scope becomes free, (b) the limit of the scope changes or its rate admits jobs
-again, (c) an open lane with the same scope moves on. Each test ends with a job that may run and an idle worker that
-claims repeatedly. Each mutant in tests/rigs/mutants/mutants.toml removes one case, so that the job never runs.
+again, (c) an open lane with the same scope loses its first job. Each test ends with a job that may run and an idle
+worker that claims repeatedly. Each mutant in tests/rigs/mutants/mutants.toml removes one case, so that the job never
+runs.
 """
 
 import pytest

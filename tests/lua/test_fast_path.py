@@ -69,7 +69,7 @@ def order(seed: Seed, count: int) -> list[str]:
     return taken
 
 
-def test_a_claim_takes_many_jobs_of_one_lane_in_order(seed: Seed) -> None:
+def test_a_claim_takes_many_jobs_of_a_lane_in_their_order(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:03}" for n in range(150)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -92,7 +92,9 @@ def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: 
     assert taken == names
 
 
-def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(seed: Seed) -> None:
+def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_in_the_order_of_their_ages(
+    seed: Seed,
+) -> None:
     seed.cap("tenant", 1_000)
     names = []
     for n in range(90):
@@ -105,7 +107,9 @@ def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(seed: Seed) -> No
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_random_mixture_of_lanes_is_claimed_by_age(seed: Seed, number: int) -> None:
+def test_jobs_of_randomly_mixed_lanes_are_claimed_in_the_order_of_their_ages(
+    seed: Seed, number: int
+) -> None:
     draw = random.Random(number)
     seed.cap("tenant", 1_000)
     names = []
@@ -120,7 +124,7 @@ def test_a_random_mixture_of_lanes_is_claimed_by_age(seed: Seed, number: int) ->
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age(
+def test_jobs_of_randomly_mixed_lanes_and_priorities_are_claimed_by_priority_and_then_by_age(
     seed: Seed, number: int
 ) -> None:
     draw = random.Random(number)
@@ -157,7 +161,7 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["c", "d"]
 
 
-def test_jobs_of_many_tenants_are_claimed_by_age(seed: Seed) -> None:
+def test_jobs_of_many_tenants_are_claimed_in_the_order_of_their_ages(seed: Seed) -> None:
     """Checks that each tenant runs one job at a time, and that the next jobs run in their order when the first jobs
     have ended."""
     seed.cap("tenant", 1)

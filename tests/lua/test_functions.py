@@ -1,4 +1,5 @@
-"""The scripts as Redis functions: no call leaves data for the next call, and servers without functions work, too."""
+"""The scripts as Redis functions: no call leaves variables for the next call. Servers without functions run the same
+scripts."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -138,8 +139,8 @@ def test_every_function_is_named_after_its_script(seed: Seed) -> None:
     assert all(timed(name).function.startswith(f"rqc_{name}_") for name in names())
 
 
-def test_functions_do_not_remember_a_negative_zero_in_an_argument(seed: Seed) -> None:
-    """Checks that no later call sends the text `-0`, which Redis refuses as an index."""
+def test_functions_do_not_cache_negative_zero(seed: Seed) -> None:
+    """Checks an argument ``-0``. No later call sends the text ``-0`` to Redis, which refuses it as an index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"
@@ -170,8 +171,8 @@ def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     larger."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """Return Lua's memory in use after a garbage collection, with this number of lanes. The result is the minimum
-        of many rounds."""
+        """Return the memory that Lua uses with this number of lanes after a garbage collection. The result is the
+        minimum of many rounds."""
         found = []
         for number in range(16):
             client.run(

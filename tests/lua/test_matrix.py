@@ -41,35 +41,35 @@ class Facts:
     last_loss: bool = False
     retention_over: bool = False
     holds: bool = True
-    """Whether the call presents the fence that is in force."""
+    """True if the call presents the fence that is in force."""
     takes: bool = True
-    """Whether the claim may take jobs."""
+    """True if the claim may take jobs."""
     delayed: bool = False
     final: bool = False
     unknown_task: bool = False
     last_unknown: bool = False
     full: bool = False
-    """Whether a scope of the job is full and the rule of the scope is to discard jobs."""
+    """True if a scope of the job is full and the rule of the scope is to discard jobs."""
     put_back: bool = False
-    """Whether the job is to be put back into the queue, and not removed."""
+    """True if the job is to be put back into the queue, and not removed."""
     was_dead: bool = False
     named: bool = False
-    """Whether the job has a unique name and was never claimed."""
+    """True if the job has a unique name and was never claimed."""
     replaces: bool = False
-    """Whether the call enqueues another job with the same name, which replaces this job."""
+    """True if the call enqueues another job with the same name, which replaces this job."""
     over: bool = False
-    """Whether the deadline of the job has passed."""
+    """True if the deadline of the job has passed."""
     soon: bool = False
-    """Whether the call lets the job run at once."""
+    """True if the call lets the job run at once."""
     rescued: bool = False
-    """Whether the call gives the job a later deadline."""
+    """True if the call gives the job a later deadline."""
     endless: bool = False
-    """Whether the call removes the deadline of the job. (Here only jobs whose deadline has passed wait with a
-    deadline.)"""
+    """True if the call removes the deadline of the job. (In this matrix, the deadline of a waiting job has always
+    passed.)"""
     of_schedule: bool = False
-    """Whether the job is the current job of the schedule for which the call reports an instant."""
+    """True if the job is the current job of the schedule for which the call reports an instant."""
     failed_before: bool = False
-    """Whether the job has failed or lost a worker, before this call or in this call."""
+    """True if the job has failed or lost a worker, before this call or in this call."""
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
@@ -478,7 +478,8 @@ def assert_nothing_moved(
     refused: bool,
     holds: bool,
 ) -> None:
-    """Assert that the call changed only the records of the call itself: activity, and a refused settlement."""
+    """Assert that the call changed no job. It may have changed the time of the last activity, removed entries that lead
+    to no job, and appended the event of a refused settlement."""
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}

@@ -1,4 +1,5 @@
-"""A queue that uses no features: it gets the same calls, byte for byte, as if the features did not exist."""
+"""A queue that uses no features. The calls to this queue are the same, byte for byte, as if the features did not
+exist."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,8 @@ def script_of(command: Sequence[Any]) -> Script:
 
 
 def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any]]:
-    """Enqueue, claim and report five jobs, some of them in a combined call (a turn) and some at the end. Returns the
-    calls."""
+    """Enqueue, claim and complete five jobs. Some are completed in a turn (a combined call), others at the end. Returns
+    the calls."""
     transport.sent.clear()
     seed.enqueue(f"{batch}-1")
     seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))

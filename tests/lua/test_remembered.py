@@ -1,5 +1,5 @@
 """Facts about a queue that Redis functions remember: if the facts are wrong, the first call that could do harm notices
-it.
+the error.
 
 The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that no remembered fact
 becomes too old by itself.
@@ -110,7 +110,7 @@ def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Nod
 
 @pytest.fixture
 def first(start: Callable[..., Node]) -> Node:
-    """Yield a server with a queue. The functions of the server remember the queue."""
+    """Yield a server with a queue, after the functions of the server have cached facts about the queue."""
     node = start(repl_diskless_sync_delay="0")
     begin(node)
     return node
@@ -124,7 +124,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Yield a replica that has all data. Clients of its primary have used the queue again before."""
+    """Yield a replica that has all data. Clients of its primary have used the queue since the replica was attached."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -159,11 +159,11 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_old_primary_that_followed_the_new_primary_has_another_history(
+def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwards(
     first: Node, second: Node
 ) -> None:
     """Checks an old primary that keeps its functions and their remembered facts. The old primary wrote nothing after
-    the failover, so the new primary only sends it the later changes."""
+    the failover, so the new primary sends to it only the later changes."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)

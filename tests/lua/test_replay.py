@@ -210,10 +210,8 @@ def schedule(seed: Seed) -> Operation:
 
 
 def tick(seed: Seed) -> Operation:
-    """Report instants with five outcomes: fired, skipped, replacing a job, asking a job to stop, and too late.
-
-    The call gives out no schedule, since a repeated call gives out none.
-    """
+    """Report instants with five outcomes: the instant fires, is skipped, replaces a job, asks a job to stop, or comes
+    too late. The call gives out no schedule, since a repeated call gives out none."""
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
         for name, overlap in (("fires", "skip"), ("skips", "skip"), ("replaces", "replace"))
@@ -366,8 +364,7 @@ every_async_operation = pytest.mark.parametrize(
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
     """Run the operation on an empty server with this fault. Returns the answer, and the contents of the whole queue.
 
-    Without a fault, the operation also runs right after the fixture has loaded the scripts. So the scripts remember
-    nothing in both runs.
+    In a run without a fault, too, the scripts have just been loaded, so that they remember nothing in either run.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -499,7 +496,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
 def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
-    """Checks a settlement that is sent again after another worker has claimed the job, or after the job has left
+    """Checks a settlement that is sent again late: another worker has claimed the job meanwhile, or the job has left
     Redis."""
     operation = late(lossy)
     lossy.control.script_flush()
@@ -674,7 +671,9 @@ def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_an
         assert before == seed.snapshot()
 
 
-def test_a_server_that_fills_up_after_a_lost_reply_raises_outcome_unknown(redis_url: str) -> None:
+def test_a_call_without_an_answer_raises_outcome_unknown_if_the_server_then_fills_up(
+    redis_url: str,
+) -> None:
     """Checks that the error does not say "the queue takes no new jobs".
 
     The jobs may be in Redis. After such an error, their producer would enqueue them a second time.
@@ -730,7 +729,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 
 
 @every_async_operation
-async def test_the_asyncio_client_repeats_calls_in_the_same_way_as_the_sync_client(
+async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
     """Checks the loop of the asyncio client that carries out the plans. The plans themselves are the same for both

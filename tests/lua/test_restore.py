@@ -104,8 +104,9 @@ def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
     assert entry.jobs[0].fields == {"id": "a", "reason": "succeeded"}
 
 
-def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
-    """Checks a caller that has seen an earlier job with this id. The answer says that the job has changed."""
+def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> None:
+    """Checks a caller that knows only an older state of the job with this id. The answer says that the job has
+    changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")
@@ -129,7 +130,7 @@ def test_a_job_that_is_alive_according_to_the_log_is_logged_as_gone_before_its_r
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_call_of_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
+def test_a_restore_that_does_not_name_the_restore_before_it_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")
@@ -184,7 +185,7 @@ def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
 
 
 def test_jobs_with_and_without_logged_arguments_are_logged_in_separate_entries(seed: Seed) -> None:
-    """Checks that the entries have the order in which the jobs were given."""
+    """Checks that the entries are in the order in which the jobs were given."""
     bounds = (0, 0, 100, 0)
 
     seed.enqueue(*(seed.job(str(n), spec_max=bound) for n, bound in enumerate(bounds)))

@@ -20,7 +20,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_the_claim_of_a_turn_takes_the_place_that_the_success_in_the_turn_frees(
+def test_the_claim_in_a_turn_uses_the_place_that_the_success_in_the_turn_frees(
     seed: Seed, scope: str
 ) -> None:
     """Checks a worker with one place and a cap of 1. The worker need not wait for the wake token that its own report
@@ -53,10 +53,8 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
 
 
 def test_a_claim_that_ends_in_a_turn_frees_one_place_of_the_cap_of_the_queue(seed: Seed) -> None:
-    """Checks two ended claims: a success after the end of its lease, and a claim whose lease ends in the turn.
-
-    Afterwards two places are free.
-    """
+    """Checks two claims that end: one with a success after its lease has expired, and one whose lease expires in the
+    turn. Afterwards two places are free."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)
@@ -121,7 +119,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
     assert seed.tokens() == 1
 
 
-def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
+def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
     """Checks a new plain job, as nearly all jobs are. For such a job, the server sends only the arguments."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():

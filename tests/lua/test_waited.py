@@ -1,4 +1,4 @@
-"""Waiting times: how long a job waited, in the answer of a claim."""
+"""Waiting times: the answer to a claim says how long the job waited."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def waited(seed: Seed) -> dict[str, float | None]:
     return {claim.id: claim.waited_s for claim in seed.claim().jobs}
 
 
-def test_the_answer_of_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: Seed) -> None:
+def test_the_answer_to_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: Seed) -> None:
     seed.enqueue("early")
     seed.advance(2_500)
     seed.enqueue("late")
@@ -26,7 +26,7 @@ def test_the_answer_of_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: S
     assert waited(seed) == {"early": 2.75, "late": 0.25}
 
 
-def test_the_waiting_time_of_a_delayed_or_repeated_claim_is_not_known(seed: Seed) -> None:
+def test_the_waiting_time_is_unknown_for_a_delayed_job_and_for_a_second_claim(seed: Seed) -> None:
     seed.cap("tenant", 5)
     seed.enqueue(
         seed.job("capped", scopes=["tenant=x"]), seed.job("delayed", delay_ms=10), "again", "dies"

@@ -181,10 +181,10 @@ class CapsModel(Model):
         """Record, at the end of a step, which jobs wait. The fair model needs this record."""
 
     def begin_claim(self) -> None:
-        """Prepare the model for a claim. The fair model does more here."""
+        """Prepare the model for a claim. The fair model overrides this method."""
 
     def end_claim(self, most: int) -> None:
-        """End a claim, which removed at most this number of expired entries. The fair model does more here."""
+        """End a claim, which removed at most ``most`` expired entries. The fair model overrides this method."""
 
     # What people and producers do.
 

@@ -139,7 +139,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
 
 
 def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the instants from one time until before another time, as schedules compute them."""
+    """Return the instants from ``begin`` up to ``end`` (exclusive), as schedules compute them."""
     rule = recurrence("oracle", cron=expression, tz=zone)
     found = []
     for instant in rule.instants(round(begin.timestamp() * 1000) - 1):

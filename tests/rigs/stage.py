@@ -43,7 +43,7 @@ class Unit:
 class Crew:
     """Processes of several kinds. All processes of a kind are started in the same way.
 
-    Use it in a ``with``. At the end of the block all processes are killed.
+    Use it in a ``with`` statement. At the end of the block all processes are killed.
     """
 
     def __init__(self, place: Path, variables: Mapping[str, str] | None = None) -> None:

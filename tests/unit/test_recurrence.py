@@ -123,7 +123,7 @@ def test_the_phase_of_an_interval_depends_on_the_name_of_its_schedule() -> None:
     assert beat == recurrence("beat", every=timedelta(seconds=10))
 
 
-def test_the_delay_by_the_option_spread_is_constant_for_a_name_and_shorter_than_spread() -> None:
+def test_the_option_spread_delays_each_schedule_by_a_constant_time_below_the_spread() -> None:
     shifts = [recurrence(f"t.{k}", cron="0 8 * * *", spread=900).shift_ms for k in range(2000)]
 
     assert shifts == [

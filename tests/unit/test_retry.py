@@ -102,7 +102,7 @@ def test_a_failed_job_is_retried_with_a_delay_or_fails_finally_with_a_reason(
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
-def test_an_invalid_duration_of_a_signal_is_refused_when_the_signal_is_created(
+def test_an_invalid_duration_of_a_handlers_signal_is_refused_when_the_signal_is_created(
     signal: Any, after: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="after"):
@@ -116,21 +116,25 @@ def test_the_signal_snooze_needs_a_duration() -> None:
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [-5, -math.inf, -(10**400), timedelta(days=-1)])
-def test_a_signal_with_a_negative_duration_lets_the_job_run_again_at_once(
+def test_a_handlers_signal_with_a_negative_duration_lets_the_job_run_again_at_once(
     signal: Any, after: Any
 ) -> None:
     assert POLICY.verdict(signal(after), 1, half)[1] == 0
 
 
 @pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
-def test_a_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(signal: Any) -> None:
+def test_a_handlers_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(
+    signal: Any,
+) -> None:
     signal.after = "soon"
 
     assert RetryPolicy(maximum=60).verdict(signal, 1, half)[1] == 60
 
 
 @pytest.mark.parametrize("signal", [GiveUp, RetryLater, lambda reason: Snooze(1, reason)])
-def test_the_reason_of_a_signal_is_converted_to_text_when_it_is_created(signal: Any) -> None:
+def test_the_reason_of_a_handlers_signal_is_converted_to_text_when_it_is_created(
+    signal: Any,
+) -> None:
     assert str(signal(7)) == "7"
     assert str(signal({"password": 1})) == "{'password': 1}"
 

@@ -25,7 +25,7 @@ from tests.kit.working import working
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 
 one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
-"""Run the test on one engine only: what a worker does without its server does not depend on the engine."""
+"""Run the test on one engine only, since the behaviour of a worker without its server does not depend on the engine."""
 
 
 @pytest.fixture

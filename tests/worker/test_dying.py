@@ -73,7 +73,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
 
 
-def test_a_suspension_of_all_workers_does_not_cost_a_claim(
+def test_no_claim_is_lost_if_all_workers_are_suspended(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Checks a machine that was suspended. The worker that resumes first must not end the claims of the other

@@ -177,7 +177,7 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_to_all_processes_does_not_cost_an_isolated_handler_an_attempt(
+def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """Checks a signal that arrives while the process of a handler starts. The job must not count as failed."""

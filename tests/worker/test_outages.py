@@ -106,7 +106,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
     assert outages.problems(found) == []
 
 
-async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
+async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """Checks the commands that came earlier in the pipeline. Redis has carried them out, so they must be neither lost
@@ -232,7 +232,7 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
     assert found == {"three"}
 
 
-async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
+async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Checks two workers that could not extend their leases during the outage. The worker that reaches Redis first must

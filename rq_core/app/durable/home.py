@@ -18,7 +18,7 @@ class Home(Protocol):
     """
 
     is_async: bool
-    """Whether the handler is an ``async def`` function."""
+    """True if the handler is an ``async def`` function."""
     audit_result: str
     """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
 

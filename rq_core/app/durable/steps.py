@@ -26,7 +26,7 @@ from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
-"""Whether the function of a step runs in this context. No other step may begin inside it."""
+"""True if the function of a step runs in this context. No other step may begin inside it."""
 
 _OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NAME: Final = re.compile(NAME_PATTERN)

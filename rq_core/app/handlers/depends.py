@@ -98,7 +98,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """Whether the worker enters the context manager that the provider returns."""
+        """True if the worker enters the context manager that the provider returns."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"

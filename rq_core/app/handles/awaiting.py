@@ -47,7 +47,7 @@ _WHY_ROW: Final = {
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of a log that lags behind Redis. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child inherited. They stay open: closing one would end a parent's connection."""
+"""Readers of the log that a forked child inherited. They stay open: closing one ends the connection of the parent."""
 
 
 class Awaited(Protocol):
@@ -58,7 +58,7 @@ class Awaited(Protocol):
     seen: Outcome[Any] | None
     """The outcome of the job; None until a wait has found it."""
     may_be_in_inbox: bool
-    """Whether the job may still be a row of an inbox."""
+    """True if the job may still be a row of an inbox."""
 
 
 H = TypeVar("H", bound=Awaited)
@@ -133,7 +133,7 @@ class Ends(Generic[H]):
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
         self._rows_trouble: RqCoreError | None = None
-        """Why the last look into the inbox failed."""
+        """The reason why the last look into the inbox failed."""
         self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""

@@ -81,9 +81,9 @@ class JobHandle(Generic[R_co]):
         self.discarded = discarded
         self.replaced = replaced
         self.keeps = keeps
-        """Whether the job's result is kept; None if unknown."""
+        """True if the job's result is kept; None if unknown."""
         self.may_be_in_inbox = may_be_in_inbox
-        """Whether the job may still be a row of an inbox, so that Redis does not have the job yet."""
+        """True if the job may still be a row of an inbox, so that Redis does not have the job yet."""
         self.seen: Outcome[R_co] | None = None
         """The outcome of the job; None until a wait with this handle has found it."""
 

@@ -83,7 +83,7 @@ class CapEntry(NamedTuple):
     source: str
     """``code``: code declared the limit. ``live``: an operator set it."""
     was: tuple[str, ...] = ()
-    """Limits, as text, that code declared before; code cannot set them again."""
+    """The limits, as text, that code declared before the present limit. Code cannot set them again."""
     declared: Limit | None = None
     """The limit that code declares, if a limit that an operator set is in force in its place."""
     by: str | None = None

@@ -55,8 +55,8 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The name, among ``keys``, under which a producer without the task's code passes the value that the function in
-``per`` would return for a unique name."""
+"""The name in ``keys`` for a value that the function in ``per`` would return. A producer without the task's code passes
+this value, so that the job gets its unique name."""
 
 
 class Naming(NamedTuple):

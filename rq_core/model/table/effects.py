@@ -40,7 +40,7 @@ class Effect(NamedTuple):
     leads_to: State | Leads | None = None
     """The job's state after the event; None: the job has left Redis."""
     begins: bool = False
-    """Whether a job begins with the event. Earlier events with the same id then do not matter."""
+    """True if a job begins with the event. Earlier events with the same id then do not matter."""
     takes: tuple[tuple[str, str], ...] = ()
     """Fields that get a value from the event, as pairs of the job's field and the event's field. For a counter, null
     means 0."""

@@ -43,7 +43,7 @@ class Field(NamedTuple):
     """The field's place among the traits, from 1; None: the field is no trait. A trait is one of the fields at the end
     of each event with which a job begins (enqueued, restored, baseline)."""
     given: bool = False
-    """Whether the producer passes the trait in the job's ties, under its name in a state line. The script ``enqueue``
+    """True if the producer passes the trait in the job's ties, under its name in a state line. The script ``enqueue``
     checks the kind of such a trait, and copies it into the line and the event. Scripts compute all other traits."""
     meaning: str = ""
     """The meaning of a trait, for the reference of events and tables."""
@@ -128,4 +128,4 @@ STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
 """The fields of a state line before the lane. Claims do not change them."""
 
 COUNTERS: Final = ("claims", "failures", "losses", "unknown")
-"""The counters of a job, which begin at 0: null in an event is 0."""
+"""The counters of a job, which begin at 0: null in an event means 0."""

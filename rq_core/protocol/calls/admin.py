@@ -209,7 +209,7 @@ class Deletion:
     def empty(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[int]:
         """Cancel the waiting jobs and remove the dead ones.
 
-        Returns the number of removed jobs; a job that a worker claims in between stays.
+        Returns the number of removed jobs; a job that a worker claims meanwhile stays in the queue.
         """
         keys, gone, cursor = queue_keys(queue, self._delivery.prefix), 0, "0"
         while True:

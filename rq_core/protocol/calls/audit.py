@@ -251,7 +251,8 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record that lets an ended job hold its name until ``until_ms`` (Unix ms), as a throttle does."""
+    """Return the record that lets an ended job hold its name until ``until_ms`` (Unix ms). A throttle holds names in
+    this way."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

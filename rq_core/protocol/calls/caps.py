@@ -109,8 +109,8 @@ class Caps:
         ``version`` is the version that the change is based on (0: no limit was stored). If another version is stored by
         now, the outcome is ``conflict``; -1 skips the comparison. ``source`` is ``live`` for an operator's change, and
         ``code`` for a limit that a task declares: such a limit never replaces a live limit, and is not set again once
-        code has declared another one (the outcome is ``kept``). The limit ``code`` restores the declared limit, or for
-        a key the limit of its family. Raises NothingDeclared if there is neither.
+        code has declared another limit (the outcome is ``kept``). The limit ``code`` restores the declared limit, or
+        for a key the limit of its family. Raises NothingDeclared if there is neither.
         """
         for name, limit, _ in limits:
             if not is_scope(name):

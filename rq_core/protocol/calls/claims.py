@@ -37,9 +37,9 @@ class Claimed:
     next_due_ms: int | None
     """Unix ms at which the next scheduled job is due; None: no job is scheduled."""
     more: bool
-    """Whether claimable jobs are left."""
+    """True if claimable jobs are left."""
     ticks: bool = False
-    """Whether schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
+    """True if schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """For the claim of a turn: the reason (``gone`` or ``stale``) of each refused success, by id."""
 

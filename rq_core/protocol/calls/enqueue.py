@@ -43,11 +43,11 @@ class Accepted(NamedTuple):
     discarded: tuple[tuple[str, str], ...] = ()
     """Pairs (id, scope) of jobs that were dropped, because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. A lane, given as the
-    scope, is full if as many jobs wait in it as its max_waiting allows."""
+    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. In place of a scope,
+    a pair may name a lane; a lane is full if as many jobs wait in it as max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
     """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
-    the unique name, or it held the name when an earlier call enqueued this id, which is remembered."""
+    the unique name now, or it held the name at an earlier call with the same remembered id."""
     replaced: tuple[tuple[str, str], ...] = ()
     """Pairs (id of an accepted unique job, id of the job that it replaced, which has left Redis)."""
     mismatched: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Accepted(NamedTuple):
         return cls(*map(tuple, wholes))
 
     def others(self) -> dict[str, Accepted]:
-        """Return by id the outcome of each job that was not accepted, or that replaced another job."""
+        """Return the outcome of each job that was not accepted, or that replaced another job, by id."""
         return (
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
@@ -113,9 +113,8 @@ class Enqueue:
         """Enqueue jobs, of one queue or several, in chunks that are each carried out as a whole or not at all.
         ``on_chunk`` is called with the queue of each chunk and its outcome.
 
-        One chunk is on its way at a time, while the next one is prepared. An error that stops the enqueue has an
-        attribute ``accepted``: the outcome of the chunks before it. Raises InvalidOption for an object that is not a
-        job.
+        While one chunk is on its way, the next chunk is prepared. An error that stops the enqueue has an attribute
+        ``accepted``: the outcome of the chunks before it. Raises InvalidOption for an object that is not a job.
         """
         parts: list[Accepted] = []
         calls = PreparedItems(starmap(self.chunk, _chunks(jobs)))
@@ -283,8 +282,8 @@ class Single:
         self._delivery = delivery
         self._enqueue = enqueue
         self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
-        """Cached ``kinds`` of a call, by the ``id()`` of the profile and the other properties of a job that they depend
-        on. The profile is cached, too, so that no other object gets its ``id()``."""
+        """Cached ``kinds`` of a call, by the ``id()`` of the profile and the other properties of a job on which
+        ``kinds`` depend. The profile is cached, too, so that no other object gets its ``id()``."""
 
     def begin(self, job: NewJob) -> Begun | None:
         """Return the command that enqueues a job, to be sent at once. None: there was no handshake with the job's queue

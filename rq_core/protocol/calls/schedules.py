@@ -41,7 +41,7 @@ class Declaration(NamedTuple):
     packed: str
     """The schedule's job, in the form in which the key ``schedules`` has it."""
     spec_max: int
-    """The most bytes of the job's JSON, arguments included, that the log keeps."""
+    """Maximum number of bytes of the job's JSON, arguments included, that the log keeps."""
 
     @classmethod
     def of(cls, job: NewJob, rule: Recurrence) -> Declaration:
@@ -211,7 +211,7 @@ class Schedules:
     ) -> Plan[None]:
         """Store schedules, each with its queue. ``on_chunk`` is called with the outcomes of each call.
 
-        One call is under way at a time, while the schedules of the next one are prepared. See ``put``.
+        While one call is under way, the schedules of the next call are prepared. See ``put``.
         """
         check_whole("version", version, -1, VERSION_MAX)
         chunks = PreparedItems(_chunks(declarations))

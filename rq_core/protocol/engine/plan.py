@@ -74,7 +74,7 @@ class Slot:
         self.name = name
         self.number = number
         self.is_callers = is_callers
-        """Whether the caller named the slot, so that the client uses it for no other call."""
+        """True if the caller named the slot, so that the client uses it for no other call."""
 
 
 def named_slot(name: str, number: int) -> Slot:

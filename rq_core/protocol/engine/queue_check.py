@@ -11,7 +11,7 @@ from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import LAYOUT
 
 NUMBER_MAX: Final = 19
-"""A number in `meta` has fewer digits than this."""
+"""A number in ``meta`` must have fewer digits than this."""
 SHOWN_MAX: Final = 40
 """Maximum number of characters of a value that a message shows."""
 

@@ -41,11 +41,11 @@ class Remark:
     says: str
     """The problem, and what to do about it."""
     refuse: bool = False
-    """Whether the server must not be used."""
+    """True if the server must not be used."""
     final: bool = False
-    """Whether an operator cannot overrule the refusal."""
+    """True if an operator cannot overrule the refusal."""
     minor: bool = False
-    """Whether the remark is logged as information, not as a warning."""
+    """True if the remark is logged as information, not as a warning."""
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:

@@ -61,9 +61,9 @@ class JobList:
     jobs: tuple[JobState, ...]
     """The jobs, without their arguments: claimed jobs first, then ready, scheduled and dead jobs."""
     more: bool
-    """Whether the queue may have more such jobs, beyond the limit."""
+    """True if the queue may have more such jobs, beyond the limit."""
     cut: bool
-    """Whether the read stopped after MEMBERS_MAX members, and there are others."""
+    """True if the read stopped after MEMBERS_MAX members, and there are others."""
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0

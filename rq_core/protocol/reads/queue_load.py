@@ -26,7 +26,7 @@ class ScopeLoad:
     blocked_jobs: int = 0
     """Number of jobs in those blocked lanes of the scope that were read."""
     blocked_jobs_exact: bool = True
-    """Whether all lanes that wait for the scope were read."""
+    """True if all lanes that wait for the scope were read."""
 
     @property
     def is_family(self) -> bool:
@@ -62,7 +62,7 @@ class Unserved:
     jobs: int
     """Number of these jobs, among the jobs that were read."""
     task_known: bool | None
-    """Whether a running worker has the task. None: unknown, or no worker runs."""
+    """True if a running worker has the task. None: unknown, or no worker runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class QueueOverview:
     """Ms for which the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is
     ready."""
     oldest_ready_exact: bool
-    """Whether no other ready job is older."""
+    """True if no other ready job is older."""
     oldest_blocked_ms: int | None
     """Ms for which the oldest job at the head of a blocked lane has waited for a full scope; None: no lane is blocked,
     or unknown."""
@@ -125,13 +125,13 @@ class QueueOverview:
     scopes: tuple[ScopeLoad, ...]
     """Scopes with a limit of their own, without single keys of a family. Scopes for which a lane waits come first."""
     scopes_exact: bool
-    """Whether ``scopes`` has all such scopes."""
+    """True if ``scopes`` has all such scopes."""
     oldest_event_ms: int | None = None
     """Ms for which the oldest event has waited for the mirror, as a lower bound; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True
-    """Whether ``workers`` has all such workers."""
+    """True if ``workers`` has all such workers."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""
@@ -152,14 +152,15 @@ class QueueOverview:
 
     @property
     def remembered_ratio(self) -> float:
-        """The used part of the bounds on remembered ids: at 1.0 jobs whose ids must be remembered are refused."""
+        """The used fraction of the bounds on remembered ids. When it is 1.0, jobs whose ids must be remembered are
+        refused."""
         most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
         used = self.remembered_bytes + RESULT_COST * self.remembered
         return max(self.remembered / most, used / size)
 
     @property
     def kept_ratio(self) -> float:
-        """The used part of the bound on kept results: at 1.0 the results that expire next are removed."""
+        """The used fraction of the bound on kept results. When it is 1.0, the results that expire next are removed."""
         return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
 
     @property
@@ -174,7 +175,7 @@ class QueueOverview:
 
     @property
     def backlog_ratio(self) -> float:
-        """The used part of the backlog's bounds: at 1.0 enqueue is refused."""
+        """The used fraction of the bounds on the backlog. When it is 1.0, enqueues are refused."""
         jobs, size = (max(1, self.settings[f"backlog_max_{unit}"]) for unit in ("jobs", "bytes"))
         return max(self.backlog / jobs, self.backlog_bytes / size)
 

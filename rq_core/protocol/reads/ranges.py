@@ -24,7 +24,7 @@ SCOPES_PAGE: Final = 1_000
 
 
 class Range(NamedTuple):
-    """A range of members."""
+    """A range of the members of a sorted set."""
 
     low: str
     high: str
@@ -41,7 +41,7 @@ def of_scope(scope: str, most: int | None = None) -> Range:
 
 
 def of_lane(lane: str, most: int | None = None) -> Range:
-    """Return the range in `waiting` of a lane's jobs."""
+    """Return the range of a lane's jobs in the key ``waiting``."""
     return Range(f"[{lane}|", f"({lane}}}", most)
 
 

@@ -62,14 +62,14 @@ class ScopeStatus(NamedTuple):
     """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of its
     keys."""
     partial: bool = False
-    """Whether more jobs wait than ``waiting`` counts."""
+    """True if more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
     """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
     """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
-    """Whether the scope is a family without keys: a cap with a name, which counts the jobs of all its tasks
+    """True if the scope is a family without keys: a cap with a name, which counts the jobs of all its tasks
     together."""
 
     now_ms: int | None = None
@@ -109,7 +109,7 @@ class Standing(NamedTuple):
     lane: only the jobs of its lane, since the lane is blocked, or since the queue is fair and the place in line does
     not decide. Empty: the job is not ready."""
     ahead_at_least: bool = False
-    """Whether ``ahead`` is a lower bound, since not all lists and lanes were read."""
+    """True if ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
 

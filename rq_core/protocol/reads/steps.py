@@ -123,13 +123,13 @@ class _Contained(Generic[T]):
 
 
 def _keys_in(command: Command) -> str:
-    """Return the keys of a command. In the command of a program of ``lua/plain``, the keys stand behind the program's
+    """Return the keys of a command. In the command of a program of ``lua/plain``, the keys come after the program's
     text and the number of keys."""
     return " or ".join(command[3 : 3 + command[2]] if command[0] == "EVAL_RO" else command[1:2])
 
 
 def _fit(text: str) -> str:
-    """Return a text that may contain anything as one short line."""
+    """Return any text as one short line."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 

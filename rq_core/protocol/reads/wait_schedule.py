@@ -67,7 +67,7 @@ class JobWait:
         message about the job has come after that look."""
 
     def end(self, told: Told) -> None:
-        """Give the result to ``tell``, unless the wait has ended before."""
+        """Give the result to ``tell``, unless the wait is already over."""
         if not self.over:
             self.over = True
             self.tell(told)

@@ -28,7 +28,8 @@ WORKERS_MAX: Final = 1_000
 """Approximate number of a queue's workers that are read."""
 
 _CODE: Final = "code|"
-"""The prefix of the fields with the tasks of a code. No worker's name can contain ``|``."""
+"""The prefix of the fields that have the task names of workers with the same code. No worker's name can contain
+``|``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def known_tasks(
 
 
 def _tasks_of(text: str) -> set[str] | None:
-    """Return the tasks of a code; None if they cannot be read."""
+    """Return the task names in such a field; None if they cannot be read."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

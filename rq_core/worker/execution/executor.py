@@ -53,11 +53,12 @@ NOT_BEGUN: Final = (
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
 """Outcomes that the process of an isolated handler may report, except a retry: any other word counts as a retry."""
 HEAR_S: Final = 0.01
-"""Seconds that the loop waits, when an isolated handler's timeout is over, to read a report that its process sent
-before."""
+"""Seconds for which the loop, after the timeout of an isolated handler, still waits for a report that the handler's
+process has sent before."""
 END_GRACE_S: Final = 20.0
-"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled without it.
-This is less than the time for which the worker still extends the lease of a job that has timed out."""
+"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled although the
+handler still runs. This is less than the time for which the worker still extends the lease of a job that has timed
+out."""
 
 
 class Executor:

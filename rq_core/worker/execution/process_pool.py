@@ -56,7 +56,7 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether the process group was killed, or the process may have been joined. In both cases another process may have
+    """True if the process group was killed, or the process may have been joined. In both cases another process may have
     got its pid."""
 
 

@@ -38,7 +38,7 @@ class Threads(Generic[T]):
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._ended: deque[tuple[T, BaseException | None]] = deque()
         self._told = False
-        """Whether the loop was woken for things that ended, and has not collected them yet."""
+        """True if the loop was woken for things that ended, and has not collected them yet."""
         self._open = 0
         """Number of things that were submitted and have not ended."""
         self._threads: list[threading.Thread] = []

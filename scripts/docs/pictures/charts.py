@@ -29,7 +29,7 @@ class Chart(NamedTuple):
     first."""
     logarithmic: bool = False
     fewer: bool = False
-    """Whether a smaller figure is better."""
+    """True if a smaller figure is better."""
 
 
 CHARTS: Final = {

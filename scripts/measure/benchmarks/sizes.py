@@ -12,7 +12,7 @@ class Sizes:
 
     repeats: int
     thorough: bool
-    """Whether figures without a target are also measured: drains under caps, mirrors of small entries, and four
+    """If true, figures without a target are also measured: drains under caps, mirrors of small entries, and four
     workers."""
     bulk: int
     one: int

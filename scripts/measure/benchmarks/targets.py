@@ -33,7 +33,7 @@ class Target:
     why: str
     """The bound in words."""
     most: bool = False
-    """Whether the bound is the highest allowed figure. Otherwise it is the lowest."""
+    """True if the bound is the highest allowed figure. Otherwise it is the lowest."""
     unit: str = "/s"
     held: str = ""
     """The rows of tests/budgets/budgets.toml that limit the same cost as a count: "section name, section name"."""

@@ -110,7 +110,7 @@ def change(
 ) -> Change:
     """Fill a queue whose caps are full, and change one cap while a worker is idle. Measure when the worker gets a job.
 
-    With ``drain``, then claim until this number of jobs was claimed, and measure the cost.
+    With ``drain``, claim afterwards until this number of jobs was claimed, and measure the cost.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()

@@ -3,7 +3,7 @@
     scripts/measure/once/run sqlite-crowd --seconds 60
 
 starts a server, two mirrors and eight readers, each a separate process, lets jobs run all the time, and reports locked
-databases, events twice or missing, overlapping transactions, and connections with wrong settings.
+databases, duplicate or missing events, overlapping transactions, and connections with wrong settings.
 """
 
 from __future__ import annotations

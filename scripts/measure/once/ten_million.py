@@ -1,8 +1,8 @@
 """Measures queries of a log of ten million events: see scripts/measure/once/run ten-million.
 
-The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then it runs every everyday
-query of docs/how-to/audit-log.md, one job's history, `why` and `at`, each with its time and query plan. At last `audit
-verify` reads the whole log.
+The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then this module runs every
+everyday query of docs/how-to/audit-log.md, and asks for a job's history, `why` and `at`. It reports the time and the
+query plan of each. In the end, `audit verify` reads the whole log.
 """
 
 from __future__ import annotations

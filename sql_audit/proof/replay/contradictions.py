@@ -210,10 +210,10 @@ class Replacing:
         self.by_jobs: dict[str, str] = {}
         """The ids of the jobs that were replaced, by the ids of the new jobs, which have not begun yet."""
         self._is_enqueued = False
-        """Whether the entry with which the call enqueues jobs was replayed already."""
+        """True if the entry with which the call enqueues jobs was replayed already."""
 
     def forget(self) -> None:
-        """Stop expecting jobs to begin."""
+        """Forget the jobs that must begin, so that their absence is no fault."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:

@@ -78,7 +78,7 @@ class Limits:
 
     def __init__(self) -> None:
         self.whole = False
-        """Whether the log has every change of a limit. If it has, a scope without a change has no limit; otherwise its
+        """True if the log has every change of a limit. If it has, a scope without a change has no limit; otherwise its
         limit is unknown."""
         self.known: dict[str, tuple[str, int]] = {}
         """Pairs of (limit as text, its version), by scope or family."""

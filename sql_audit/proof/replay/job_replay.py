@@ -61,9 +61,9 @@ class JobReplay:
         self.replacing = Replacing()
         self.ticks = ScheduleTicks(found, self.jobs)
         self.open = True
-        """Whether jobs without an event in the log may be alive."""
+        """True if jobs without an event in the log may be alive."""
         self.is_paused = False
-        """Whether the queue was paused in the current epoch and has not been resumed."""
+        """True if the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0
         """Number of ``baseline`` events that changed a job's state or fence according to the log."""
         self._found = found

@@ -20,7 +20,7 @@ class LogFindings:
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut
-        """Whether ``row`` is before the cut of a prune. Before the cut, violations and notes are not recorded, but
+        """True if ``row`` is before the cut of a prune. Before the cut, violations and notes are not recorded, but
         losses are."""
         self.row: EventRow = ()
         """The event that is being replayed."""

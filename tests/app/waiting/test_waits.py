@@ -253,7 +253,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert seen in ([2], [3])
 
 
-def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_one(
+def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks 260,000 jobs. The first poll happens even if the timeout is short, and the error does not say that Redis

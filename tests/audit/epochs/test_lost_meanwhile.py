@@ -160,7 +160,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify does not report the whole log as proven because the logs of the other queues are proven."""
+    """Checks that verify does not report the whole log as proven if only the logs of the other queues are proven."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))

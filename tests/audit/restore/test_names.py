@@ -95,7 +95,7 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_only_the_holder_of_a_name_is_restored_with_the_name_if_two_lost_jobs_had_the_name(
+def test_of_two_lost_jobs_with_one_name_only_the_holder_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """Checks several rules for names. With debounce, a claim of the first job freed the name, so that a second job took
@@ -226,7 +226,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_the_window_of_a_name_is_restored_if_redis_forgot_its_beginning_and_the_end_of_its_job(
+def test_the_window_of_a_name_is_restored_though_redis_forgot_how_it_began_and_how_its_job_ended(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)

@@ -45,7 +45,7 @@ def test_a_step_that_was_begun_keeps_its_number_when_it_is_saved(seed: Seed) -> 
     }
 
 
-def test_a_saved_entry_of_a_box_is_not_written_again(seed: Seed) -> None:
+def test_a_saved_step_is_not_saved_again(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 

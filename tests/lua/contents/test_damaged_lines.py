@@ -1,7 +1,7 @@
 """State lines in which a client has damaged a number.
 
-A script may refuse the job or do its work. It logs only what it did, and only as valid JSON. Redis refuses ``nan`` and
-``1e400`` as scores, and no such refusal may come after the first write of the call.
+A script may refuse the job or change it. The script logs only changes that it made, and logs them as valid JSON. Redis
+refuses ``nan`` and ``1e400`` as scores, and no such refusal may come after the first write of the call.
 """
 
 import re
@@ -76,7 +76,7 @@ def assert_told_only_what_was_done(seed: Seed, call: Callable[[], object]) -> No
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", HELD)
-def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_what_it_did(
+def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_changes_that_the_call_made(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)
@@ -88,7 +88,7 @@ def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_what_it_did(
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "claim"])
 @pytest.mark.parametrize("how", WAITING)
-def test_a_call_on_a_waiting_job_with_a_damaged_line_logs_only_what_it_did(
+def test_a_call_on_a_waiting_job_with_a_damaged_line_logs_only_changes_that_the_call_made(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)

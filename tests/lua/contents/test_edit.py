@@ -98,7 +98,7 @@ def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, l
     assert ["a", "b"] == ids(seed)
 
 
-def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_in_line_when_it_is_due(
+def test_an_edited_priority_gives_a_scheduled_job_a_new_place_in_line_at_its_due_time(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -188,7 +188,7 @@ def test_a_job_in_a_lane_expires_at_an_edited_deadline(seed: Seed) -> None:
         ({"expires_in_ms": 5_000, "delay_ms": 1_000}, {"due": str(T + 9_000), "priority": "high"}),
     ],
 )
-def test_an_edit_after_which_a_job_could_never_be_claimed_is_refused_without_a_change(
+def test_an_edit_is_refused_if_the_job_could_never_be_claimed_afterwards(
     seed: Seed, before: dict[str, int], change: dict[str, str]
 ) -> None:
     seed.enqueue("a", **before)
@@ -201,13 +201,15 @@ def assert_outcome(seed: Seed, outcome: str, *, line: str = "", **change: str) -
 
 
 @pytest.mark.parametrize("change", [{"priority": "normal"}, {"due": "+0"}, {"due": "1"}])
-def test_an_edit_to_the_current_values_changes_nothing(seed: Seed, change: dict[str, str]) -> None:
+def test_an_edit_that_sets_the_present_values_changes_nothing(
+    seed: Seed, change: dict[str, str]
+) -> None:
     seed.enqueue("a")
 
     assert seed.changes(lambda: assert_outcome(seed, "same", **change)) == {}
 
 
-def test_a_job_is_edited_only_if_its_state_line_is_the_expected_one(seed: Seed) -> None:
+def test_a_job_is_edited_only_if_its_state_line_is_the_expected_line(seed: Seed) -> None:
     for options in ({}, {"lane": LANE}, {"delay_ms": 5_000}):
         seed.enqueue("a", **options)
         line = seed.state("a") or ""
@@ -220,7 +222,7 @@ def test_a_job_is_edited_only_if_its_state_line_is_the_expected_one(seed: Seed) 
         seed.cancel("a")
 
 
-def test_an_id_given_twice_in_an_edit_is_edited_once(seed: Seed) -> None:
+def test_an_edit_that_names_a_job_twice_changes_the_job_once(seed: Seed) -> None:
     from rq_core.protocol.engine.plan import Call, parse_pairs
 
     seed.enqueue("a", "b")

@@ -55,7 +55,7 @@ def test_enqueue_stores_and_logs_a_job_and_gives_it_a_place_in_line(seed: Seed) 
     }
 
 
-def test_a_job_is_due_exactly_at_a_given_instant_and_a_past_instant_makes_it_ready(
+def test_a_job_is_due_at_exactly_the_given_instant_or_at_once_if_the_instant_has_passed(
     seed: Seed,
 ) -> None:
     """Checks that the instant is exact to the millisecond, even if the call takes long. A delay, in contrast, is
@@ -118,7 +118,7 @@ def test_claim_writes_the_state_line_the_lease_and_the_event(seed: Seed) -> None
     }
 
 
-def test_the_answer_of_a_claim_has_all_data_that_a_worker_needs(seed: Seed) -> None:
+def test_the_answer_to_a_claim_has_all_data_that_a_worker_needs(seed: Seed) -> None:
     seed.enqueue("a", args_json='{"x":"ü\\n"}')
     seed.enqueue("later", delay_ms=5_000)
     seed.fail(seed.claim_one("a"))

@@ -61,7 +61,7 @@ def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
-def test_the_event_of_a_new_epoch_has_null_in_place_of_an_unreadable_old_epoch(
+def test_the_event_of_a_new_epoch_has_null_if_the_old_epoch_is_unreadable(
     seed: Seed, garbage: str
 ) -> None:
     """Checks that the event is valid JSON, so that the mirror does not put it into quarantine."""

@@ -102,7 +102,7 @@ def test_a_very_long_error_is_stored_only_in_the_event(seed: Seed) -> None:
     assert said in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_that_died_because_no_worker_knew_its_task_stores_the_error_of_the_last_worker(
+def test_a_job_of_an_unknown_task_dies_with_the_error_of_the_worker_that_gave_it_back_last(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

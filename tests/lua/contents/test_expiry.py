@@ -44,7 +44,7 @@ def test_enqueue_writes_a_deadline_into_the_line_the_event_and_the_index(seed: S
 
 
 @pytest.mark.parametrize("options", [{}, {"lane": "2+host=h"}, {"priority": "low"}])
-def test_a_claim_can_begin_before_the_deadline_of_its_job_but_not_at_the_deadline(
+def test_a_job_can_be_claimed_before_its_deadline_but_not_at_its_deadline(
     seed: Seed, options: dict[str, str]
 ) -> None:
     seed.enqueue("early", "late", expires_in_ms=1_000, **options)
@@ -152,8 +152,8 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
 
 
 def test_a_sweep_that_reached_its_limit_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Checks that there may be more than ten sweeps per second, since more jobs may expire in a second than ten sweeps
-    can remove."""
+    """Checks that more than ten sweeps per second are possible. More jobs may expire in a second than ten sweeps can
+    remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()
@@ -176,7 +176,7 @@ def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_a_queue_without_deadlines_has_no_field_named_ties_in_its_key_meta(seed: Seed) -> None:
+def test_a_queue_without_deadlines_has_no_field_ties_in_its_meta(seed: Seed) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

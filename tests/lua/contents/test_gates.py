@@ -43,7 +43,9 @@ def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.meta("paused") == "1"
 
 
-def test_a_whole_enqueue_call_is_refused_when_the_backlog_reaches_its_limit(seed: Seed) -> None:
+def test_an_enqueue_call_is_refused_as_a_whole_when_the_backlog_has_reached_its_limit(
+    seed: Seed,
+) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=4)
     seed.enqueue("a", "b", "c")

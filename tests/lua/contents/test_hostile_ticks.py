@@ -1,4 +1,4 @@
-"""Schedules under faults: workers that stop, clocks that jump, and a log or a server that is full."""
+"""Schedules under faults: workers that stop, clocks that are set to another time, a full log, and a full server."""
 
 from collections.abc import Callable
 
@@ -35,11 +35,12 @@ HOUR_MS = 3_600_000
 
 
 def instants(seed: Seed) -> list[tuple[int, str, int]]:
-    """Return each instant in the log, its outcome, and the number of earlier instants that were passed over."""
+    """Return the instants in the log. Each has its outcome, and the number of earlier instants that the outcome counts
+    as passed over."""
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 
-def test_no_instant_is_fired_twice_by_a_worker_that_is_suspended_for_an_hour_with_a_due_schedule(
+def test_a_worker_that_was_suspended_for_an_hour_fires_no_instant_a_second_time(
     seed: Seed,
 ) -> None:
     first = put(seed, every=10, overlap="allow").next_ms
@@ -54,7 +55,7 @@ def test_no_instant_is_fired_twice_by_a_worker_that_is_suspended_for_an_hour_wit
     assert 1 == len(seed.claim().jobs)
 
 
-def test_three_instants_that_pass_while_the_backlog_is_full_cause_one_run_that_counts_them(
+def test_one_run_counts_three_instants_that_passed_while_the_backlog_was_full(
     seed: Seed,
 ) -> None:
     first = put(seed).next_ms
@@ -102,7 +103,7 @@ def test_a_full_server_refuses_schedules_and_instants_without_losing_them(seed: 
 
 
 @pytest.mark.parametrize("source", ["code", "live"])
-def test_a_clock_that_jumps_an_hour_ahead_and_back_fires_no_instant_twice(
+def test_no_instant_is_fired_twice_if_the_clock_is_set_an_hour_ahead_and_back(
     seed: Seed, source: str
 ) -> None:
     first = put(seed, source=source).next_ms
@@ -127,11 +128,11 @@ def test_a_clock_that_jumps_an_hour_ahead_and_back_fires_no_instant_twice(
     ] == instants(seed)
 
 
-def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_for_an_hour(
+def test_a_schedule_is_not_delayed_for_an_hour_if_the_clock_is_set_back_before_an_instant(
     seed: Seed,
 ) -> None:
-    """Checks that a worker's declaration sets the next instant to the earlier time. Each worker declares its schedules
-    at its start and then every hour."""
+    """Checks that the declaration of a worker sets the next instant to an earlier time. A worker declares its schedules
+    when it starts, and then every hour."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -208,8 +209,9 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
     assert any(each["ticks"] for each in functions)
 
 
-def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed) -> None:
-    """Checks several workers. The answers to the claims of all of them reported the due schedules."""
+def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(seed: Seed) -> None:
+    """Checks several workers that ask for schedules one after the other, because the answers to their claims reported
+    due schedules."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 

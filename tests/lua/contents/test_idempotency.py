@@ -1,5 +1,5 @@
-"""Remembered ids: each repetition of a call gets the same job, while the job is alive and until the window of the id
-ends."""
+"""Remembered ids: each repeated call gets the same job while the job is alive and, after its end, until the window of
+the id ends."""
 
 import random
 from collections.abc import Callable
@@ -191,7 +191,7 @@ def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
     assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
 
 
-def test_a_retry_that_is_cancelled_keeps_its_id_remembered(seed: Seed) -> None:
+def test_the_id_of_a_cancelled_retry_stays_remembered(seed: Seed) -> None:
     """Checks a job that has run once, so that its first attempt may have had effects."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
@@ -230,7 +230,7 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_the_id_of_a_job_that_a_unique_name_rejected_refers_to_the_job_that_holds_the_name(
+def test_the_id_of_a_job_rejected_by_its_unique_name_refers_to_the_job_that_holds_the_name(
     seed: Seed,
 ) -> None:
     """Checks that a repeated call with the id gets the earlier answer and starts no job.
@@ -259,7 +259,7 @@ def test_no_id_is_remembered_if_a_unique_name_rejects_the_call(seed: Seed) -> No
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_the_id_of_two_jobs_that_a_unique_name_rejected_in_one_call_is_recorded_once(
+def test_an_id_given_to_two_jobs_of_a_call_that_a_unique_name_rejects_is_recorded_once(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", name="t/x")
@@ -281,7 +281,7 @@ def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_i
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_a_window_and_a_remembered_id_without_its_digest(
+def test_an_enqueued_event_has_the_window_of_a_remembered_id_but_not_its_digest(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -350,7 +350,7 @@ def test_new_jobs_with_remembered_ids_are_refused_when_the_key_results_is_full(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_an_id_is_no_duplicate_if_its_line_in_results_has_no_window(seed: Seed) -> None:
+def test_an_id_is_not_a_duplicate_if_its_line_in_results_has_no_window(seed: Seed) -> None:
     enqueue(seed, "x")
     seed.control.hset(seed.keys("results"), "a", f"succeeded at={T} until={T + DAY}\n42")
     seed.control.zadd(seed.keys("kept"), {"a": T + DAY})
@@ -383,7 +383,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_is_remembered_and_a_lost_job_whose_id_is_remembered_is_not_restored(
+def test_a_restored_job_stays_remembered_and_a_lost_job_with_a_remembered_id_is_not_restored(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}
@@ -404,7 +404,7 @@ class Model:
         """For each id of a live job: the time until which the id is remembered, and whether the job was ever
         claimed."""
         self.over: dict[str, int] = {}
-        """For each id of an ended job: the time until which a call with the id is a duplicate."""
+        """For each id of an ended job: the time until which a new call with the id is a duplicate."""
 
     def takes(self, job_id: str, now: int) -> bool:
         return job_id not in self.alive and self.over.get(job_id, 0) <= now

@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_the_second_job_with_an_id_may_replace_a_holder_though_a_unique_name_rejected_the_first_job(
+def test_a_job_may_replace_the_holder_of_a_name_after_another_job_with_its_id_was_rejected(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -37,10 +37,10 @@ def test_the_second_job_with_an_id_may_replace_a_holder_though_a_unique_name_rej
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_job(
+def test_the_answer_for_each_job_with_the_name_of_a_running_job_names_the_running_job(
     seed: Seed,
 ) -> None:
-    """Checks that the answer does not name the last job of the call, which the running job kept out as well."""
+    """Checks that the answer names the running job, and not the last job of the call, which was rejected as well."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
@@ -48,7 +48,9 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_jo
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_job_that_replaces_no_other_is_answered_with_the_last_job_that_does(seed: Seed) -> None:
+def test_the_answer_for_a_job_that_replaces_no_other_job_names_the_job_that_replaced_one(
+    seed: Seed,
+) -> None:
     """Checks three jobs in a call. The middle job does not take the name, since the last job replaces the first job."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
@@ -120,7 +122,7 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_the_remembered_id_of_a_job_that_a_unique_name_rejected_still_refers_to_the_holder(
+def test_a_job_rejected_by_its_unique_name_leaves_its_remembered_id_with_the_holder(
     seed: Seed,
 ) -> None:
     """Checks that the second record of the id is refused. Otherwise the id would belong to a live job and also refer to

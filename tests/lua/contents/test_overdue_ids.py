@@ -1,4 +1,5 @@
-"""Overdue jobs: they give up their ids, so that no producer is answered with a job that will never run."""
+"""Overdue jobs (jobs past their deadlines) give up their ids, so that no producer is answered with a job that will
+never run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -114,7 +115,9 @@ def test_a_job_past_its_deadline_frees_its_id_and_its_name_in_one_call(
     assert {"a", "b"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_a_job_past_its_deadline_gives_its_id_and_its_name_to_one_new_job(seed: Seed) -> None:
+def test_one_new_job_can_take_both_the_id_and_the_name_of_a_job_past_its_deadline(
+    seed: Seed,
+) -> None:
     seed.enqueue(seed.job("a", unique="keep", name=NAME, expires_in_ms=1_000))
     seed.advance(1_000)
 

@@ -104,11 +104,8 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Checks one claim of several jobs whose state lines begin with the same text.
-
-    Some of the jobs keep no value, are remembered, have a deadline, keep the value for a longer time, or belong to
-    another task.
-    """
+    """Checks one claim of several jobs whose state lines begin with the same text. The jobs differ: in whether they
+    keep a result and for how long, in remembered ids, in deadlines, and in their tasks."""
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)
@@ -341,7 +338,9 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
+def test_the_audit_mark_of_a_result_does_not_apply_to_the_other_results_of_the_call(
+    seed: Seed,
+) -> None:
     """Checks a result that has the same length as a digest, and so looks like an audit mark."""
     seed.attach()
     enqueue(seed, "a", "b")
@@ -361,7 +360,7 @@ def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(s
 
 
 @pytest.mark.parametrize("place", ["nan", "inf", "-1", "x", "1.5", "9", ""])
-def test_a_result_for_a_job_number_that_the_call_does_not_have_is_ignored(
+def test_a_result_whose_number_belongs_to_no_job_of_the_call_is_ignored(
     seed: Seed, place: str
 ) -> None:
     enqueue(seed, "a")

@@ -56,7 +56,7 @@ def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: b
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_the_own_result_of_each_job_that_ended_in_a_call(seed: Seed) -> None:
+def test_the_log_has_for_each_job_that_a_call_ended_the_result_of_that_job(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -81,8 +81,8 @@ def test_the_log_has_the_own_result_of_each_job_that_ended_in_a_call(seed: Seed)
 
 
 def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
-    """Checks a queue without a mirror. Its outbox keeps only recent events, and Redis has each result in the key
-    `results` anyway."""
+    """Checks a queue without a mirror, whose outbox has only recent events. Redis stores each result in the key
+    ``results`` also without a log."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -119,8 +119,8 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted result and an expired result. The read reports that the result is missing, and which entry the
-    mirror must reach before the log has the result."""
+    """Checks an evicted result and an expired result. The read reports that the result is missing, and up to which
+    entry the mirror must copy before the log has the result."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

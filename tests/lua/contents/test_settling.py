@@ -92,7 +92,8 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
 def test_a_job_that_a_call_names_twice_gets_the_outcome_of_its_first_record(
     seed: Seed, verb: str
 ) -> None:
-    """Checks that the second record of the job does not get the outcome of a second call."""
+    """Checks that the outcome is the outcome of the first record. A second call on the job would have another
+    outcome."""
     if verb == "cancel":
         seed.enqueue("a")
     else:

@@ -52,7 +52,7 @@ def test_a_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     assert seed.turn().ticks
 
 
-def test_a_schedule_that_was_given_to_one_worker_is_given_to_another_after_five_seconds(
+def test_a_schedule_that_one_worker_got_is_given_to_another_worker_after_five_seconds(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -66,7 +66,7 @@ def test_a_schedule_that_was_given_to_one_worker_is_given_to_another_after_five_
     assert ["beat"] == list(send(seed, worker="w-2").due)
 
 
-def test_an_instant_that_a_worker_reports_has_its_job_and_its_event(seed: Seed) -> None:
+def test_a_reported_instant_enqueues_its_job_and_appends_its_event(seed: Seed) -> None:
     schedule = put(seed)
     until_due(seed, more_ms=3)
 
@@ -442,7 +442,7 @@ def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed
     assert claim.spec.startswith('{"keep":1,')
 
 
-def test_a_report_that_is_sent_again_has_the_same_answer_and_gives_out_no_further_schedules(
+def test_a_report_that_is_sent_again_gets_the_same_answer_and_no_further_schedules(
     seed: Seed,
 ) -> None:
     """Checks that a later claim gives out the schedules again."""

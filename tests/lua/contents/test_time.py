@@ -95,7 +95,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
     assert seed.extend([new]).lost == ()
 
 
-def test_after_a_gap_without_calls_no_lease_expires_for_another_lease_time(
+def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     seed: Seed,
 ) -> None:
     """Checks that workers get time after the gap to extend their leases, since they could not extend them during the

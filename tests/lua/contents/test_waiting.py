@@ -60,7 +60,7 @@ def test_the_calls_of_operators_report_a_job_without_a_state_line_as_ready(seed:
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_running_job_is_not_reported_as_waiting(seed: Seed) -> None:
+def test_operators_calls_do_not_report_a_running_job_as_waiting(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
 

@@ -108,7 +108,7 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
 
 
 def test_a_sweep_of_expired_names_keeps_a_name_that_another_job_has_taken_since(seed: Seed) -> None:
-    """Checks a deploy that changes a task from the option Throttle to the option Unique."""
+    """Checks a task that a deploy changes from the option Throttle to the option Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -146,7 +146,7 @@ def test_a_requeued_job_whose_window_has_ended_takes_no_name(seed: Seed) -> None
 
 
 def test_a_job_whose_name_has_a_throttle_window_is_not_replaced(seed: Seed) -> None:
-    """Checks a deploy that changes a task from the option Throttle to the option Debounce."""
+    """Checks a task that a deploy changes from the option Throttle to the option Debounce."""
     throttle(seed, "a")
 
     assert (("b", "a"),) == debounce(seed, "b").held
@@ -291,7 +291,7 @@ def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_the_last_debounced_job_of_a_call_is_due_by_the_latest_instant_of_the_first_job(
+def test_the_last_of_several_debounced_jobs_of_a_call_is_due_no_later_than_the_first_allows(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")
@@ -321,7 +321,7 @@ def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
 
 @LANES
 @pytest.mark.parametrize("claims", [0, 1])
-def test_only_an_unclaimed_debounced_job_is_restored_with_its_name(
+def test_a_debounced_job_is_restored_with_its_name_only_if_it_was_never_claimed(
     seed: Seed, claims: int, lane: str
 ) -> None:
     stands = f"claim:{seed.now + MOST_MS}"

@@ -43,7 +43,7 @@ class Logged(NamedTuple):
     target: str | None = None
     """The state of a job after its lease expired: ready or dead."""
     orphaned: bool = False
-    """Whether Redis forgot the event, and the log says so."""
+    """True if Redis forgot the event, and the log says so."""
 
 
 class Fault(NamedTuple):

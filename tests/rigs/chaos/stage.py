@@ -40,7 +40,7 @@ PRODUCER: Final = "producer"
 
 
 class Stage(Crew):
-    """All running processes of a chaos run. Use `up` in a ``with``."""
+    """All running processes of a chaos run. Use its method ``up`` in a ``with`` statement."""
 
     def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
         """The ``rate`` is the number of jobs per second of all producers together."""

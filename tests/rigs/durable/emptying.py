@@ -30,7 +30,7 @@ class Boxes(NamedTuple):
     fields: tuple[int, ...]
     """The number of remaining fields in each box."""
     saved: bool
-    """Whether the first job has saved its step."""
+    """True if the first job has saved its step."""
     duties: frozenset[int]
     couriers: tuple[Duty, ...]
     crashes: int

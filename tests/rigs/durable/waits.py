@@ -40,7 +40,7 @@ class Job(NamedTuple):
     keys: tuple[str, ...] = ()
     """The keys of all messages that have arrived."""
     asks_mail: bool = False
-    """Whether the job is parked for an entry that waits for a message."""
+    """True if the job is parked for an entry that waits for a message."""
     has_time: bool = False
 
 
@@ -142,8 +142,8 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the smallest fence that no worker and no entry uses. It only matters whether two fences are equal, so
-        the number of states is finite."""
+        """Return the smallest fence that no worker and no entry uses. The world only compares whether fences are equal,
+        so that reusing small fences keeps the number of states finite."""
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
@@ -156,8 +156,8 @@ class Waits(Searched[History]):
     # The scripts.
 
     def ripe(self, job: Job) -> Job:
-        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages ends with
-        this."""
+        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages calls
+        this function at its end."""
         if job.state == "parked" and job.asks_mail and job.mail:
             return self.woken(job)
         return job

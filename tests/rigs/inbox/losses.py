@@ -52,7 +52,7 @@ class Outcome:
     point: str
     loss: str
     jobs_had_run: bool
-    """Whether the jobs that Redis had were run before Redis lost them."""
+    """True if the jobs that Redis had were run before Redis lost them."""
     lost: int
     """The number of committed rows whose jobs never ran."""
     twice: int
@@ -61,7 +61,7 @@ class Outcome:
     said_twice: int
     """The number of jobs that have succeeded twice, according to the log."""
     acknowledged: bool
-    """Whether Redis had answered all calls of the batch before the loss."""
+    """True if Redis had answered all calls of the batch before the loss."""
 
     @property
     def holds(self) -> bool:
@@ -77,7 +77,7 @@ class Outcome:
 
 
 class Pair:
-    """A primary and its replica, which clients reach at the same address. Use it in a ``with``."""
+    """A primary and its replica, which clients reach at the same address. Use it in a ``with`` statement."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         self._servers = []

@@ -12,7 +12,7 @@ from rq_core.model.table.machine import Event
 GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
 """The events that end a claim and after which its handler may still be running, or may be run again."""
 SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
-"""The other events that end a claim."""
+"""The events that end a claim, except those in GIVEN_BACK."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
 JOB_ENDS: Final = frozenset(
     {Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.EXPIRED, Event.REPLACED}

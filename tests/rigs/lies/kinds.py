@@ -47,7 +47,7 @@ class Lie(NamedTuple):
     about: str
     tell: Callable[[Connection], None]
     in_rows: bool = True
-    """Whether the lie changes rows, so that the chain can be computed again to match the lie."""
+    """True if the lie changes rows, so that the chain can be computed again to match the lie."""
 
 
 class Log(NamedTuple):
@@ -256,7 +256,8 @@ def queue_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def end_cut_off(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield the removal of the last batch, together with its events and the advance of the cursor."""
+    """Yield a lie that removes the last batch with its events, and sets the cursor back to the end of the previous
+    batch."""
     batches = [row for row in log.rows["mirror_batch"] if row["queue"] == QUEUE]
     last, before = batches[-1], batches[-2]
     moved = {

@@ -12,8 +12,8 @@ from tests.rigs.lies.kinds import Lie, lies
 from tests.rigs.lies.stage import Stage, rows_of
 
 PART: Final = 5
-"""The share of the lies in rows that are also made on PostgreSQL: one of this number. Verify judges rows in Python, and
-gets the same rows from both databases."""
+"""One of this number of lies in rows is also made on PostgreSQL. Verify judges rows in Python, and gets the same rows
+from both databases."""
 
 
 class Outcome(NamedTuple):
@@ -23,9 +23,9 @@ class Outcome(NamedTuple):
     kind: str
     about: str
     chain: bool
-    """Whether the chain was computed again to match the lie."""
+    """True if the chain was computed again to match the lie."""
     refused: bool
-    """Whether the database itself refused the lie."""
+    """True if the database itself refused the lie."""
     found: Found
     crashes: list[str]
     """The errors of judges that were longer than one line. There must be none."""

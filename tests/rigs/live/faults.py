@@ -24,7 +24,7 @@ LEASE_S = 1.0
 
 @dataclass
 class Kills:
-    """The results of killing workers."""
+    """The results of a test in which workers are killed."""
 
     kills: int = 0
     held: int = 0
@@ -135,7 +135,7 @@ def _now_ms(client: Client) -> int:
 
 @dataclass
 class Zombies:
-    """The results of suspended workers that continue later."""
+    """The results of a test in which workers are suspended and continue later."""
 
     zombies: int
     refused: int

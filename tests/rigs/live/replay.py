@@ -19,7 +19,7 @@ from tests.rigs.judge.caps import Holders
 
 @dataclass
 class Replay:
-    """Reads a log. The cap of the queue itself counts as the scope ``queue``."""
+    """Reads a log. The scope ``queue`` has the cap of the queue itself."""
 
     caps: dict[str, int | None] = field(default_factory=dict)
     """The limit now in force, by scope or family, according to events of the type cap_changed."""
@@ -141,5 +141,6 @@ class Replay:
             self._room_since = entry.at_ms
 
     def standing_ms(self, now_ms: int) -> int:
-        """Return for how long, up to now, a claim would have found a job, or 0 if a claim would find no job."""
+        """Return for how long (ms) a claim would already have found a job at ``now_ms``. Return 0 if a claim would find
+        no job."""
         return 0 if self._room_since is None else now_ms - self._room_since

@@ -77,7 +77,7 @@ async def brief(tenant: str) -> None:
 
 
 racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)
-"""A task of which one job runs at a time. The next job is enqueued while the last job ends."""
+"""A task with a cap of 1. The next job is enqueued while the previous job ends."""
 turn = Cap(1, per="tenant", name="turn")
 turning = app.task(name="turning", queue="turns", caps=[Cap(1), turn])(brief)
 """A task with two scopes that refuse jobs alternately. Either the scope of the task is full, or the scope of a tenant,

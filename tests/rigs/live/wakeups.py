@@ -101,7 +101,7 @@ def _rounds(
                 deadline = time.monotonic() + LIMIT_S
 
     def lifetimes() -> Iterator[float]:
-        """Measure the times from the enqueue to the end of a job on this machine."""
+        """Measure on this machine the times from the enqueue to the end of a job."""
         for _ in range(20):
             wait_below(0)
             started = time.monotonic()

@@ -46,7 +46,7 @@ class Fired:
     """The time (ms) from the beginning of the minute to the first event, by Redis' clock."""
     last_ms: int = 0
     struck: int | None = None
-    """The number of reports at the time when the primary was killed."""
+    """The number of reports that had been made when the primary was killed."""
     again: int = 0
     """The number of reports that the new primary received."""
 

@@ -99,8 +99,8 @@ def _check_witness(simulation: Simulation) -> None:
 
 
 def _check_audit(simulation: Simulation) -> None:
-    """Check I7: SQL has the log, verify proves the log, and verify reports the gaps and losses about which it cannot
-    know more."""
+    """Check I7: SQL has the log, and verify proves the log. Verify reports each gap and loss whose events it cannot
+    check."""
     if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
         return
     client, database = simulation.direct(), Database(simulation.audit_url)

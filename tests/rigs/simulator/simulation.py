@@ -135,7 +135,7 @@ class Profile:
 
     name: str
     network: float = 0.0
-    """The chance that a round trip does not go well."""
+    """The chance that the network disturbs a round trip."""
     faults: tuple[str, ...] = ()
     """The kinds of other faults that may happen."""
     many: int = 0
@@ -249,13 +249,13 @@ class Simulation:
         rng = random.Random(f"{self.seed} setting")
         self.profile = PROFILES[self.seed % len(PROFILES)]
         self.ties = self.seed // len(PROFILES) % TIED_EVERY == TIED_EVERY - 1
-        """Whether jobs have names and deadlines, and are edited."""
+        """True if jobs have names and deadlines, and are edited."""
         self.keeps = self.seed // len(PROFILES) % KEPT_EVERY >= KEPT_EVERY - 3
-        """Whether the results of some jobs are kept."""
+        """True if the results of some jobs are kept."""
         self.has_room = not self.keeps or random.Random(f"{self.seed} room").random() < 0.5
-        """Whether the queue has room for all kept results."""
+        """True if the queue has room for all kept results."""
         self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
-        """Whether there are schedules, and the server's clock may be set to another time."""
+        """True if there are schedules, and the server's clock may be set to another time."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)

@@ -42,7 +42,7 @@ FOUND = {
     "a call was sent, and the handshake after it gets no answer": 1252,
     "a job whose edit took its place in line expires after a failure": 2429,
 }
-"""Seeds that once failed, each by the event that happens in its simulation."""
+"""Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND.keys())

@@ -43,7 +43,7 @@ class Stage:
     every: float = 0.0
     """The seconds between two faults, or 0 if there are no faults."""
     may_forget: bool = False
-    """Whether Redis may lose accepted data on this stage."""
+    """True if Redis may lose accepted data on this stage."""
 
 
 def subscribed_at(*servers: RedisServer) -> int:

@@ -60,7 +60,7 @@ def test_a_job_that_is_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(
         registered_with_rules.job("default", "send", {"tenant": "a"}, delay=1)
 
 
-def test_enqueue_by_name_needs_the_argument_keys_for_a_key_that_a_function_computes(
+def test_enqueue_by_name_requires_the_keys_that_functions_of_the_task_would_compute(
     app: App,
 ) -> None:
     app.task(

@@ -224,7 +224,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_ad
     assert under_way == [0] * 60
 
 
-async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
+async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
     app: App, valkey_url: str
 ) -> None:
     """Checks that Redis need not wait while the worker reads an answer and prepares the next call."""
@@ -244,7 +244,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     assert transport.most == 2
 
 
-async def test_connections_that_are_cut_during_two_turns_do_not_cost_a_claim(
+async def test_no_claim_is_lost_if_connections_are_cut_during_two_turns(
     app: App, valkey_url: str
 ) -> None:
     """Checks that the worker sends both turns again, and that Redis carries each turn out once. The second turn may
