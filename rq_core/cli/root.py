@@ -49,7 +49,7 @@ COMMANDS: Final[Commands] = {
         "top:top",
         "Show the state of the queues and what is wrong with them, continuously.",
     ),
-    "web": ("web:web", "Serve a web page of the queues, which changes nothing."),
+    "web": ("web:web", "Serve a web page of the queues."),
     "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
     "health": ("health:health", "Check whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; repair differences."),

@@ -52,6 +52,8 @@ class Shared(Generic[T]):
         self._changed = threading.Condition()
         self._found: T | Exception | None = None
         self._until = float("-inf")
+        self._forgotten = False
+        """True if the reading under way began before a change."""
         self._thread: threading.Thread | None = None
         self._began = 0.0
         """Monotonic time at which the reading under way began."""
@@ -82,6 +84,13 @@ class Shared(Generic[T]):
         assert found is not None
         return found
 
+    def forget(self) -> None:
+        """Let the next viewer get a new reading, since something has changed. A reading that is under way counts as
+        old once it has ended."""
+        with self._changed:
+            self._until = float("-inf")
+            self._forgotten = self._thread is not None
+
     def close(self) -> None:
         """If a reading is under way, wait up to ``within_s`` seconds for its end."""
         thread = self._thread
@@ -96,8 +105,9 @@ class Shared(Generic[T]):
             found = error
         with self._changed:
             self.took_s = time.monotonic() - self._began
-            self._found, self._until = found, self._clock() + self._shared_s
-            self._thread = None
+            fresh_s = float("-inf") if self._forgotten else self._shared_s
+            self._found, self._until = found, self._clock() + fresh_s
+            self._thread, self._forgotten = None, False
             self._changed.notify_all()
 
 

@@ -1,5 +1,5 @@
-"""The web page. It shows current problems, the queues, the history of each job, and the queues at any past moment. It
-changes nothing.
+"""The web page. It shows current problems, the queues, the history of each job, and the queues at any past moment.
+Operators can change jobs, queues and schedules on it.
 
 :func:`rq_core.web.dashboard.dashboard` makes the page for mounting in a Starlette or FastAPI app. ``rq-core web``
 serves the page alone. The page needs the extra ``web``.
@@ -15,8 +15,10 @@ Read ``pages`` first: its table has, for each page, the address, the reads, the 
 - ``minutes``: the charts in documents.
 - ``words``: formats times, texts and addresses for the pages.
 - ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
-- ``access``: decides which viewers see the page.
-- ``tokens``: the file of viewers' tokens.
+- ``acting/``: what operators and admins change.
+- ``routes``: the table of routes, each with the role that it needs.
+- ``access``: decides who may use the page.
+- ``tokens``: the roles, and the file of tokens.
 - ``dashboard``: the app.
 - ``serve``: the server of ``rq-core web``.
 - ``templates/``: the HTML of the pages.

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
-from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -44,7 +43,10 @@ from rq_core.web.access import (
     access_of,
     local_path,
 )
-from rq_core.web.pages import ALSO, PAGES, Now, Page
+from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
+from rq_core.web.acting.forms import FormRefused, Outcomes, act, form_pairs
+from rq_core.web.pages import PAGES, Now, Page
+from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import PageQuery, asked_of
 from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
@@ -70,8 +72,6 @@ LEFT_OUT: Final = (
 )
 """Facts to leave out if a page cannot be made with all facts. The page is first tried without the facts in the first
 row, then without the facts in the second row, and so on."""
-FORM_MAX: Final = 4_096
-"""Maximum number of bytes of a form."""
 
 
 def dashboard(
@@ -109,18 +109,8 @@ def build_site(
     """Make the Starlette app. The app closes ``sources`` when it ends. ``behind_https`` says that browsers reach the
     app through a proxy that ends TLS; the cookie is then for HTTPS only."""
     site = _Site(sources, gate, clock, behind_https=behind_https)
-    routes: list[BaseRoute] = []
-    for page in PAGES:
-        endpoint = site.endpoint(page)
-        places = [page.path, *([ALSO[page.name]] if page.name in ALSO else [])]
-        for place in places:
-            # First: a name may have a dot.
-            json_path = page.json_path if place == page.path else f"{place}.json"
-            routes.append(Route(json_path, endpoint, methods=["GET"]))
-            routes.append(Route(place, endpoint, methods=["GET"]))
-    routes += [
-        Route("/login", site.login, methods=["GET", "POST"]),
-        Route("/logout", site.logout, methods=["POST"]),
+    routes: list[BaseRoute] = [
+        *(Route(rule.path, site.endpoint(rule), methods=[rule.method]) for rule in RULES),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]
 
@@ -153,8 +143,10 @@ def environment() -> Environment:
         "job_path": words.job_path,
         "schedule_path": words.schedule_path,
         "menu": _menu(),
+        "actions": ACTION_BY_NAME,
     }
     made.globals["m"] = made.get_template("macros.html").module
+    made.globals["f"] = made.get_template("forms.html").module
     for name in made.list_templates():
         # Now, so that the first viewer does not wait for it.
         made.get_template(name)
@@ -215,19 +207,46 @@ class _Site:
         self._gate = gate
         self._clock = clock
         self._behind_https = behind_https
+        self._outcomes = Outcomes()
         self._templates = environment()
 
-    def endpoint(self, page: Page) -> Callable[[Request], Any]:
-        """Return the function that answers requests for a page."""
+    def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
+        """Return the function that answers requests for a route. It refuses who does not have the route's role."""
 
         async def answer(request: Request) -> Response:
-            return await self._page(page, request)
+            access = access_of(request)
+            if rule.role is not None and (access is None or not access.may(rule.role)):
+                whose = "no role" if access is None else f"the role {access.role}"
+                says = f"this needs the role {rule.role}, and you have {whose}"
+                return self._sentence(request, says, 403)
+            if isinstance(rule.serves, Page):
+                return await self._page(rule.serves, request)
+            if isinstance(rule.serves, Action):
+                return await self._act(rule.serves, request)
+            found: Response = await getattr(self, rule.serves)(request)
+            return found
 
-        answer.__name__ = page.name
         return answer
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        """Carry out an action, and redirect the browser to the page that shows what was changed. A change that was not
+        made is answered with a sentence."""
+        access = access_of(request)
+        assert access is not None  # The rule asks for a role.
+        acted = await act(self._sources, action, access, request)
+        self._recent.forget()
+        if acted.status != 200:
+            return self._sentence(request, acted.says, acted.status, back=acted.back)
+        did = self._outcomes.keep(access, acted.says)
+        joint = "&" if "?" in acted.back else "?"
+        return RedirectResponse(f"{_base(request)}{acted.back}{joint}did={did}", 303)
 
     async def _page(self, page: Page, request: Request) -> Response:
         now_ms = int(self._clock() * 1000)
+        given = {**request.query_params, **request.path_params}
+        missing = [name for name in page.names if not given.get(name)]
+        if missing:
+            return self._sentence(request, f"the address must say {' and '.join(missing)}", 400)
         try:
             asked = asked_of(request.path_params, request.query_params, now_ms)
         except UsageError as error:
@@ -271,8 +290,10 @@ class _Site:
         if "leads_to" in document:
             return _Made(b"", "", "", _base(request) + document["leads_to"])
         html = self._render(
-            request, page.template, page=page, doc=document, frame=frame, asked=facts.asked
-        )
+            request, page.template, page=page, doc=document, frame=frame, asked=facts.asked,
+            acts=offered(page.name, document, facts.access),
+            did=self._outcomes.get(facts.access, request.query_params.get("did", "")),
+        )  # fmt: skip
         return _Made.of(bytes(html.body), "text/html")
 
     async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
@@ -313,18 +334,21 @@ class _Site:
         asks = f"?{request.url.query}" if request.url.query else ""
         as_json = "/index.json" if path == "/" else f"{path}.json"
         text = self._templates.get_template(template).render(
-            {"page": None} | values, base=_base(request), self_url=path + asks, json_url=as_json + asks,
-            login=self._gate.login, access=access_of(request), has_log=self._sources.has_log,
+            {"page": None, "did": "", "acts": []} | values, base=_base(request), self_url=path + asks,
+            json_url=as_json + asks, login=self._gate.login, access=access_of(request), has_log=self._sources.has_log,
         )  # fmt: skip
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
-    def _sentence(self, request: Request, says: str, status: int) -> Response:
-        """Return a page that shows only a sentence about an error."""
+    def _sentence(self, request: Request, says: str, status: int, *, back: str = "") -> Response:
+        """Return a page that shows only a sentence about an error. ``back`` is the address of the page that the sender
+        came from."""
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")
         search = request.query_params.get("q", "") if access_of(request) else ""
-        return self._render(request, "sentence.html", status, says=says, search=search, frame=None)
+        return self._render(
+            request, "sentence.html", status, says=says, search=search, back=back, frame=None
+        )
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
         """Answer that the page does not exist."""
@@ -346,12 +370,10 @@ class _Site:
             return RedirectResponse(f"{base}/", 303)
         if request.method == "GET":
             return self._render(request, "login.html", refused=False, frame=None)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > FORM_MAX:
-                return self._sentence(request, "this form is too long", 413)
-        fields = dict(parse_qsl(body.decode("utf-8", "replace")))
+        try:
+            fields = dict(await form_pairs(request))
+        except FormRefused as refused:
+            return self._sentence(request, str(refused), refused.status)
         known = gate.tokens.by_token(fields.get("token", "").strip())
         if known is None:
             return self._render(request, "login.html", 403, refused=True, frame=None)

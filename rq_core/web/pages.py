@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from rq_core.web import views
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
 from rq_core.web.search import NOT_SUCCEEDED, OUTCOMES, PageQuery
+from rq_core.web.tokens import VIEWER
 from rq_core.web.views import ROWS_MAX, Facts
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ Asks = Callable[["AuditQuestions", Now], Any]
 
 
 class Page(NamedTuple):
-    """A row of the table of pages. Every viewer who has access may see every page."""
+    """A row of the table of pages."""
 
     path: str
     name: str
@@ -70,11 +72,18 @@ class Page(NamedTuple):
     """The function that asks the audit log for further data; None: the shared reading has all data."""
     of_past: bool = False
     """True if the page has nothing to show if there is no audit log."""
+    role: str = VIEWER
+    """The lowest role that may see the page."""
 
     @property
     def template(self) -> str:
         """Return the name of the page's file in ``templates``."""
         return f"{self.name}.html"
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names that the page's address must have."""
+        return re.findall(r"\{(\w+)\}", self.path)
 
     @property
     def json_path(self) -> str:

@@ -1,5 +1,5 @@
-"""Asks Redis, the audit log and an inbox the questions of the pages. Each question ends within WITHIN_S seconds, even
-if a server does not answer.
+"""Asks Redis, the audit log and an inbox the questions of the pages, and sends the changes of operators to Redis. Each
+question ends within WITHIN_S seconds, even if a server does not answer.
 
 In each second all pages share one reading of all queues, one of the log, and one of the inbox
 (:mod:`rq_core.metrics.shared`). A page's further questions run on a few threads. Questions to Redis and questions to
@@ -28,14 +28,21 @@ from rq_core.metrics.shared import (
     viewer,
 )
 from rq_core.model import plugins
+from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import AuditQuestions, InboxOverview, LogOverview
-from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.4
 """Maximum seconds that a page waits for its sources. After that, the page is shown with the answers that have come."""
+UNSENT_S: Final = 0.5
+"""Seconds for which a change waits for a server that cannot be reached."""
+UNKNOWN_S: Final = 10.0
+"""Seconds for which a change that was sent waits for its answer."""
+CHANGES: Final = 4
+"""Maximum number of changes at one time."""
 THREADS: Final = 8
 """Maximum number of questions to Redis at one time. The same maximum holds for questions to the log."""
 NO_LOG: Final = Unread(
@@ -84,6 +91,10 @@ class RecentAnswers:
         found: T = await asyncio.shield(task)
         return found
 
+    def forget(self) -> None:
+        """Drop all results, since something has changed."""
+        self._asked = {}
+
 
 class Sources:
     """The sources of the pages: one Redis with a prefix and, if there are any, its audit log and its inbox."""
@@ -114,6 +125,16 @@ class Sources:
             self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
             self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))
             self._looks = own.enter_context(ThreadPoolExecutor(2 * THREADS, "rq-core-web-look"))
+            # A client of its own: a change that was sent is sent again until there is an answer; a question is not.
+            self._changes = own.enter_context(
+                Client(
+                    redis_url,
+                    prefix=prefix,
+                    name=boot_id("web"),
+                    patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
+                )
+            )
+            self._of_changes = own.enter_context(ThreadPoolExecutor(CHANGES, "rq-core-web-change"))
             self._own = own.pop_all()
         self.has_log = audit_url is not None
 
@@ -155,6 +176,17 @@ class Sources:
         return await self._within(
             self._of_log, lambda: question(questions), "the audit log", left_s
         )
+
+    async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
+        """Carry out a plan that changes something. Afterwards no page shows an older reading of Redis. Raises the
+        plan's error."""
+        calls = self._changes.calls
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._of_changes, lambda: self._changes.run(plan(calls))
+            )
+        finally:
+            self._overview.forget()
 
     async def _within(
         self,

@@ -1,7 +1,7 @@
-"""The file of tokens. The holders of the tokens may see the web page. The file has the SHA-256 of each token, never the
+"""The file of tokens. The holders of the tokens may use the web page. The file has the SHA-256 of each token, never the
 token itself.
 
-ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+ann operator 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
 """
 
@@ -22,17 +22,29 @@ TOKENS_VARIABLE: Final = "RQ_CORE_WEB_TOKENS"
 TOKEN_BYTES: Final = 32
 """Number of random bytes in a token."""
 VIEWER: Final = "viewer"
+OPERATOR: Final = "operator"
+ADMIN: Final = "admin"
+ROLES: Final = (VIEWER, OPERATOR, ADMIN)
+"""The roles. A viewer only looks. An operator also changes jobs, and pauses queues and schedules. An admin also changes
+limits and removes schedules. Each role has all rights of the roles before it."""
 ARGUMENTS: Final = "+arguments"
-"""The suffix of the role ``viewer`` in the line of a viewer who may also see the contents of jobs."""
-_LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
+"""The suffix of a role in the line of a holder who may also see the contents of jobs."""
+_LINE: Final = re.compile(rf"(\S+) ({'|'.join(ROLES)})(\+arguments)? ([0-9a-f]{{64}})")
 
 
 class Access(NamedTuple):
-    """The rights of a viewer, who can only read: the page changes nothing."""
+    """The rights of a person, or of a program, that uses the page."""
 
     name: str
+    """The name that the audit log has for this person's changes."""
     see_arguments: bool = False
-    """True if the viewer may also see the contents of jobs: arguments, results, headers, and messages of errors."""
+    """True if the person may also see the contents of jobs: arguments, results, headers, and messages of errors."""
+    role: str = VIEWER
+    """One of ROLES."""
+
+    def may(self, role: str) -> bool:
+        """Return whether the person has all rights of ``role``. Who has an unknown role has no right."""
+        return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
 
 
 class Known(NamedTuple):
@@ -45,7 +57,8 @@ class Known(NamedTuple):
     @property
     def line(self) -> str:
         """Return the text of the line in the file."""
-        return f"{self.access.name} {VIEWER}{ARGUMENTS * self.access.see_arguments} {self.digest}"
+        access = self.access
+        return f"{access.name} {access.role}{ARGUMENTS * access.see_arguments} {self.digest}"
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
@@ -53,7 +66,7 @@ class Known(NamedTuple):
         found = _LINE.fullmatch(line)
         if found is None or not is_name(found[1]):
             return None
-        return cls(Access(found[1], see_arguments=bool(found[3])), found[4])
+        return cls(Access(found[1], see_arguments=bool(found[3]), role=found[2]), found[4])
 
 
 def token_digest(token: str) -> str:
@@ -119,14 +132,16 @@ class Tokens:
         self._known, self._stamp = known, stamp
 
 
-def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
+def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str = VIEWER) -> str:
     """Give a name a new token in place of its old one, and return the new token, which is stored nowhere.
 
-    Raises InvalidName, and InvalidOption if the file cannot be written.
+    Raises InvalidName, and InvalidOption for an unknown role, or if the file cannot be written.
     """
     check_name("token", name)
+    if role not in ROLES:
+        raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    made = Known(Access(name, see_arguments=see_arguments), token_digest(token))
+    made = Known(Access(name, see_arguments, role), token_digest(token))
     _write(path, [*_others(path, name), made.line])
     return token
 

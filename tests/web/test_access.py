@@ -323,7 +323,7 @@ def test_the_file_of_tokens_contains_no_token_in_clear_text_and_only_its_owner_c
 
 
 @pytest.mark.parametrize(
-    "line", ["ann admin " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"]
+    "line", ["ann owner " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"]
 )
 def test_a_file_of_tokens_with_an_invalid_line_is_refused(tokens_file: Path, line: str) -> None:
     tokens_file.write_text(f"{line}\n")

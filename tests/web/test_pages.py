@@ -104,6 +104,21 @@ def test_every_link_of_a_page_leads_to_an_existing_page(
     assert broken == []
 
 
+def test_an_address_without_the_names_that_its_page_needs_is_refused_with_a_sentence(
+    busy: Scene, browse: Browse, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = browse()
+
+    for path, missing in (
+        ("/queue", "queue"), ("/job", "queue and id"), (f"/job?queue={QUEUE}", "id"),
+        (f"/schedule?queue={QUEUE}", "name"), ("/schedule.json?name=", "queue and name"),
+    ):  # fmt: skip
+        answer = page.get(path)
+        assert answer.status_code == 400
+        assert f"the address must say {missing}" in answer.text
+    assert caplog.records == []
+
+
 def test_the_first_page_shows_the_causes_before_the_queues(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a", "b")
 

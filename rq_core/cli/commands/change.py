@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,7 +21,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model.lib.text import counted
-from rq_core.model.limits.limit import DECLARED, read_limit, shown
+from rq_core.model.limits.limit import DECLARED, shown, wanted_limit
 from rq_core.model.limits.scopes import family_of
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import PRIORITIES
@@ -29,7 +29,6 @@ from rq_core.model.table.machine import PRIORITIES
 if TYPE_CHECKING:
     from rq_core.app.options import PriorityName
     from rq_core.connections.client import Client
-    from rq_core.model.limits.limit import Limit
     from rq_core.protocol.engine.plan import Plan
 
     Verb = Callable[..., Plan[dict[str, str]]]
@@ -319,7 +318,7 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
             client.calls.caps.change(
                 queue,
                 scope,
-                _wanted(limit),
+                wanted_limit(limit),
                 version=given["version"],
                 by=actor(given["by"]),
                 why=given["reason"],
@@ -337,10 +336,3 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     if limit == DECLARED and made.version:
         which += ", from code"
     say(f"{scope} {done} {shown(made.limit)} ({which})")
-
-
-def _wanted(text: str) -> Limit | int | Literal["code"] | None:
-    if text == DECLARED:
-        return DECLARED
-    limit = read_limit(text)
-    return limit if limit.window_ms else limit.most

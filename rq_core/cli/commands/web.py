@@ -14,7 +14,7 @@ from rq_core.cli.options import audit_url_option, inbox_url_option, server_optio
 from rq_core.cli.text import say
 from rq_core.installing import pip_install
 from rq_core.web import tokens as token_file
-from rq_core.web.tokens import TOKENS_VARIABLE
+from rq_core.web.tokens import ROLES, TOKENS_VARIABLE, VIEWER
 
 ADDRESS: Final = "127.0.0.1:8900"
 
@@ -42,7 +42,7 @@ class WebGroup(CommandGroup):
 
 @click.group(cls=WebGroup)
 def web() -> None:
-    """Show the queues on a web page, which changes nothing. `rq-core web` is `rq-core web serve`."""
+    """Show the queues on a web page, and change them there. `rq-core web` is `rq-core web serve`."""
 
 
 @web.command("serve")
@@ -125,8 +125,15 @@ def serve_command(
     is_flag=True,
     help="Also show what jobs carry: arguments, results, headers, and the messages of errors.",
 )
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default=VIEWER,
+    show_default=True,
+    help="What NAME may do: viewers look, operators also change jobs and pause queues, admins also change limits.",
+)
 @click.option("--remove", is_flag=True, help="Take the token away, at once.")
-def token(name: str, tokens: Path | None, *, see_arguments: bool, remove: bool) -> None:
+def token(name: str, tokens: Path | None, *, see_arguments: bool, role: str, remove: bool) -> None:
     """Make a token for NAME, print it, and write its SHA-256 into the file of tokens.
 
     A token that NAME had before is no longer valid. A running page notices the change at once.
@@ -134,7 +141,7 @@ def token(name: str, tokens: Path | None, *, see_arguments: bool, remove: bool) 
     if tokens is None:
         raise click.UsageError(f"give --tokens FILE or set {TOKENS_VARIABLE}")
     if not remove:
-        click.echo(token_file.add_token(tokens, name, see_arguments=see_arguments))
+        click.echo(token_file.add_token(tokens, name, see_arguments=see_arguments, role=role))
     elif not token_file.remove_token(tokens, name):
         raise click.ClickException(f"{tokens} has no token of {name}")
 

@@ -12,7 +12,7 @@ s, 1 at once). Operators write and read a rate in seconds: ``100/60s``, or ``100
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from rq_core import errors
 from rq_core.errors import InvalidOption
@@ -153,3 +153,12 @@ def read_limit(text: str) -> Limit:
             " bursts of 5)",
         )
     return limit
+
+
+def wanted_limit(text: str) -> Limit | int | Literal["code"] | None:
+    """Parse the limit that an operator wants for a scope. A number alone is returned as a number: for a rate, it means
+    this number per window of the rate. The word ``none`` is returned as None. Raises InvalidOption."""
+    if text == DECLARED:
+        return "code"
+    limit = read_limit(text)
+    return limit if limit.window_ms else limit.most

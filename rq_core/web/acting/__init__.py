@@ -1,0 +1,5 @@
+"""The changes that operators and admins make on the web page.
+
+- ``actions``: the table of actions; a row makes the address, the form and the check of the role.
+- ``forms``: reads a form that was sent, carries out its action, and keeps the outcome for the next page.
+"""

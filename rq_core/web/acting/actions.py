@@ -1,0 +1,396 @@
+"""The table of actions: what operators and admins can change on the page. A row of the table makes the action's
+address, its form, and the check of the role.
+
+Each action is one call to a queue, the same call that ``rq-core`` makes. The audit log has the name of the person who
+sent the form, and the reason that the person gave.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.app.handles.edit import EditOptions, change_of
+from rq_core.errors import InvalidOption, UnknownQueue, UsageError
+from rq_core.model.keys import check_name, is_name
+from rq_core.model.limits.limit import shown, wanted_limit
+from rq_core.model.recurrence import check_schedule_name
+from rq_core.model.table.machine import PRIORITIES
+from rq_core.protocol.calls.admin import WHY_MAX, check_why
+from rq_core.web.tokens import ADMIN, OPERATOR, Access
+from rq_core.web.words import job_path, queue_path, schedule_path, word
+
+if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+REASON: Final = "reason"
+FIELD_MAX: Final = 500
+"""Maximum number of characters of a field of a form. A reason may be longer: WHY_MAX."""
+
+Form = Mapping[str, str]
+
+
+class By(NamedTuple):
+    """The operator who makes a change, and the reason, in the form in which the log keeps both."""
+
+    name: str
+    why: str
+
+
+class ActionOutcome(NamedTuple):
+    """The outcome of an action, in a sentence."""
+
+    done: bool
+    says: str
+
+
+Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
+
+
+class FormField(NamedTuple):
+    """A field of a form."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    """The type of the HTML input: ``text``, ``number`` or ``checkbox``; ``choice`` for a list."""
+    choices: tuple[str, ...] = ()
+    hint: str = ""
+    required: bool = False
+
+
+class Action(NamedTuple):
+    """A row of the table of actions."""
+
+    name: str
+    """The kind of thing that the action changes, and what it does: ``job/cancel``."""
+    role: str
+    title: str
+    says: str
+    """A sentence that says what the action does."""
+    change: Change
+    fields: tuple[FormField, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Further fields of the form, which only the page fills in. They may be missing."""
+
+    @property
+    def path(self) -> str:
+        """Return the address to which the form is sent."""
+        return f"/act/{self.name}"
+
+    @property
+    def of(self) -> str:
+        """Return the kind of thing that the action changes: ``job``, ``queue`` or ``schedule``."""
+        return self.name.partition("/")[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the fields that name the thing that is changed."""
+        return _NAMES[self.of]
+
+    def back(self, form: Form) -> str:
+        """Return the address of the page that shows what was changed."""
+        if self.of == "job":
+            return job_path(form["queue"], form["id"])
+        if self.of == "schedule":
+            return schedule_path(form["queue"], form["name"])
+        return queue_path(form["queue"])
+
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "job": ("queue", "id"),
+    "queue": ("queue",),
+    "schedule": ("queue", "name"),
+}
+
+
+def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str, str]:
+    """Return the fields of a form that was sent. Raises InvalidOption or InvalidName if a field is unknown, repeated,
+    too long or missing, or if its value is no valid name."""
+    known = {*action.names, *action.hidden, *(each.name for each in action.fields), REASON}
+    form: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known or name in form:
+            must = "must be a field of this form, once"
+            raise InvalidOption.of("field", word(name, 50), must)
+        if len(value) > (WHY_MAX if name == REASON else FIELD_MAX):
+            most = WHY_MAX if name == REASON else FIELD_MAX
+            raise InvalidOption.of(name, f"{value[:50]}…", f"must have at most {most:,} characters")
+        form[name] = value.strip()
+    check_name("queue", form.get("queue", ""))
+    if "id" in action.names:
+        check_name("job", form.get("id", ""))
+    if "name" in action.names:
+        check_schedule_name(form.get("name", ""))
+    for field in action.fields:
+        if field.required and not form.get(field.name):
+            raise InvalidOption.of(field.name, "", "must not be empty")
+        if field.choices and form.get(field.name, "") not in ("", *field.choices):
+            must = f"must be one of {', '.join(field.choices)}"
+            raise InvalidOption.of(field.name, form[field.name], must)
+    return form
+
+
+def by_of(access: Access, reason: str) -> By:
+    """Return who makes a change, for the log. A name that the log cannot have as the name of an operator, such as an
+    e-mail address, is written in another form, and the reason begins with the name itself.
+
+    Raises UsageError for an empty name, InvalidOption for a reason that the log cannot have.
+    """
+    if not access.name.strip():
+        raise UsageError("your login gives you no name, and the log must say who changes something")
+    if is_name(access.name):
+        return By(access.name, check_why(reason))
+    said = access.name.strip()[:200]
+    name = re.sub(r"[^A-Za-z0-9_.:-]", "_", said.replace("@", ".at."))[:128]
+    return By(name, check_why(f"{said}: {reason}" if reason else said))
+
+
+def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
+    """Carry out an action. Raises UnknownQueue if the queue does not exist, since a change would create it."""
+    if not (yield from calls.reads.is_there(form["queue"])):
+        listed = yield from calls.reads.listed()
+        raise UnknownQueue(queue=form["queue"], known=", ".join(listed.queues) or "none")
+    return (yield from action.change(calls, form, by))
+
+
+# Jobs.
+
+
+_SAID: Final[Mapping[str, str]] = {
+    "cancelled": "The job is cancelled.",
+    "cancelling": "The job runs, and was asked to stop: its worker sees this when it next extends its leases.",
+    "requeued": "The job is ready again, at the tail of its line. Its failures are reset.",
+    "pruned": "The job is removed from Redis.",
+    "edited": "The job is changed.",
+    "same": "The job was like this already.",
+    "gone": "Redis has no such job: perhaps it has ended.",
+    "held": "Another job has its name.",
+    "never": "It would become ready at its deadline or later, so no worker could begin it.",
+}
+
+
+def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
+    """Return the outcome of a change of a job. ``done`` has the outcomes of a change that was made."""
+    if outcome in done:
+        return ActionOutcome(True, _SAID[outcome])
+    if outcome in ("gone", "held", "never"):
+        return ActionOutcome(False, f"Nothing is changed. {_SAID[outcome]}")
+    return ActionOutcome(False, f"Nothing is changed: the job is {word(outcome, 40)}.")
+
+
+def _cancel(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    job_id = form["id"]
+    made = yield from calls.admin.cancel(form["queue"], [job_id], by=by.name, why=by.why)
+    return _told(made[job_id], {"cancelled", "cancelling"})
+
+
+def _requeue(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    job_id = form["id"]
+    made = yield from calls.admin.requeue(form["queue"], [job_id], by=by.name, why=by.why)
+    return _told(made[job_id], {"requeued"})
+
+
+def _prune(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    job_id = form["id"]
+    made = yield from calls.admin.prune(form["queue"], [job_id], by=by.name, why=by.why)
+    return _told(made[job_id], {"pruned"})
+
+
+def edit_options(form: Form) -> EditOptions:
+    """Return the changes that the form of an edit asks for. Raises InvalidOption."""
+    options: EditOptions = {"priority": form.get("priority") or None}  # type: ignore[typeddict-item]
+    delay = _seconds(form, "delay")
+    if delay == 0:
+        options["now"] = True
+    else:
+        options["delay"] = delay
+    expires = _seconds(form, "expires")
+    if form.get("no_deadline"):
+        if expires is not None:
+            raise InvalidOption.of("expires", form["expires"], "must be empty for no deadline")
+        options["expires"] = None
+    elif expires is not None:
+        options["expires"] = expires
+    return options
+
+
+def _seconds(form: Form, name: str) -> float | None:
+    text = form.get(name, "")
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidOption.of(name, text[:50], "must be a number of seconds") from None
+
+
+def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    job_id, change = form["id"], change_of(form["queue"], **edit_options(form))
+    made = yield from calls.admin.edit(form["queue"], [job_id], change, by=by.name, why=by.why)
+    return _told(made[job_id], {"edited", "same"})
+
+
+# Queues.
+
+
+def _pausing(value: int, done: str, same: str) -> Change:
+    def change(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+        made = yield from calls.admin.configure(
+            form["queue"], {"paused": value}, by=by.name, why=by.why
+        )
+        return ActionOutcome(True, done if made["paused"] == "changed" else same)
+
+    return change
+
+
+def _limit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    queue, scope, version = form["queue"], form["scope"], form.get("version", "")
+    if version and not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise InvalidOption.of("version", version, "must be a whole number")
+    yield from calls.caps.check_task(queue, scope)
+    made = yield from calls.caps.change(
+        queue,
+        scope,
+        wanted_limit(form["limit"]),
+        version=int(version) if version else None,
+        by=by.name,
+        why=by.why,
+    )
+    is_now = "is now" if made.outcome == "changed" else "was already"
+    return ActionOutcome(True, f"The limit of {word(scope)} {is_now} {shown(made.limit)}.")
+
+
+# Schedules.
+
+
+def _scheduling(what: str, done: str, same: str) -> Change:
+    def change(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+        made = yield from calls.schedules.change(
+            form["queue"], form["name"], what, by=by.name, why=by.why
+        )
+        if made.outcome == "undeclared":
+            return ActionOutcome(False, "Nothing is changed: no code declares this schedule.")
+        if made.outcome == "gone":
+            return ActionOutcome(
+                False, "Nothing is changed: the schedule is removed, or it never existed."
+            )
+        if made.outcome not in ("changed", "same"):
+            return ActionOutcome(False, f"Nothing is changed: {word(made.outcome, 40)}.")
+        return ActionOutcome(True, done if made.outcome == "changed" else same)
+
+    return change
+
+
+def _run(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
+    made = yield from calls.schedules.run(form["queue"], form["name"], by=by.name, why=by.why)
+    if made.outcome == "run":
+        return ActionOutcome(True, "Its job is enqueued.")
+    why = f"{word(made.holder)} is in its place" if made.holder else word(made.outcome, 40)
+    why = {"gone": "the schedule is removed", "later": "its stored job cannot be read"}.get(
+        made.outcome, why
+    )
+    return ActionOutcome(False, f"No job is enqueued: {why}.")
+
+
+_EDITED: Final = (
+    FormField("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
+    FormField("delay", "ready in (seconds)", "number", hint="0: at once"),
+    FormField("expires", "expires in (seconds)", "number"),
+    FormField("no_deadline", "no deadline", "checkbox"),
+)
+
+ACTIONS: Final = (
+    Action(
+        "job/cancel", OPERATOR, "cancel",
+        "A job that waits is removed at once. A job that runs is asked to stop.", _cancel,
+    ),
+    Action(
+        "job/edit", OPERATOR, "edit",
+        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, _EDITED,
+    ),
+    Action(
+        "job/requeue", OPERATOR, "requeue",
+        "The job becomes ready again, at the tail of its line. Its failures are reset.", _requeue,
+    ),
+    Action(
+        "job/prune", OPERATOR, "remove",
+        "The job is removed from Redis. The audit log keeps its history.", _prune,
+    ),
+    Action(
+        "queue/pause", OPERATOR, "pause",
+        "No worker claims jobs of this queue any more. Running jobs go on, and the queue takes new jobs.",
+        _pausing(1, "The queue is paused.", "The queue was paused already."),
+    ),
+    Action(
+        "queue/resume", OPERATOR, "resume", "Workers may claim jobs of this queue again.",
+        _pausing(0, "The queue is resumed.", "The queue was not paused."),
+    ),
+    Action(
+        "queue/limit", ADMIN, "set a limit",
+        "It holds at once, for every worker. Lowering a limit ends no running job.", _limit,
+        (
+            FormField("scope", "scope", hint="queue, task=NAME, a family, or FAMILY=KEY", required=True),
+            FormField("limit", "limit", hint="10, none, 100/60s, or code: what the code declares", required=True),
+        ),
+        hidden=("version",),
+    ),
+    Action(
+        "schedule/pause", OPERATOR, "pause",
+        "It enqueues no job until it is resumed, and none later for the instants in between.",
+        _scheduling("pause", "The schedule is paused.", "The schedule was paused already."),
+    ),
+    Action(
+        "schedule/resume", OPERATOR, "resume", "It goes on with its next instant.",
+        _scheduling("resume", "The schedule is on again.", "The schedule is on already."),
+    ),
+    Action(
+        "schedule/run", OPERATOR, "run now",
+        "Its job is enqueued once now, in addition to its instants.", _run,
+    ),
+    Action(
+        "schedule/release", ADMIN, "give back to code",
+        "Its rule holds until a worker declares the rule that the code has.",
+        _scheduling("release", "The schedule is given back to code.", "Its rule is what the code declared already."),
+    ),
+    Action(
+        "schedule/remove", ADMIN, "remove",
+        "It enqueues no job any more. Code that still declares it does not bring it back.",
+        _scheduling("remove", "The schedule is removed.", "The schedule was removed already."),
+    ),
+)  # fmt: skip
+"""All actions. Each is an address, which accepts forms from people with the role or a higher one."""
+ACTION_BY_NAME: Final = {each.name: each for each in ACTIONS}
+
+_OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
+    "ready": ("job/cancel", "job/edit"),
+    "scheduled": ("job/cancel", "job/edit"),
+    "running": ("job/cancel",),
+    "dead": ("job/requeue", "job/prune"),
+}
+"""The actions that make sense for a job, by its state."""
+
+
+def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:
+    """Return the actions whose forms a page shows: those that make sense for what the page shows, and that this person
+    may carry out."""
+    names: tuple[str, ...] = ()
+    if page == "job" and document["job"]:
+        names = _OF_STATE.get(document["job"]["state"], ())
+    elif page == "queue" and document["queue"]:
+        names = ("queue/resume" if document["queue"]["paused"] else "queue/pause", "queue/limit")
+    elif page == "schedule" and document["schedule"]:
+        names = _of_schedule(document["schedule"])
+    return [ACTION_BY_NAME[name] for name in names if access.may(ACTION_BY_NAME[name].role)]
+
+
+def _of_schedule(schedule: Mapping[str, Any]) -> tuple[str, ...]:
+    if schedule["state"] == "removed":
+        return ("schedule/resume",)
+    first = "schedule/pause" if schedule["state"] == "on" else "schedule/resume"
+    released: tuple[str, ...] = ()
+    if schedule["source"] == "live" and schedule["seen_ms"]:
+        released = ("schedule/release",)
+    return (first, "schedule/run", *released, "schedule/remove")

@@ -1,0 +1,115 @@
+"""Carries out actions: reads the form that a browser sent, makes the change, and remembers its outcome for the page to
+which the browser is redirected."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from rq_core.errors import OutcomeUnknown, RqCoreError, ServerError, UsageError
+from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried_out, checked_form
+from rq_core.web.sources import Sources
+from rq_core.web.tokens import Access
+from rq_core.web.words import word
+
+FORM_MAX: Final = 32_768
+"""Maximum number of bytes of a form."""
+FIELDS_MAX: Final = 40
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+KEPT_S: Final = 60.0
+"""Seconds for which the outcome of an action can be shown."""
+KEPT_MAX: Final = 1_000
+"""Maximum number of outcomes that are remembered."""
+
+
+class FormRefused(Exception):
+    """A form that is not read. ``status`` is the status of the answer."""
+
+    def __init__(self, status: int, says: str) -> None:
+        super().__init__(says)
+        self.status = status
+
+
+async def form_pairs(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form as they were sent. Raises FormRefused."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != FORM_TYPE:
+        raise FormRefused(415, f"a form must be {FORM_TYPE}")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_MAX:
+            raise FormRefused(413, "this form is too long")
+    try:
+        text = body.decode()
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise FormRefused(400, "this form cannot be read") from None
+
+
+class Outcomes:
+    """The outcomes of the last actions, each for the page to which the browser of the operator is redirected.
+
+    The address of this page has a random word, which names the outcome. So no link can make a page say something that
+    did not happen.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[float, str, str]] = {}
+
+    def keep(self, access: Access, says: str) -> str:
+        """Keep an outcome for a person, and return the word that names it."""
+        now = self._clock()
+        if len(self._kept) >= KEPT_MAX:
+            self._kept = {name: each for name, each in self._kept.items() if each[0] > now}
+        while len(self._kept) >= KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        name = secrets.token_urlsafe(12)
+        self._kept[name] = now + KEPT_S, access.name, says
+        return name
+
+    def get(self, access: Access, name: str) -> str:
+        """Return the outcome that a word names; empty if this person has no such outcome."""
+        until, whose, says = self._kept.get(name, (0.0, "", ""))
+        return says if until > self._clock() and whose == access.name else ""
+
+
+class Acted(NamedTuple):
+    """The answer to the form of an action."""
+
+    status: int
+    says: str
+    back: str
+    """The address of the page that shows what was changed; empty if the form does not name it."""
+
+
+async def act(sources: Sources, action: Action, access: Access, request: Request) -> Acted:
+    """Carry out the action that a form asks for. The status of the answer is 200 if the change was made."""
+    back = ""
+    try:
+        form = checked_form(action, await form_pairs(request))
+        back = action.back(form)
+        by: By = by_of(access, form.get("reason", ""))
+        told: ActionOutcome = await sources.change(
+            lambda calls: carried_out(calls, action, form, by)
+        )
+    except FormRefused as refused:
+        return Acted(refused.status, str(refused), back)
+    except OutcomeUnknown:
+        says = (
+            "Redis gave no answer: the change may have been made, or may be when Redis continues. Look before you send"
+            " the form again"
+        )
+        return Acted(503, says, back)
+    except RqCoreError as error:
+        status = (
+            400 if isinstance(error, UsageError) else 503 if isinstance(error, ServerError) else 409
+        )
+        return Acted(status, f"Nothing is changed: {word(error, 1_000)}", back)
+    return Acted(200 if told.done else 409, told.says, back)

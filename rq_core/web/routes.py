@@ -1,0 +1,40 @@
+"""The table of routes. It has each address of the page, with the method and the role that the address needs."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rq_core.web.acting.actions import ACTIONS, Action
+from rq_core.web.pages import ALSO, PAGES, Page
+from rq_core.web.tokens import VIEWER
+
+
+class Rule(NamedTuple):
+    """A row of the table: who may send requests with this method to this address."""
+
+    path: str
+    method: str
+    role: str | None
+    """The lowest role that may send the request; None: no role is needed."""
+    serves: Page | Action | str
+    """The page, the action, or the name of the method of the site that answers the request."""
+
+
+def _of_pages() -> list[Rule]:
+    rules = []
+    for page in PAGES:
+        for place in (page.path, *([ALSO[page.name]] if page.name in ALSO else [])):
+            json_path = page.json_path if place == page.path else f"{place}.json"
+            # The JSON form first: a name may have a dot.
+            rules += [Rule(each, "GET", page.role, page) for each in (json_path, place)]
+    return rules
+
+
+RULES: Final = (
+    *_of_pages(),
+    *(Rule(each.path, "POST", each.role, each) for each in ACTIONS),
+    Rule("/login", "GET", None, "login"),
+    Rule("/login", "POST", None, "login"),
+    Rule("/logout", "POST", VIEWER, "logout"),
+)
+"""All routes but the static files, which need no role."""
