@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ import click
 from rq_core.connections.client import Client
 from rq_core.model.filters.job_filter import Filter
 from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, profile
+from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.bulk import CANCEL, BulkChange
@@ -175,7 +175,8 @@ def measure(server: RedisServer, jobs: int, alone_s: float = ALONE_S) -> Figures
         left, count, took = True, 0, 0.0
         while left:
             began = time.perf_counter()
-            claimed, tries = [], 0
+            claimed: Sequence[Claim] = ()
+            tries = 0
             while not claimed:
                 claimed = client.run(claims.claim(QUEUE, "w-2", CLAIMS)).jobs
                 tries += 1
