@@ -21,6 +21,7 @@ from rq_core.signals import *  # noqa: F403
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App
+    from rq_core.app.copies import Replayed as Replayed
     from rq_core.app.durable.handles import Durable as Durable
     from rq_core.app.durable.handles import DurableSync as DurableSync
     from rq_core.app.durable.handles import durable as durable
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "app.app": "App",
+        "app.copies": "Replayed",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",

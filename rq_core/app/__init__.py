@@ -21,6 +21,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``options``: the options of an enqueue.
 - ``unknown_options``: the error for an unknown option.
 - ``changes``: changes all jobs of a queue that match a filter.
+- ``copies``: enqueues copies of jobs, and replays jobs that died.
 - ``schedules``: declares schedules, and changes them.
 - ``untyped_enqueue``: enqueues by a task's name, without its code.
 - ``arguments``: checks arguments, and converts them to JSON and back.

@@ -25,8 +25,8 @@ from typing import (
     overload,
 )
 
-from rq_core.app.changes import ChangeProducer
 from rq_core.app.clients import Connections
+from rq_core.app.copies import CopyProducer
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
@@ -78,7 +78,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App(ChangeProducer):
+class App(CopyProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
     - ``redis``: the server, as redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE; by

@@ -134,7 +134,7 @@ class Filter:
     @property
     def is_for_all(self) -> bool:
         """Return whether the filter has no other term than the queue."""
-        return len(self._terms()) == 1
+        return len(self.terms) == 1
 
     @property
     def needs_error(self) -> bool:
@@ -196,7 +196,9 @@ class Filter:
 
     # Text.
 
-    def _terms(self) -> list[tuple[str, str]]:
+    @property
+    def terms(self) -> list[tuple[str, str]]:
+        """The terms as pairs of a word of the text and its value."""
         first, last = self._between_ms
         found: list[tuple[str, str | None]] = [
             ("queue", self.queue),
@@ -218,7 +220,7 @@ class Filter:
         return [(word, value) for word, value in found if value is not None]
 
     def __str__(self) -> str:
-        return text_of(self._terms())
+        return text_of(self.terms)
 
     @classmethod
     def parse(cls, text: str, *, now: datetime | None = None) -> Filter:
