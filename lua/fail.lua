@@ -7,10 +7,11 @@ Transitions: running -retried-> scheduled, running -retried-> ready, running -di
 Flags: allow-oom
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
-Uses: call(open_call close_call now) state(count) emit(emit) outcomes(end_claims make_ready make_dead write_outcomes)
+Uses: call(open_call close_call now) state(count) tries(may_run_again) emit(emit)
+    outcomes(end_claims make_ready make_dead write_outcomes)
 Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the reason of
     the death for a final failure; ERROR is a JSON object
-Invariants: I2, I3, I4 (failures ≤ max_attempts), I6, I9, I10
+Invariants: I2, I3, I4 (failures ≤ max_attempts, of a durable job those since its last saved step), I6, I9, I10
 ]]
 
 local refusal = open_call()
@@ -22,7 +23,7 @@ local retried, died = {}, {}
 local answer, refusals, cancelled = end_claims(function(i, job)
   local id, fence, verdict, delay_ms, reason, failure = each(i)
   job.failed = count(job, 'failed') + 1
-  if verdict == 'retry' and job.failed < count(job, 'attempts') then
+  if verdict == 'retry' and may_run_again(job, 'failed', 'attempts') then
     local due = make_ready(id, job, delay_ms)
     retried[#retried + 1] = '["' .. id .. '","' .. fence .. '",' .. due .. ',' .. job.failed .. ',' .. failure .. ']'
   else

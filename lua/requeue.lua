@@ -34,7 +34,7 @@ local answer = decide_by_id(function(id, job)
     retake_name(id, job)
     seq = seq + 1
     job.state, job.seq, job.since = 'ready', seq, now
-    job.failed, job.lost, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil
+    job.failed, job.lost, job.base, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil, nil
     events[#events + 1] = '["' .. id .. '",' .. seq .. ']'
     revived[#revived + 1] = id
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)

@@ -16,6 +16,11 @@ is in use, or is remembered, is not changed. There is no event, since no job cha
 `name`: the name of a job that has ended is held again until the instant in its LINE (`stands=until:MS`). A name that
 another job holds is not changed. There is no event either.
 
+`entry`: entry DUE_MS of a durable job's box is written again, if the box is lost; LINE is `entry life=LIFE
+entries=N bytes=B` with the header's numbers, SPEC the entry as `boxes` has it. A box that is there is not changed, nor
+that of a job with a claim in force. The entries come before their job; if that is not restored, they go after an hour.
+There is no event, since the log has them.
+
 `remove`: a job that had ended and is alive again is removed, if its line is still LINE. A job with a claim in force
 stays, since its handler may be running.
 
@@ -29,10 +34,10 @@ Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
 Uses: call(open_call close_call) backlog(refuse_backlog) meta(facts set_fact)
     restoring(check_restore decide_restore emit_restore write_restore)
-Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND |
+Returns: ok ENTRY {ID restored|removed|remembered|named|kept|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND |
     refused restored ENTRY |
     refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
-    already; named: its name is held again; gone: its time is over, or there is nothing to remove; STATE is that of a
+    already, or the box is there; kept: the entry is written; named: its name is held again; gone: its time is over, or there is nothing to remove; STATE is that of a
     job that was not changed
 Invariants: I1, I6, I10
 ]]

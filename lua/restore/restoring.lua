@@ -1,7 +1,7 @@
 --[[ restoring: decides the outcome of each record of a restore. Everything is decided before anything is written.
 
-Keys: jobs state scheduled dead expiring results
-Meta: sequence remembers
+Keys: jobs state scheduled dead expiring results boxes
+Meta: sequence remembers durable
 Args: each each_count by why
 Unread: jobs dead expiring
 Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed)
@@ -9,7 +9,10 @@ Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) s
     name_requeue(is_name_held retake_name) names(holds_name) unqueue(unqueue) deadline(note_deadline)
     due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines)
     baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
+    box(entry_field read_header write_header)
 ]]
+
+local BOX_WAITS_MS = 3600000   -- how long the entries of a box may wait for their job
 
 local held           -- by record: the line of the job that has its id, if it is alive
 local seen           -- id → the record of the job that this call restored, or its end
@@ -19,10 +22,14 @@ local seq            -- the last place in line that was given
 local unheard, restored, removed     -- the events' parts about each job
 local specs, lines, due              -- arguments of HSET `jobs`, HSET `state` and ZADD `scheduled`
 local buried, exhumed                -- ids of jobs that are restored as dead, and of dead jobs that are removed
+local fields, headers                -- fields of `boxes` that are written, with their values, and the header of each box by its life
+local has_box                        -- whether a box or a job with a box is written
+local orphans, adopted               -- members of `expiring` for boxes whose jobs are not there yet, and of those whose jobs are restored
 
 local function reset()
   held, seen, is_remembered, next_due, seq = nil, {}, nil, nil, nil
   unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
+  fields, headers, orphans, adopted, has_box = {}, {}, {}, {}, false
 end
 
 --- Check the records, and read the jobs and lines of their ids. Returns a reply that refuses the call, or nil.
@@ -32,9 +39,12 @@ local function check_restore()
     local id, kind, _, line = each(i)
     local job = read_line(line)
     local is_known = kind == 'restore' or kind == 'missing' or kind == 'remove'
+    local is_entry = kind == 'entry' and job and job.life
     local stands = kind == 'name' and job and job.unique and (job.stands or ''):match('^until:%d+$')
-    if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
+    if not job or not (is_known and job.task or kind == 'remember' and job.once or stands or is_entry) then
       return {'refused', 'arguments', 'kind'}
+    elseif is_entry and not boxes then
+      return {'with', 'durable'}
     elseif (job.once or job.keep) and not results then
       return {'with', 'remembers'}
     end
@@ -109,6 +119,31 @@ local function name_again(id, job)
   return 'named'
 end
 
+--- Put back an entry of a job's lost box. `line` names the life, and has the header's numbers of entries and bytes. The
+--- whole header comes with the first entry, so no worker can read the box before its last entry is there. A box that has
+--- another header is not changed.
+local function keep_entry(id, place, line, text, alive)
+  local life = line:match(' life=(%S+)')
+  local header = write_header(id, read_header(line))
+  local job_life = alive and (alive.life or '-') or life
+  if alive and (alive.state == 'gone' or is_claimed(alive) or job_life ~= life) then
+    return alive.state
+  end
+  local found = headers[life] or redis.call('HGET', boxes, life)
+  if found and found ~= header then
+    return 'known'
+  elseif not headers[life] then
+    headers[life] = header
+    fields[#fields + 1], fields[#fields + 2] = life, header
+    if not alive then
+      orphans[#orphans + 1], orphans[#orphans + 2] = now + BOX_WAITS_MS, 'box|' .. life
+    end
+  end
+  fields[#fields + 1], fields[#fields + 2] = entry_field(life, place), text
+  has_box = true
+  return 'kept'
+end
+
 --- Remove a job that had ended and is alive again.
 local function remove_again(i, id, line, detail, alive)
   if not alive or alive.state == 'gone' then
@@ -136,6 +171,10 @@ local function bring_back(i, id, kind, due_ms, line, detail, spec)
   if job.unique then
     set_fact('ties', 1)
   end
+  if job.life then
+    adopted[#adopted + 1] = 'box|' .. job.life
+    has_box = true
+  end
   if results then
     take_id(i, id)
   end
@@ -153,6 +192,8 @@ local function decide_record(i)
   local alive = seen[id] or read_line(held[i])
   if kind == 'remember' then
     return remember_again(i, id, due_ms, line, alive)
+  elseif kind == 'entry' then
+    return keep_entry(id, due_ms, line, spec, alive)
   elseif kind == 'name' then
     return name_again(id, read_line(line))
   elseif kind == 'remove' then
@@ -195,6 +236,9 @@ local function write_restore()
   call_many('HSET', state, lines)
   write_line_tails()
   call_many('ZADD', scheduled, due)
+  call_many('HSET', boxes, fields)
+  call_many('ZADD', expiring, orphans)
+  call_many('ZREM', expiring, adopted)
   index_dead(buried, now)
   write_lanes()
   if seq ~= fact('sequence') then
@@ -203,5 +247,8 @@ local function write_restore()
   if is_remembered and not facts.remembers then
     set_fact('ties', 1)
     set_fact('remembers', 1)
+  end
+  if has_box and not facts.durable then
+    set_fact('durable', '1')
   end
 end

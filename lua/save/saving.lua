@@ -4,7 +4,7 @@ Keys: state boxes
 Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
 Args: each each_count column tails worker
-Uses: call(now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in)
+Uses: call(now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
     batch(call_many read_many) digits(digits) box(read_header write_header entry_field)
 ]]
 
@@ -38,10 +38,11 @@ local function box_of(i, id, fence, life)
   local known = field_in(line, ' life=')
   if known and known ~= life then
     return nil, 'conflict'
-  elseif not known then
+  elseif not known or line:find(' failed=', 1, true) or line:find(' lost=', 1, true) then
     local job = read_line(line)
+    box.job, box.is_new = job, not known
+    box.base = (job.failed or job.lost) and count(job, 'failed') .. '/' .. count(job, 'lost')
     job.life = life
-    box.line = write_line(job)
   end
   met[life] = box
   return box
@@ -94,17 +95,17 @@ local function carry_out(i)
   local record = '["' .. id .. '","' .. fence .. '","' .. life .. '",' .. digits(entry) .. ',"' .. name .. '"'
   if what ~= 'save' then
     say(false, record .. ']')
-  elseif value:byte() == NO_VALUE then
-    text = text .. ' digest=' .. value:sub(2)
-    say(true, record .. ',null,"' .. value:sub(2) .. '"]')
   else
-    local digest, ending = notes[i] or '', '"]'
-    if digest:byte() == FULL then
-      digest = digest:sub(2)
-      ending = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and '",' .. cjson.encode(value) .. ']' or ending
+    local is_kept = value:byte() ~= NO_VALUE
+    local note, logged = is_kept and notes[i] or value:sub(2), nil
+    if is_kept and note:byte() == FULL then
+      note = note:sub(2)
+      logged = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and cjson.encode(value) or nil
     end
-    text = text .. ' digest=' .. digest .. '\n' .. value
-    say(true, record .. ',' .. digits(size) .. ',"' .. digest .. ending)
+    local ending = box.base and ',' .. (logged or 'null') .. ',"' .. box.base .. '"]' or logged and ',' .. logged .. ']' or ']'
+    text = text .. ' digest=' .. note .. (is_kept and '\n' .. value or '')
+    say(true, record .. ',' .. (is_kept and digits(size) or 'null') .. ',"' .. note .. '"' .. ending)
+    box.is_moved = box.is_moved or box.base and box.job.base ~= box.base
   end
   if not box.is_changed then
     box.is_changed = true
@@ -133,7 +134,7 @@ local function decide_saves()
   return answer
 end
 
---- Append the events, and write the boxes, and the lines of the jobs whose boxes begin.
+--- Append the events, and write the boxes, and the lines of the jobs whose boxes begin or whose `base` changes.
 local function write_saves()
   for i = 1, #said do
     if said[i].is_saved then
@@ -142,14 +143,15 @@ local function write_saves()
       emit('step_begun', now_text, worker, said[i].records)
     end
   end
-  local first = {}
+  local rewritten = {}
   for at = 1, #changed, 2 do
     local life, box = changed[at], changed[at + 1]
     written[#written + 1], written[#written + 2] = life, write_header(box.id, box.entries, box.bytes)
-    if box.line then
-      first[#first + 1], first[#first + 2] = box.id, box.line
+    if box.is_new or box.is_moved then
+      box.job.base = box.is_moved and box.base or box.job.base
+      rewritten[#rewritten + 1], rewritten[#rewritten + 2] = box.id, write_line(box.job)
     end
   end
   call_many('HSET', boxes, written)
-  call_many('HSET', state, first)
+  call_many('HSET', state, rewritten)
 end

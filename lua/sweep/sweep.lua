@@ -21,7 +21,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     lane_states(lane_of) lane_members(put)
     lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
     removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
-    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
+    tries(may_run_again) deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
 ]]
 
 local TICK_MS = 1000   -- ms for which a worker alone has the schedules that are due
@@ -83,10 +83,11 @@ local function expire(id, job)
     return
   end
   local lost = count(job, 'lost') + 1
-  local target = lost < count(job, 'losses') and 'ready' or 'dead'
+  job.lost = lost
+  local target = may_run_again(job, 'lost', 'losses') and 'ready' or 'dead'
   note('expired', '["' .. id .. '",' .. quoted(job.fence) .. ',' .. quoted(job.by) .. ',' .. lost .. ',"' .. target .. '"]')
   drop_claim(job)
-  job.id, job.state, job.lost, job.since = id, target, lost, now
+  job.id, job.state, job.since = id, target, now
   if target == 'ready' and is_over(job, now) then
     decided[id] = true
     expire_here(id, job)

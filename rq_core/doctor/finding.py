@@ -23,6 +23,8 @@ class Kind(StrEnum):
     """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
     NO_LINE = "no_line"
     """The arguments of a job that has no state line, and whose state the outbox does not show."""
+    NO_BOX = "no_box"
+    """A durable job that has lost what its steps had saved."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"

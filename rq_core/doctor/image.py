@@ -323,6 +323,13 @@ def _results(image: Image) -> Iterator[Entry]:
         yield "kept", kept.id, ANY if until is None else AtLeast(until)
 
 
+def is_box_lost(header: str | None, entries: int) -> bool:
+    """Return whether the box of a job has lost entries. ``header`` is its header, if it has one; ``entries`` is the
+    number of entries that it has without a gap, from the first one on."""
+    said = header_in(header)
+    return entries < (said.entries if said else 1)
+
+
 def _boxes(image: Image) -> Iterator[Entry]:
     """Yield the expected headers and entries of boxes, derived from the entries that are there. Claims empty a box that
     belongs to no job."""
@@ -336,6 +343,10 @@ def _boxes(image: Image) -> Iterator[Entry]:
     owners = {job.fields["life"]: i for i, job in image.jobs.items() if "life" in job.fields}
     for life in numbers.keys() | owners.keys():
         entries = next(n for n in itertools.count() if n + 1 not in numbers[life])
+        if life in owners and is_box_lost(found.get(life), entries):
+            known = [name for name in found if name.partition("|")[0] == life]
+            yield from (("boxes", name, ANY) for name in known)
+            continue  # Only the log may have what is lost.
         names = [f"{life}|{number}" for number in range(1, entries + 1)]
         for name in names:
             yield "boxes", name, ANY

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor import settings_check
 from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
-from rq_core.doctor.image import Image
+from rq_core.doctor.image import Image, is_box_lost
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
@@ -30,6 +31,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     """
     yield from _specs(image)
     yield from _lineless(image.view)
+    yield from _boxless(image)
     yield from _queue(image)
     yield from _caps(image.view)
     yield from _wake(image)
@@ -61,6 +63,19 @@ def _lineless(view: View) -> Iterator[Finding]:
             "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
         )
         yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
+
+
+def _boxless(image: Image) -> Iterator[Finding]:
+    boxes = image.view.snapshot["boxes"]
+    for job_id, job in image.jobs.items():
+        life = job.fields.get("life")
+        if life is None:
+            continue
+        entries = next(n for n in itertools.count() if f"{life}|{n + 1}" not in boxes)
+        if is_box_lost(boxes.get(life), entries):
+            says = f"job {job_id} has lost what its steps had saved, so its next step fails"
+            how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
+            yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
 
 
 def _queue(image: Image) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
+from rq_core.model.durable.tries import NO_BASE, Base
 from rq_core.model.keys import check_name
 from rq_core.model.lib.cached_property import cached_property
 from rq_core.model.lib.text import shorten
@@ -218,6 +219,8 @@ class Claim(NamedTuple):
     waited_s: float | None = None
     """Seconds for which the job had been ready; None: unknown. The time is known only for the first claim of a job
     without scopes and delay: the answers to other claims do not contain it."""
+    base: Base = NO_BASE
+    """The failures and losses at the last saved step of a durable job."""
 
 
 class Spec(NamedTuple):

@@ -8,5 +8,6 @@ some of them.
 - ``lists``: the description of each list.
 - ``queues``, ``jobs``, ``scopes``, ``schedules``: the queries, cells and documents of these lists.
 - ``job``: the view of one job.
+- ``steps``: the view of a durable job's steps.
 - ``text``: times and durations in words.
 """

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.model.durable.tries import read_base
 from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
 from rq_core.model.table.machine import DEFAULT_PRIORITY, State
@@ -39,11 +40,14 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
         rows.append(("claims", str(facts["claims"])))
     if facts["worker"]:
         rows.append(("worker", facts["worker"]))
+    base = read_base(job.fields.get("base"))
     for name in ("failures", "losses"):
         if facts[name]:
             limit = facts[f"max_{'attempts' if name == 'failures' else name}"]
             most = "the number that its task has" if limit is None else limit
-            rows.append((name, f"{facts[name]} of {most}"))
+            before = getattr(base, name)
+            since = f", {before} of them before its last saved step" if before else ""
+            rows.append((name, f"{facts[name]} of {most}{since}"))
     if facts["reason"]:
         rows.append(("reason", facts["reason"]))
     if job.error is not None:

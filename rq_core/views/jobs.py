@@ -205,6 +205,7 @@ def job_document(job: JobState) -> dict[str, Any]:
         "max_attempts": _limit(job, "attempts", DEFAULT_MAX_ATTEMPTS),
         "losses": number(job, "lost"),
         "max_losses": _limit(job, "losses", DEFAULT_MAX_LOSSES),
+        "base": job.fields.get("base"),
         "since_ms": job.since_ms or None,
         "due_ms": number(job, "due") or None,
         "expires_ms": number(job, "expires") or None,

@@ -10,6 +10,7 @@ from rq_core.views import jobs as job_lists
 from rq_core.views import schedules as schedule_lists
 from rq_core.views import scopes as scope_lists
 from rq_core.views.jobs import ListedJob
+from rq_core.views.steps import SHOWN_MAX
 from rq_core.web import job_lists as job_pages
 from rq_core.web import schedules as schedule_pages
 from rq_core.web import views
@@ -131,7 +132,11 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
     standing = yield from reads.standing(found)
     known = yield from reads.known_tasks(queue)
     back = yield from reads.given_back(queue, [found])
-    return "live", ListedJob(found, known, back.get(found.id)), standing
+    life = found.fields.get("life")
+    steps = None
+    if life is not None:
+        steps = yield from reads.saved_steps(queue, life, SHOWN_MAX)
+    return "live", ListedJob(found, known, back.get(found.id)), standing, steps
 
 
 def _schedules(calls: Operations, now: Now) -> Plan[Any]:

@@ -272,6 +272,14 @@ def _scope(said: Sequence[Any]) -> str:
     return f"{scope} ≤ {words}"
 
 
+def step_shown(step: Mapping[str, Any], access: Access) -> Document:
+    """Return a durable job's step for the page. A viewer who may not see arguments does not see the step's key."""
+    name = str(step["name"])
+    if not access.see_arguments:
+        name = name.partition("=")[0]
+    return {**step, "name": word(name), "note": word(step["note"] or "")}
+
+
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Return the steps of a job, each with the time since the previous step."""
     steps: list[Document] = []

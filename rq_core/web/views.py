@@ -23,6 +23,7 @@ from rq_core.views.scopes import (
     standing_document,
     waiting_of,
 )
+from rq_core.views.steps import step_documents
 from rq_core.web.minutes import (
     CHART_MINUTES,
     HOUR_MS,
@@ -46,6 +47,7 @@ from rq_core.web.rows import (
     queue_row,
     shown_rows,
     since_of,
+    step_shown,
     steps_of,
     urgency,
     wait_row,
@@ -217,10 +219,10 @@ def job_page(facts: Facts) -> Document:
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
-        "events": [], "path": [], "waits": [], "notes": [],
+        "events": [], "path": [], "waits": [], "notes": [], "steps": [],
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
-        _, row, standing = found
+        _, row, standing, steps = found
         rows = job_rows(row, standing, facts.now_ms)
         document["job"] = listed_row(row, facts.access, facts.now_ms) | standing_document(standing)
         document["facts"] = shown_rows(rows[3:], facts.access, without=_WHY_ROWS)
@@ -228,6 +230,12 @@ def job_page(facts: Facts) -> Document:
             document["facts"] = [
                 [n, error_says(row.job.error, facts.access) if n == "error" else text]
                 for n, text in document["facts"]
+            ]
+        if steps is not None:
+            document["steps_lost"] = steps.is_lost
+            document["steps_count"] = steps.size
+            document["steps"] = [
+                step_shown(each, facts.access) for each in step_documents(steps, with_values=False)
             ]
         document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
         if facts.access.see_arguments and row.job.error is not None:

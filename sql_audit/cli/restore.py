@@ -115,6 +115,8 @@ def restore(
             )
             many = "names of jobs that have ended are still held (Throttle), and Redis has forgotten them"
             say(f"  {counted(each.names, one, many)}")
+        for job_id, is_known in each.boxes.items():
+            say(f"  steps lost: {job_id}{'' if is_known else NO_VALUES}")
         for schedule in each.schedules:
             say(f"  {_lost_schedule(schedule)}")
         for job in each.lost:
@@ -148,6 +150,11 @@ def _from_here(
     return here
 
 
+NO_VALUES = (
+    '; its steps cannot be put back: the log does not have what they returned (audit_result="full")'
+)
+
+
 def _kind(job: LostJob) -> str:
     return "lost" if job.uncertain is None or job.over is not None else "uncertain"
 
@@ -160,9 +167,10 @@ def _lost_job(job: LostJob) -> str:
     went_on = ", a worker continued it" if job.ran_on else ""
     if job.unknown is not None:
         return f"{words}{went_on}; cannot be put back: {job.unknown}"
+    steps = NO_VALUES if job.steps_lost else ""
     if job.uncertain is not None:
-        return f"{words}{went_on}; {job.uncertain}"
-    return f"{words}{went_on}"
+        return f"{words}{went_on}; {job.uncertain}{steps}"
+    return f"{words}{went_on}{steps}"
 
 
 def _lost_schedule(lost: LostSchedule) -> str:
@@ -177,6 +185,13 @@ def _lost_schedule(lost: LostSchedule) -> str:
     if lost.unknown is not None:
         return f"{words}; cannot be put back: {lost.unknown}"
     return f"{words}; {lost.uncertain}" if lost.uncertain is not None else words
+
+
+def _say_steps(done: Applied) -> None:
+    if done.boxes:
+        say(f"  the saved steps of {counted(done.boxes, 'job')} in Redis put back")
+    for job_id in done.steps_lost:
+        say(f"  steps lost: {job_id}{NO_VALUES}")
 
 
 def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
@@ -195,6 +210,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         if each.named:
             one = "name of a job that has ended is held again"
             say(f"  {counted(each.named, one, 'names of jobs that have ended are held again')}")
+        _say_steps(each)
         for schedule in each.schedules:
             say(f"  put back: {_lost_schedule(schedule)}")
         for schedule in each.schedules_left:

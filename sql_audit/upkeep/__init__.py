@@ -4,5 +4,6 @@
 - ``survey``, ``restore``: finds the differences that a loss left between SQL and Redis; repairs them.
 - ``lost``, ``windows``: decides whether a lost job can be restored; finds ids and names that outlive their jobs.
 - ``lost_schedules``: finds the changes of schedules that Redis lost, and makes them again.
+- ``lost_boxes``: finds the saved steps of durable jobs that Redis lost, as the log has them.
 - ``switch_off``: switches a log off.
 """

@@ -37,6 +37,8 @@ class LostJob:
     """The reason why the job need not run again; None if it must run again."""
     unknown: str | None
     """The reason why the job cannot be restored; None if it can."""
+    steps_lost: bool = False
+    """Whether the job had saved steps, and the log does not have all of them: then its next step fails."""
 
 
 @dataclass(slots=True)

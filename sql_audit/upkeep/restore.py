@@ -21,12 +21,14 @@ from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.admin import IDS_CHUNK
 from rq_core.protocol.calls.audit import Restoration, take_out
+from rq_core.protocol.calls.boxes import BATCH_MAX
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
 from sql_audit.errors import MirrorBehind
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.statements import CURSOR
 from sql_audit.upkeep.lost import LostJob
+from sql_audit.upkeep.lost_boxes import lost_boxes
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, put_back, stored_entries
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
@@ -62,13 +64,19 @@ class Applied:
     """Changes of schedules that Redis had lost, and that are in force again."""
     schedules_left: list[LostSchedule] = field(default_factory=list)
     """Changes of schedules that could not be put back, or that may have been changed again in a gap."""
+    boxes: int = 0
+    """Number of jobs in Redis whose saved steps were put back."""
+    steps_lost: list[str] = field(default_factory=list)
+    """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
     left: dict[str, str] = field(default_factory=dict)
     """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 
     @property
     def complete(self) -> bool:
         """Return whether no job is left about which an operator must decide."""
-        return not (self.unknown or self.left or self.uncertain or self.schedules_left)
+        return not (
+            self.unknown or self.left or self.uncertain or self.schedules_left or self.steps_lost
+        )
 
 
 def restore_jobs(
@@ -106,7 +114,7 @@ def restore_jobs(
         entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)
         done.over, done.uncertain, done.unknown, done.held = [], [], [], []
-        done.alive, done.left = {}, {}
+        done.alive, done.left, done.steps_lost = {}, {}, []
         try:
             _carry_out(
                 client, database, queue, gap, done, by, wait_s, on_progress, accept_gaps=accept_gaps
@@ -183,6 +191,8 @@ def _carry_out(
             outcomes = list(answer.outcomes.values())
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
+            if chunk[0].kind == "entry":
+                continue
             if chunk[0].kind in ("remember", "name"):
                 done.remembered += outcomes.count("remembered")
                 done.named += outcomes.count("named")
@@ -207,20 +217,47 @@ def _carry_out(
         send([take_out(each.job_id, lines[each.job_id], each.finished) for each, _ in revived])
         send([record for _, record in revived if record is not None])
         on_progress(count := count + len(lines), of)
+    _boxes_again(database, queue, gap.boxes, done, send)
     for begin in range(0, len(gap.missing), IDS_CHUNK):
         ids = gap.missing[begin : begin + IDS_CHUNK]
-        by_kind: dict[str, list[Restoration]] = {"remember": [], "name": [], "restore": []}
-        for lost, found in lost_jobs(database, queue, ids):
-            if lost.uncertain and not lost.over and not accept_gaps:
-                done.uncertain.append(lost)
-                continue
-            for record in found:
-                by_kind.get(record.kind, by_kind["restore"]).append(record)
-            if lost.over or not found:
-                (done.over if lost.over else done.unknown).append(lost)
-        for records in by_kind.values():
+        for records in _jobs_again(database, queue, ids, done, accept_gaps=accept_gaps):
             send(records)
         on_progress(count := count + len(ids), of)
+
+
+def _boxes_again(
+    database: Database,
+    queue: str,
+    lives: dict[str, str],
+    done: Applied,
+    send: Callable[[list[Restoration]], None],
+) -> None:
+    """Put back what the steps of jobs in Redis had saved. ``lives`` are the lives of these jobs, by id."""
+    for job_id, box in lost_boxes(database, queue, lives):
+        if box is None:
+            done.steps_lost.append(job_id)
+        else:
+            send(box)
+            done.boxes += 1
+
+
+def _jobs_again(
+    database: Database, queue: str, ids: list[str], done: Applied, *, accept_gaps: bool
+) -> Iterable[list[Restoration]]:
+    """Return the records that restore lost jobs, in the order in which they are sent."""
+    kinds = ("remember", "name", "entry", "restore")
+    by_kind: dict[str, list[Restoration]] = {kind: [] for kind in kinds}
+    for lost, found in lost_jobs(database, queue, ids):
+        if lost.uncertain and not lost.over and not accept_gaps:
+            done.uncertain.append(lost)
+            continue
+        for record in found:
+            by_kind.get(record.kind, by_kind["restore"]).append(record)
+        if lost.steps_lost and found:
+            done.steps_lost.append(lost.job_id)
+        if lost.over or not found:
+            (done.over if lost.over else done.unknown).append(lost)
+    return by_kind.values()
 
 
 def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
@@ -230,7 +267,7 @@ def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
     for record in records:
         chunk.append(record)
         size += len(record.spec)
-        if size >= ENQUEUE_CHUNK_BYTES:
+        if size >= ENQUEUE_CHUNK_BYTES or len(chunk) == BATCH_MAX:
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
+from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.state_line import read_job
@@ -41,6 +42,7 @@ from sql_audit.store.gaps import ended_by_baselines
 from sql_audit.store.job_rows import JobRow
 from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
+from sql_audit.upkeep.lost_boxes import box_restorations, entries_in, lost_boxes
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, stored_entries
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
@@ -90,6 +92,8 @@ class Survey:
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
     schedules: list[LostSchedule] = field(default_factory=list)
+    boxes: dict[str, bool] = field(default_factory=dict)
+    """Ids of jobs in Redis that have lost their saved steps, each with whether the log has all of these steps."""
     forgotten: int = 0
     """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
     names: int = 0
@@ -108,6 +112,8 @@ class Differences(NamedTuple):
     """Restorations of ids that Redis has forgotten."""
     names: list[Restoration]
     """Restorations of names that Redis has forgotten."""
+    boxes: dict[str, str]
+    """Lives of jobs in Redis that have lost what their steps had saved, by id."""
     last: str
     """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
@@ -125,6 +131,8 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
     for revived, _ in revived_jobs(database, queue, gap.revived):
         found.revived.append(revived)
     found.schedules = lost_schedules(database, queue, stored_entries(client, queue)).found
+    for job_id, records in lost_boxes(database, queue, gap.boxes):
+        found.boxes[job_id] = records is not None
     found.forgotten, found.names = len(gap.windows), len(gap.names)
     return found
 
@@ -143,9 +151,32 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
     now_ms = _now_ms(client)
     windows = _windows(client, database, queue, now_ms)
     names = _names(client, database, queue, now_ms)
-    missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
+    missing: list[str] = []
+    lives: dict[str, str] = {}
+    for job_id, line in _lines(client, queue, known):
+        if line is None:
+            missing.append(job_id)
+        elif " life=" in line:
+            lives[job_id] = read_job(job_id, line).fields["life"]
     revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
-    return Differences(missing, revived, windows, names, last or "-")
+    boxes = _without_boxes(client, queue, lives)
+    return Differences(missing, revived, windows, names, boxes, last or "-")
+
+
+def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
+    """Return those of these lives whose boxes have lost their header or an entry."""
+    calls, found = client.calls, dict[str, str]()
+    boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
+    for begin in range(0, len(lives), CHUNK):
+        chunk = dict(list(lives.items())[begin : begin + CHUNK])
+        (headers,) = client.run(calls.delivery.ask([["HMGET", boxes, *chunk.values()]], queue))
+        for (job_id, life), header in zip(chunk.items(), headers, strict=True):
+            said = header_in(header)
+            names = [f"{life}|{number}" for number in range(1, 1 + (said.entries if said else 0))]
+            sizes = client.run(calls.delivery.ask([["HSTRLEN", boxes, n] for n in names], queue))
+            if said is None or 0 in sizes:
+                found[job_id] = life
+    return found
 
 
 def _now_ms(client: Client) -> int:
@@ -217,6 +248,7 @@ def _lost_chunk(
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = rebuild.events_of(connection, queue, list(stands))
     told = job_logs(rows, orphaned)
+    entries = entries_in(rows)
     places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
@@ -240,7 +272,9 @@ def _lost_chunk(
         window = (
             name_restoration(job_id, job.unique_name, job.name_stands, 0) if lost.over else None
         )
-        yield lost, [each for each in (record, window) if each is not None]
+        box = box_restorations(entries, job_id, job.life) if record is not None else []
+        lost = replace(lost, steps_lost=box is None)
+        yield lost, [*(box or []), *(each for each in (record, window) if each is not None)]
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:

@@ -399,3 +399,26 @@ def test_a_step_beyond_the_largest_number_of_steps_is_refused_before_it_is_done(
         assert ["dead"] == outcomes(fake)
 
     assert ["charge 0", "charge 1"] == world.did
+
+
+def test_retries_are_delayed_by_the_failures_since_the_last_saved_step(
+    app: App, world: World
+) -> None:
+    asked: list[int] = []
+
+    def backoff(failures: int) -> float:
+        asked.append(failures)
+        return 0.0
+
+    @app.task(retry=RetryPolicy(max_attempts=3, backoff=backoff))
+    async def order() -> None:
+        world.may_fail()
+        await durable().step("charge", world.charge, 7)
+        world.may_fail()
+
+    world.fails = [True, True, False, True, True, True]
+    with testing.fake(app) as fake:
+        order.enqueue()
+        assert ["ready"] * 4 + ["dead"] == outcomes(fake)
+
+    assert [1, 2, 1, 2, 3] == asked

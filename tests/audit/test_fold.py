@@ -141,6 +141,7 @@ class Story:
             "call_digest": self.random.choice((None, "70c5")),
             "keep_ms": self.random.choice((None, 60_000)),
             "life": self.random.choice((None, "9f3a0b1c22aa0001")),
+            "base": self.random.choice((None, "1/0")),
             "value_digest": self.random.choice((None, "e" * 32)),
             "value": self.random.choice((None, '["/é", "\\u0000"]')),
             "by_job": "job-0",

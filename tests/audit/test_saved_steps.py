@@ -48,8 +48,9 @@ def save(
     digest: str = D,
     life: str = LIFE,
     by: str = "w-1",
+    base: str | None = None,
 ) -> None:
-    log.jobs("step_saved", ["a", fence, life, entry, name, 8, digest], by=by)
+    log.jobs("step_saved", ["a", fence, life, entry, name, 8, digest, None, base], by=by)
 
 
 def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
@@ -60,12 +61,51 @@ def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
     save(log, fence, 1, "charge")
     log.jobs("retried", ["a", fence, None, 1, None])
     fence = log.jobs("claimed", ["a", 2])
-    save(log, fence, 3, "receipt")
+    save(log, fence, 3, "receipt", base="1/0")
     # A failover took it, and the worker sends it again.
-    save(log, fence, 3, "receipt")
-    log.jobs("succeeded", ["a", fence])
+    save(log, fence, 3, "receipt", base="1/0")
+    for failures in (2, 3):
+        log.jobs("retried", ["a", fence, None, failures, None])
+        fence = log.jobs("claimed", ["a", failures + 1])
+    log.jobs("died", ["a", fence, "attempts_spent", 4, None])
 
     assert [] == told(log)
+
+
+@pytest.mark.parametrize(
+    ("base", "says"),
+    [
+        (None, "says that the job has 0/0 failures/losses, by the log 1/0"),
+        ("2/0", "says that the job has 2/0 failures/losses, by the log 1/0"),
+        ("1/0", None),
+    ],
+)
+def test_replay_reports_a_saved_step_with_other_failures_than_the_log(
+    base: str | None, says: str | None
+) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    log.jobs("retried", ["a", fence, None, 1, None])
+    save(log, log.jobs("claimed", ["a", 2]), 1, "charge", base=base)
+
+    assert [("I4", says)] * (says is not None) == told(log)
+
+
+def test_replay_reports_a_job_that_lives_on_after_its_attempts_since_a_saved_step() -> None:
+    log = MemoryWriter()
+    log.jobs(
+        "baseline", ["a", "running", "send", "normal", 3, 3, 1, None, 2, 3, 0, 0, "7-1", "w-1"]
+    )
+    save(log, "7-1", 1, "charge", base="3/0")
+    log.jobs("retried", ["a", "7-1", None, 4, None])
+    log.jobs("retried", ["a", log.jobs("claimed", ["a", 3]), None, 5, None])
+    fence = log.jobs("claimed", ["a", 4])
+    assert [] == told(log)
+
+    log.jobs("retried", ["a", fence, None, 6, None])
+
+    says = "makes the job ready at failure 6 of at most 3, 3 before its last saved step"
+    assert [("I4", says)] == told(log)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +134,7 @@ def test_replay_reports_a_step_that_was_saved_without_a_claim_in_force() -> None
     fence = running(log)
     save(log, "7-1", 1, "one")
     log.jobs("retried", ["a", fence, None, 1, None])
-    save(log, fence, 2, "two")
+    save(log, fence, 2, "two", base="1/0")
     again = log.jobs("claimed", ["a", 2])
     log.jobs("succeeded", ["a", again])
     save(log, again, 3, "three")

@@ -50,3 +50,25 @@ def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_le
 
     assert result.exit_code == 1
     assert "rq-core audit history a" in result.output
+
+
+def test_the_job_command_shows_the_steps_of_a_job_and_marks_those_in_doubt(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim)
+        seed.save(claim, what="begin", entry=2, name="ship")
+        shown = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+        asked = ["job", "a", "--json", "--redis", valkey_url]
+        found = json.loads(CliRunner().invoke(root, asked).output)
+        seed.control.delete(seed.keys("boxes"))
+        lost = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+
+    assert "2, in doubt: ship" in shown
+    assert [["1", "charge", "saved"], ["2", "ship", "in"]] == [
+        line.split()[:3] for line in shown.splitlines() if line.strip()[:1] in ("1", "2")
+    ]
+    assert [("charge", True), ("ship", False)] == [
+        (each["name"], each["is_saved"]) for each in found["steps"]
+    ]
+    assert "value" not in found["steps"][0]
+    assert "Redis lacks them" in lost

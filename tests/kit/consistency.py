@@ -32,6 +32,7 @@ FOLDED: dict[str, tuple[str, Any]] = {
     "fence": ("fence", None),
     "failed": ("failures", 0),
     "lost": ("losses", 0),
+    "base": ("base", None),
     "unknown": ("unknown", 0),
     "seq": ("seq", None),
     "due": ("due_ms", None),
@@ -124,8 +125,12 @@ def _lines(jobs: dict[str, dict[str, str]]) -> list[str]:
             found.append(f"{job_id}: {job['state']} without seq")
         attempts, failed = int(job.get("attempts", 3)), int(job.get("failed", 0))
         losses, lost = int(job.get("losses", 3)), int(job.get("lost", 0))
-        if failed > attempts or lost > losses:
-            found.append(f"{job_id}: {failed} failures of {attempts}, {lost} losses of {losses}")
+        before = [int(number) for number in job.get("base", "0/0").split("/")]
+        counts = zip((failed, lost), before, (attempts, losses), strict=True)
+        if any(number - base > most or number > 10 * most for number, base, most in counts):
+            found.append(
+                f"{job_id}: {failed} failures of {attempts}, {lost} losses of {losses}, {before} before"
+            )
     return found
 
 

@@ -24,7 +24,6 @@ from rq_core import (
     App,
     DeadJob,
     GiveUp,
-    NotDurable,
     RetryLater,
     RetryPolicy,
     Snooze,
@@ -201,12 +200,25 @@ async def steps_and_kills(steps: int, kills: int) -> None:
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
-def durable_apart() -> None:
-    """Record the error that steps raise in a process of their own."""
-    try:
-        durable_sync()
-    except NotDurable as error:
-        note("refused", kind=type(error).__name__, says=str(error))
+def durable_apart(steps: int) -> None:
+    """Save several steps in a process of their own. The first claim kills this process after its second step."""
+    job = durable_sync()
+    for n in range(steps):
+        job.step("effect", _effect, n)
+        if n == 1 and current_job().claim == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    note("end", base=current_job().base)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+async def durable_apart_at_once(steps: int) -> None:
+    """Save several steps at the same time in a process of their own. The first claim kills this process after them."""
+    job = durable()
+    each = (job.options(key=str(n)).step("effect", _awaited_effect, n) for n in range(steps))
+    await asyncio.gather(*each)
+    if current_job().claim == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note("end", base=current_job().base)
 
 
 def _stops() -> None:

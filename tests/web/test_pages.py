@@ -163,6 +163,23 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
     assert document["waits"][0]["claim"] == 1
 
 
+def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
+    scene: Scene, browse: Browse
+) -> None:
+    claim = scene.seed.running("durable")
+    scene.seed.save(claim)
+    scene.seed.save(claim, what="begin", entry=2, name="ship=secret")
+
+    found = browse(log=False).get(f"/jobs/{QUEUE}/durable.json").json()
+    trusted = browse(log=False, see_arguments=True).get(f"/jobs/{QUEUE}/durable.json").json()
+
+    steps = [(each["entry"], each["name"], each["is_saved"]) for each in found["steps"]]
+    assert [(1, "charge", True), (2, "ship", False)] == steps
+    assert "ship=secret" == trusted["steps"][1]["name"]
+    assert "in doubt" in read(browse(log=False), f"/jobs/{QUEUE}/durable")
+    assert "value" not in found["steps"][0]
+
+
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
     """Checks a quiet queue whose log ended 8 ms after the job was enqueued. Minutes later, the page once said that the
     job had waited for 8 ms."""

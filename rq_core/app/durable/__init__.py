@@ -9,5 +9,6 @@ again.
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.
 - ``home``: the protocol between a run and its worker, which saves and loads steps and checks the lease.
+- ``step_calls``: calls the functions of steps, with their own dependencies.
 - ``step_values``: converts the values that steps return to JSON and back.
 """

@@ -119,8 +119,7 @@ def _steps_of(call: str, job: JobContext, *, is_async: bool) -> Steps:
     if job.home is None:
         raise NotDurable(
             call=call,
-            why="no worker saves the steps of this handler. Handlers with isolation, and jobs of job_running(), have"
-            " none",
+            why="no worker saves the steps of this handler: jobs of job_running() have none",
         )
     if job.steps is None:
         job.steps = Steps(job, job.home())

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from rq_core.app.durable.step_calls import StepCalls
 from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.protocol.reads.box_reads import Box
 
@@ -19,6 +20,8 @@ class Home(Protocol):
 
     is_async: bool
     """True if the handler is an ``async def`` function."""
+    calls: StepCalls
+    """Calls the functions of the steps."""
     audit_result: str
     """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
 
@@ -40,8 +43,4 @@ class Home(Protocol):
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
         """Return a context manager within which no other save of the job runs."""
-        ...
-
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        """Call a step's function. If the handler is async and the function is not, the function runs in a thread."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from urllib.parse import quote
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.step_values import check_returned, load_value
 from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.depends import Step
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, NAME_PATTERN, StepEntry, new_life
@@ -119,6 +120,8 @@ class Steps:
     ) -> Any:
         await self._may_begin()
         returned = check_returned(name, function)
+        needs = self.home.calls.needs(name, function)
+        checks = {} if options.check is None else self.home.calls.needs(name, options.check)
         base = name if not options.key else _with_key(name, options.key)
         if base in self._running:
             raise StepTwice(step=base)
@@ -128,7 +131,9 @@ class Steps:
             await self._load()
             count = self._used[base] = self._used.get(base, 0) + 1
             entry = base if count == 1 else _numbered(base, count)
-            value = await self._done(entry, function, args, kwargs, options, returned)
+            value = await self._done(
+                entry, function, args, kwargs, options, returned, (needs, checks)
+            )
         finally:
             self._running.discard(base)
             note_end()
@@ -144,6 +149,7 @@ class Steps:
         kwargs: dict[str, Any],
         options: StepOptions,
         returned: Returned,
+        needs: tuple[Mapping[str, Step], Mapping[str, Step]],
     ) -> Any:
         known = self._known(entry)
         if known is None or not known.is_saved:
@@ -151,12 +157,12 @@ class Steps:
                 raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
             found: Any = NOT_DONE
             if options.check is not None and known is not None:
-                found = await self._called(options.check, args, kwargs)
+                found = await self._called(options.check, args, kwargs, needs[1])
             elif known is None and (options.check is not None or options.begin):
                 await self._write("begin", entry)
             if found is NOT_DONE:
                 await self._may_begin()
-                found = await self._called(function, args, kwargs)
+                found = await self._called(function, args, kwargs, needs[0])
             await self._write("save", entry, returned.dump(found, self.home.audit_result))
             known = self._known(entry)
         assert known is not None
@@ -167,11 +173,15 @@ class Steps:
         return load_value(entry, returned, known.value)
 
     async def _called(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        needs: Mapping[str, Step],
     ) -> Any:
         token = in_step.set(True)
         try:
-            return await self.home.call(function, args, kwargs)
+            return await self.home.calls.call(function, args, kwargs, needs)
         finally:
             in_step.reset(token)
 
@@ -247,6 +257,8 @@ class Steps:
             )
             self._numbers[entry] = number
             self._loaded[number - 1 : number] = [written]
+            if what == "save":
+                self._context.base = self._context.failures
 
     async def _sent(
         self, what: Literal["begin", "save"], number: int, entry: str, packed: str

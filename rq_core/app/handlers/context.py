@@ -30,8 +30,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over", "_signal", "_stop", "_timeout", "claim", "failures", "fence", "headers", "home", "id", "losses",
-        "queue", "steps", "task", "worker",
+        "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id",
+        "losses", "queue", "steps", "task", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class JobContext:
         fence: str,
         worker: str,
         headers: Mapping[str, str] = NO_HEADERS,
+        base: int = 0,
     ) -> None:
         self.id = id
         self.queue = queue
@@ -56,6 +57,9 @@ class JobContext:
         self.fence = fence
         self.worker = worker
         self.headers = headers
+        self.base = base
+        """Number of failures at the last saved step of a durable job: only those after it count. The steps of this run
+        change it."""
         self._stop: threading.Event | None = None
         """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
         never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
@@ -83,7 +87,14 @@ class JobContext:
             fence=claim.fence,
             worker=worker,
             headers=headers,
+            base=claim.base.failures,
         )
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt: 1 more than the failures since the last saved step of a durable job, or than all
+        failures of another job."""
+        return self.failures - self.base + 1
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task} in {self.queue}, claim {self.claim}>"

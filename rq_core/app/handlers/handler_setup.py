@@ -322,6 +322,14 @@ class Surroundings:
         """Return the steps that make the values of a task's dependencies, with the overrides that are in force now."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
+    def needs_of(
+        self, owner: str, function: Callable[..., Any], *, is_async: bool
+    ) -> Mapping[str, Step]:
+        """Return the steps that make the values of a function's dependencies, with the overrides that are in force now.
+        Raises InvalidTask."""
+        found = dependencies_of(owner, function)
+        return planned_steps(owner, found, is_async=is_async, overrides=self._overrides)
+
     def wrap(
         self, task: TaskFunction, job: JobContext, resources: ProcessValues
     ) -> Callable[..., Any]:

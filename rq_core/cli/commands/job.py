@@ -15,14 +15,16 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import say
+from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import printable
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document
 from rq_core.views.scopes import standing_document
+from rq_core.views.steps import HEAD, SHOWN_MAX, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
+    from rq_core.protocol.reads.box_reads import SavedSteps
     from rq_core.protocol.reads.scope_reads import Standing
 
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show the state of the job ID; of a dead job, why it died; of a job that a worker gave back, why, and what to do.
 
-    For a job that waits for a cap, it shows the cap, the jobs that hold it now, and how many jobs are ahead. A finished
+    For a durable job, it shows the last steps; those in doubt were begun and not saved, and may have happened. For a
+    job that waits for a cap, it shows the cap, the jobs that hold it now, and how many jobs are ahead. A finished
     job has left Redis; `rq-core audit history ID --audit URL` shows it, with its tracebacks. While its id is
     remembered or its result kept, this command shows its outcome and its result.
     """
@@ -47,7 +50,11 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
             known = client.run(reads.known_tasks(found.queue))
             back = client.run(reads.given_back(found.queue, [found]))
             row = ListedJob(found, known, back.get(found.id))
-            _show(row, standing, as_json=as_json)
+            life = found.fields.get("life")
+            steps = None
+            if life is not None:
+                steps = client.run(reads.saved_steps(found.queue, life, SHOWN_MAX))
+            _show(row, standing, steps, as_json=as_json)
             return
         ended = client.run(reads.ended(job_id, where))
     if ended is not None:
@@ -64,11 +71,18 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
         )
 
 
-def _show(row: ListedJob, standing: Standing, *, as_json: bool) -> None:
+def _show(row: ListedJob, standing: Standing, steps: SavedSteps | None, *, as_json: bool) -> None:
     if as_json:
-        print_json(listed_document(row) | standing_document(standing))
+        saved = {} if steps is None else {"steps": step_documents(steps, with_values=False)}
+        print_json(listed_document(row) | standing_document(standing) | saved)
         return
-    _print(job_rows(row, standing, time.time() * 1000))
+    now_ms = time.time() * 1000
+    rows = job_rows(row, standing, now_ms)
+    _print(rows if steps is None else [*rows, ("steps", steps_say(steps))])
+    if steps is not None and steps.entries:
+        print_table(
+            HEAD, [step_row(number, e, now_ms) for number, e in steps.entries.items()], empty=""
+        )
     if row.job.error is not None and row.job.error.traceback:
         say("traceback")
         for each in row.job.error.traceback.splitlines():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +16,10 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import print_table
-from rq_core.model.durable.boxes import StepEntry
-from rq_core.views.text import ago
+from rq_core.views.steps import HEAD, step_documents, step_row, steps_say
+
+if TYPE_CHECKING:
+    from rq_core.protocol.reads.box_reads import SavedSteps
 
 
 @click.command()
@@ -43,19 +45,17 @@ def steps(
             f" mirrored, `rq-core audit history {job_id} --audit URL` knows them"
         )
     if as_json:
-        print_json([_document(number, each) for number, each in enumerate(found, 1)])
+        print_json(step_documents(found, with_values=True))
         return
-    head = ["no", "step", "state", "when", "claim", "digest", *(["value"] if values else [])]
     now_ms = time.time() * 1000
-    rows = [_row(number, each, now_ms)[: len(head)] for number, each in enumerate(found, 1)]
-    print_table(head, rows, empty=f"job {job_id} has saved no step")
+    rows = [
+        [*step_row(number, each, now_ms), *([each.value or ""] if values else [])]
+        for number, each in found.entries.items()
+    ]
+    print_table([*HEAD, *(["value"] if values else [])], rows, empty=_none(job_id, found))
 
 
-def _row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
-    state = "saved" if entry.is_saved else "in doubt"
-    at = ago(entry.at_ms, now_ms)
-    return [number, entry.name, state, at, entry.fence, entry.note or "", entry.value or ""]
-
-
-def _document(number: int, entry: StepEntry) -> dict[str, Any]:
-    return {"entry": number, **entry._asdict()}
+def _none(job_id: str, found: SavedSteps) -> str:
+    return (
+        f"job {job_id}: {steps_say(found)}" if found.is_lost else f"job {job_id} has saved no step"
+    )

@@ -2,4 +2,5 @@
 continues after the last saved step.
 
 - ``boxes``: parses the entries in which Redis has the steps of durable jobs.
+- ``tries``: which failures and losses count.
 """

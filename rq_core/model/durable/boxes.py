@@ -75,6 +75,18 @@ def write_header(job_id: str, entries: int, size: int) -> str:
     return f"job={job_id} entries={entries} bytes={size}"
 
 
+def entry_text(entry: StepEntry) -> str:
+    """Return the text of an entry, as scripts write it.
+
+    >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
+    'charge saved at=5 fence=1-2 digest=too_large'
+    """
+    line = f"{entry.name} {'saved' if entry.is_saved else 'begun'} at={entry.at_ms} fence={entry.fence}"
+    if entry.is_saved:
+        line += f" digest={entry.note}"
+    return line if entry.value is None else f"{line}\n{entry.value}"
+
+
 def read_entry(text: str) -> StepEntry:
     """Parse an entry of a box. Raises ValueError for any other text."""
     line, is_there, value = text.partition("\n")

@@ -100,7 +100,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         _S.READY,
         takes=_same("seq"),
         zeroes=("failures", "losses", "unknown"),
-        clears=("expires_ms",),
+        clears=("expires_ms", "base"),
     ),
     _E.PRUNED: Effect(),
     _E.RESTORED: Effect(
@@ -135,7 +135,7 @@ change only the fields in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
-    _E.STEP_SAVED: ("life",),
+    _E.STEP_SAVED: ("life", "base"),
 }
 """For events of CLEARS: the job's fields that get the value of the event's field with the same name."""
 

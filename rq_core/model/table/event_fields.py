@@ -49,6 +49,7 @@ _EXPIRES = next(field for field in _TRAITS if field.name == "expires_ms")
 _LIFE = EventField("life", "16 hex digits: the box of the durable job's entries")
 _ENTRY = EventField("entry", "the entry's number in the box: 1, 2, 3…")
 _STEP = EventField("name", "the step's name")
+_BASE = next(field for field in _TRAITS if field.name == "base")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -161,6 +162,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "value",
             'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
         ),
+        _BASE,
     ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),

@@ -82,6 +82,11 @@ FIELDS: Final = (
     Field("worker", _K.WORD, "by"),
     Field("failures", _K.NUMBER, "failed", 0),
     Field("losses", _K.NUMBER, "lost", 0),
+    Field(
+        "base", _K.WORD, "base", trait=8,
+        meaning="FAILURES/LOSSES of a durable job at its last saved step: only those after it count against its limits;"
+        " null: 0/0",
+    ),
     Field("unknown", _K.NUMBER, "unknown", 0),
     Field("seq", _K.NUMBER, "seq"),
     Field(

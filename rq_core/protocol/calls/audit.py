@@ -238,6 +238,16 @@ def put_back(
     )
 
 
+def entries_again(job_id: str, life: str, entries: Sequence[str]) -> list[Restoration]:
+    """Return the records that put back the entries of a job's lost box, given as texts in their order."""
+    size = sum(len(text.partition("\n")[2].encode()) for text in entries)
+    line = f"entry life={life} entries={len(entries)} bytes={size}"
+    return [
+        Restoration(job_id, "entry", number, line, "null", text)
+        for number, text in enumerate(entries, 1)
+    ]
+
+
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
     """Return the record that removes a job that had ended with the event ``ended``, if its state line is still
     ``line``."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from rq_core.model.durable.tries import NO_BASE, read_base
 from rq_core.model.job import Claim, spec_and_wait
 from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call, parse_pairs
@@ -155,18 +156,19 @@ def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
             spec, waited_s = spec_and_wait(value, now_ms)
             if " " in word:
                 job_id, lane, *counts = word.split(" ")
-                claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
+                claim, failed, lost = map(int, counts[:3]) if counts else (1, 0, 0)
+                base = read_base(counts[3]) if len(counts) > 3 else NO_BASE
                 lane = "" if lane == "-" else lane
                 # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
                 waited_s = None
             else:
-                job_id, lane, claim, failed, lost = word, "", 1, 0, 0
+                job_id, lane, claim, failed, lost, base = word, "", 1, 0, 0, NO_BASE
         except ValueError:
             # A JSON that cannot be read ends this claim; the other jobs of the answer are begun.
             said = f"the state of the job reads {word!r}"
             jobs.append(Claim(queue, word.partition(" ")[0], fence, 1, 0, 0, said))
             continue
-        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s))
+        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s, base))
     due = None if next_due == "-" else int(next_due)
     # Bits: 1, jobs are left; 2, schedules are due.
     return Claimed(tuple(jobs), now_ms, due, more in "13", more in "23", parse_pairs(refused))

@@ -7,7 +7,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import StepEntry, header_in, read_entry, read_header
+from rq_core.model.durable.boxes import (
+    ENTRIES_MAX,
+    StepEntry,
+    header_in,
+    read_entry,
+    read_header,
+)
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.steps import QueueReader
@@ -25,6 +31,17 @@ class Box(NamedTuple):
     life: str | None
     """The name of the job's box; None: the job has saved nothing."""
     entries: tuple[StepEntry, ...] = ()
+
+
+class SavedSteps(NamedTuple):
+    """The steps of a job, for operators."""
+
+    size: int
+    """Number of entries of the job's box."""
+    entries: dict[int, StepEntry]
+    """The entries that were read, by number. An entry that cannot be read is left out."""
+    is_lost: bool = False
+    """True if the job had saved steps, and Redis has lost its box."""
 
 
 class BoxReads(QueueReader):
@@ -47,6 +64,13 @@ class BoxReads(QueueReader):
             life, header, *page = reply
             if not life:
                 return Box(None)
+            if not header:
+                raise QueueDamaged(
+                    f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
+                    f' {queue}` puts it back if the log has the values (audit_result="full")',
+                    queue=queue,
+                    why=f"the box of job {job_id} is missing",
+                )
             try:
                 entries = read_header(header).entries
                 found += map(read_entry, page or [""][: entries - len(found)])
@@ -60,9 +84,9 @@ class BoxReads(QueueReader):
             if len(found) >= entries:
                 return Box(life, tuple(found))
 
-    def steps(self, job_id: str, queues: Sequence[str]) -> Plan[list[StepEntry] | None]:
+    def steps(self, job_id: str, queues: Sequence[str]) -> Plan[SavedSteps | None]:
         """Return the steps of a job, for operators, from the first of these queues that has the job; None if no queue
-        has it. A step that cannot be read is left out."""
+        has it."""
         for queue in queues:
             keys = self._keys(queue)
             asked = [["HGET", keys(key), job_id] for key in ("state", "jobs")]
@@ -70,19 +94,26 @@ class BoxReads(QueueReader):
             stands = line_of_job(line, value)
             if stands is not None:
                 life = read_state_line(queue, job_id, stands).fields.get("life")
-                return [] if life is None else (yield from self._entries(queue, life))
+                return (yield from self.saved_steps(queue, life))
         return None
 
-    def _entries(self, queue: str, life: str) -> Plan[list[StepEntry]]:
+    def saved_steps(
+        self, queue: str, life: str | None, last: int = ENTRIES_MAX
+    ) -> Plan[SavedSteps]:
+        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the job's life; None: it has
+        saved nothing."""
+        if life is None:
+            return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")
         (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
         header = header_in(text)
-        found: list[StepEntry] = []
-        for first in range(1, 1 + (header.entries if header else 0), PAGE):
-            upto = min(first + PAGE, 1 + (header.entries if header else 0))
-            names = [f"{life}|{number}" for number in range(first, upto)]
+        count = header.entries if header else 0
+        found: dict[int, StepEntry] = {}
+        for first in range(max(0, count - last) + 1, count + 1, PAGE):
+            numbers = range(first, min(first + PAGE, count + 1))
+            names = [f"{life}|{number}" for number in numbers]
             (page,) = yield from self._delivery.ask([["HMGET", boxes, *names]], queue)
-            for each in page:
+            for number, each in zip(numbers, page, strict=True):
                 with suppress(ValueError):
-                    found.append(read_entry(each or ""))
-        return found
+                    found[number] = read_entry(each or "")
+        return SavedSteps(count, found, is_lost=header is None)

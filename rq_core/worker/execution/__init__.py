@@ -8,5 +8,6 @@ Read ``executor`` first.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.
 - ``isolated_process``: one of these processes, with its event loop.
+- ``isolated_steps``: the steps of a handler in such a process.
 - ``time_limits``: timeouts.
 """

@@ -28,6 +28,7 @@ from rq_core.app.handlers.redaction import (
 )
 from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
+from rq_core.model.durable.tries import is_spent
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.logs import warn_with_traceback
@@ -95,7 +96,7 @@ class Executor:
         self._surroundings = surroundings
         self._resources = Resources()
         self._redact = redact
-        self._pool = IsolationPool() if isolate else None
+        self._pool = IsolationPool(saver) if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
@@ -137,7 +138,7 @@ class Executor:
             self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
             return None
         most = task.options.max_losses
-        if spec.open_losses and most is not None and claim.losses >= most:
+        if spec.open_losses and most and is_spent(claim.losses, claim.base.losses, most):
             lost = RuntimeError(
                 f"it has lost {counted(claim.losses, 'worker')}, and its task has max_losses={most}"
             )
@@ -184,7 +185,7 @@ class Executor:
         if self._saver is not None:
             self._saver.loop = asyncio.get_running_loop()
             # Most handlers have no steps, and make none of it.
-            running.context.home = partial(self._saver.home, running.context, task)
+            running.context.home = partial(self._saver.home, running.context, task, self._resources)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
@@ -370,7 +371,7 @@ class Executor:
             said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
-        verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
@@ -391,8 +392,8 @@ class Executor:
             log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
-        attempt, attempts = running.claim.failures + 1, running.max_attempts
-        if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
+        attempt, attempts = running.context.attempt, running.max_attempts
+        if verdict.outcome == "retry" and running.is_last_attempt:
             # Redis would decide the same, unless the job leaves the number of attempts to the task.
             verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -24,8 +25,20 @@ from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import message_of, traceback_of
 from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
+from rq_core.worker.execution.isolated_steps import PipeQuestions
 
-FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
+FACTS: Final = (
+    "id",
+    "queue",
+    "task",
+    "claim",
+    "failures",
+    "losses",
+    "fence",
+    "worker",
+    "headers",
+    "base",
+)
 """The fields of a JobContext that the worker sends."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that reach all processes of a worker. Only the worker reacts to them, and ends this process itself. The
@@ -83,6 +96,13 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
         logs.configure(*log_options, filters=[JobLogFilter()])
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     current: list[_Running] = []
+    sending = threading.Lock()
+
+    def send(message: bytes) -> None:
+        with sending:
+            pipe.send_bytes(message)
+
+    asking = PipeQuestions(send)
 
     def listen() -> None:
         while True:
@@ -91,7 +111,9 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
             except (EOFError, OSError):
                 # The worker is gone, and its claim with it: nothing else would stop this handler.
                 _end_group()
-            if "stop" not in message:
+            if "answer" in message:
+                asking.answered(message)
+            elif "stop" not in message:
                 requests.put(message)
             elif current:
                 current[-1].stop(message["stop"])
@@ -102,14 +124,18 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     while (request := requests.get()) != END:
         running = _Running(JobContext(**request["job"]), own_loop, resources)
         current.append(running)
-        reply = _carry_out(running, request, rng, pipe)
+        reply = _carry_out(running, request, rng, send, asking)
         current.clear()
-        pipe.send_bytes(json.dumps(reply).encode())
+        send(json.dumps(reply).encode())
     own_loop.close(resources.close())
 
 
 def _carry_out(
-    running: _Running, request: dict[str, Any], rng: random.Random, pipe: Connection
+    running: _Running,
+    request: dict[str, Any],
+    rng: random.Random,
+    send: Callable[[bytes], None],
+    asking: PipeQuestions,
 ) -> dict[str, Any] | None:
     task: Task[Any, Any] | None = None
     failure: BaseException | None = None
@@ -118,7 +144,8 @@ def _carry_out(
         _limit_memory(request["memory"])
         task = _task_at(*request["place"])
         arguments = task.arguments.load(request["args"])
-        pipe.send_bytes(json.dumps(BEGUN).encode())
+        send(json.dumps(BEGUN).encode())
+        running.context.home = partial(asking.home, running.context, task, running.resources)
         function, around = task.function, task.app.surroundings
         if task.steps or around.arounds:
             function = around.wrap(task, running.context, running.resources)
@@ -134,7 +161,7 @@ def _carry_out(
             finally:
                 running.context.raise_if_timed_out()
             if request["keep"]:
-                pipe.send_bytes(json.dumps(RETURNED).encode())
+                send(json.dumps(RETURNED).encode())
                 returned = {"value": task.returned.dump(value, request["keep"])}
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
@@ -154,7 +181,7 @@ def _told(
     """Return the message for the worker about a failure, with the verdict of the task's retry policy."""
     verdict = ("retry", 0.0, "failed")
     if task is not None:
-        verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
+        verdict = task.retry.verdict(failure, running.context.attempt, rng.random)
     return {
         **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
         "type": type(failure).__name__,
@@ -173,6 +200,9 @@ async def _awaited(
     try:
         return await function(**arguments)
     finally:
+        if running.context.steps is not None:
+            # A step that has happened must be saved before the claim ends.
+            await running.context.steps.home.let_end()
         running.loop = None
 
 

@@ -14,13 +14,14 @@ import json
 import multiprocessing
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.task import import_place
+from rq_core.errors import RqCoreError
 from rq_core.model.lib import logs
 from rq_core.signals import HandlerDied, HandlerTimeout
 from rq_core.worker.execution import isolated_process
@@ -29,6 +30,7 @@ from rq_core.worker.execution.running import UNFINISHED_VALUE
 if TYPE_CHECKING:
     from rq_core.app.task import Task
     from rq_core.worker.execution.running import Running
+    from rq_core.worker.execution.saver import Saver
 
 TELL_GRACE_S: Final = 0.5
 """Seconds from the request to stop a handler until its process is killed. After a timeout, the process is killed at
@@ -55,6 +57,8 @@ class Raised(NamedTuple):
 class _Child:
     process: BaseProcess
     pipe: Connection
+    sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while an answer is sent, which another thread may do: messages on a pipe must not overlap."""
     reaped: bool = False
     """True if the process group was killed, or the process may have been joined. In both cases another process may have
     got its pid."""
@@ -63,7 +67,9 @@ class _Child:
 class IsolationPool:
     """Child processes for isolated handlers; never more than the jobs that run at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, saver: Saver | None = None) -> None:
+        self._saver = saver
+        self._answers: set[asyncio.Task[None]] = set()
         self._context = multiprocessing.get_context("spawn")
         self._senders = concurrent.futures.ThreadPoolExecutor(4, "rq-core-send")
         self._idle: list[_Child] = []
@@ -82,13 +88,13 @@ class IsolationPool:
         try:
             await self._send(child, _request(running, task, args_json))
             try:
-                reply = await _reply(child)
+                reply = await self._heard(child, running)
                 if reply == isolated_process.BEGUN:
                     running.begun = True
-                    reply = await _reply(child)
+                    reply = await self._heard(child, running)
                 if reply == isolated_process.RETURNED:
                     running.value = UNFINISHED_VALUE
-                    reply = await _reply(child)
+                    reply = await self._heard(child, running)
             except asyncio.CancelledError:
                 whole = await self._stopped(child, running)
                 raise
@@ -105,6 +111,29 @@ class IsolationPool:
             running.value = reply["value"]
             return None
         return None if reply is None else Raised(**reply)
+
+    async def _heard(self, child: _Child, running: Running) -> Any:
+        """Return the child's next message about its handler. Answer what the steps of the handler ask before it."""
+        while True:
+            message = await _reply(child)
+            if not isinstance(message, dict) or "ask" not in message:
+                return message
+            # The child may end while its question is answered, so its messages are read on.
+            task = asyncio.create_task(self._answer(child, running, message))
+            self._answers.add(task)
+            task.add_done_callback(self._answers.discard)
+
+    async def _answer(self, child: _Child, running: Running, asked: dict[str, Any]) -> None:
+        reply: dict[str, Any] = {"answer": asked["ask"]}
+        try:
+            assert self._saver is not None
+            reply["found"] = await self._saver.answer(running.context, asked["call"], asked["args"])
+        except RqCoreError as error:
+            facts = {k: v for k, v in error.facts.items() if isinstance(v, str | int | float)}
+            reply["error"] = [type(error).__name__, str(error), facts]
+        with contextlib.suppress(OSError):  # The child has ended.
+            async with child.sending:
+                await self._send(child, json.dumps(reply).encode())
 
     def has_said(self, running: Running) -> bool:
         """Return whether a message of the handler's process has not been read yet."""
@@ -125,9 +154,12 @@ class IsolationPool:
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:
-            child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
             async with asyncio.timeout(TELL_GRACE_S):
-                while await _reply(child) in (isolated_process.BEGUN, isolated_process.RETURNED):
+                async with child.sending:
+                    stop = {"stop": type(running.ending).__name__}
+                    child.pipe.send_bytes(json.dumps(stop).encode())
+                said = (isolated_process.BEGUN, isolated_process.RETURNED)
+                while await self._heard(child, running) in said:
                     pass
         except (TimeoutError, OSError, HandlerDied):
             return False

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
+from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
@@ -74,6 +75,12 @@ class Running:
         """Convert the handler's result to JSON, and store it in ``value``."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Return whether the job has no attempt left if this one fails."""
+        failures, most = self.claim.failures + 1, self.max_attempts
+        return most is not None and is_spent(failures, self.context.base, most)
 
     @property
     def can_stop(self) -> bool:

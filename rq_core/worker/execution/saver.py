@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.handler_setup import ProcessValues
 from rq_core.app.task import Task
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
 from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
@@ -56,13 +58,28 @@ class Saver:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the worker, for handlers in threads."""
 
-    def home(self, context: JobContext, task: Task[Any, Any]) -> LoopHome | ThreadHome:
+    def home(
+        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues
+    ) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker."""
         kept = task.options.audit_result
+        calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
-            return LoopHome(self, context, kept)
+            return LoopHome(self, context, kept, calls)
         assert self.loop is not None
-        return ThreadHome(self, context, kept, self.loop)
+        return ThreadHome(self, context, kept, calls, self.loop)
+
+    async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
+        """Answer what the process of an isolated handler asks, as JSON can carry it."""
+        if call == "lease":
+            return self.lease_holds()
+        if call == "load":
+            return await self.load(context)
+        records = [Saving(*each) for each in args]
+        refused = await self.save(context, records)
+        if not refused and any(record.what == "save" for record in records):
+            context.base = context.failures
+        return refused
 
     async def load(self, context: JobContext) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
@@ -143,14 +160,34 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+class Saves(Protocol):
+    """The part of a saver that the steps of one handler use."""
+
+    @property
+    def lease_holds(self) -> Callable[[], bool]:
+        """The function that returns whether the lease is in force by the worker's own clock."""
+        ...
+
+    async def load(self, context: JobContext, /) -> Box | None:
+        """Return what a job has saved; None if its claim is not in force."""
+        ...
+
+    async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        ...
+
+
 class _Home:
     """The object through which the steps of one handler use the worker."""
 
     is_async: bool
 
-    def __init__(self, saver: Saver, context: JobContext, audit_result: str) -> None:
+    def __init__(
+        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
+    ) -> None:
         self._saver = saver
         self._context = context
+        self.calls = calls
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
@@ -163,8 +200,10 @@ class LoopHome(_Home):
 
     is_async = True
 
-    def __init__(self, saver: Saver, context: JobContext, audit_result: str) -> None:
-        super().__init__(saver, context, audit_result)
+    def __init__(
+        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
+    ) -> None:
+        super().__init__(saver, context, audit_result, calls)
         self._lock = asyncio.Lock()
         self._unfinished: set[asyncio.Future[None]] = set()
 
@@ -205,15 +244,6 @@ class LoopHome(_Home):
         """Return the lock with which the saves of a job come one after the other."""
         return self._lock
 
-    async def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a step's function. A function that is not async runs in a thread."""
-        if asyncio.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
-        found = await asyncio.to_thread(function, *args, **kwargs)
-        return await found if asyncio.iscoroutine(found) else found
-
 
 class ThreadHome(_Home):
     """The object through which the steps of a handler in a thread use the worker. Each call blocks the thread."""
@@ -221,9 +251,14 @@ class ThreadHome(_Home):
     is_async = False
 
     def __init__(
-        self, saver: Saver, context: JobContext, audit_result: str, loop: asyncio.AbstractEventLoop
+        self,
+        saver: Saves,
+        context: JobContext,
+        audit_result: str,
+        calls: StepCalls,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(saver, context, audit_result)
+        super().__init__(saver, context, audit_result, calls)
         self._loop = loop
         self._lock = threading.RLock()
 
@@ -232,6 +267,7 @@ class ThreadHome(_Home):
         return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def lease(self) -> None:
@@ -252,9 +288,3 @@ class ThreadHome(_Home):
         """Hold the lock with which the saves of a job come one after the other."""
         with self._lock:
             yield
-
-    async def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a step's function in the handler's thread."""
-        return function(*args, **kwargs)

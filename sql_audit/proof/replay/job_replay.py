@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rq_core.model.durable.tries import is_spent, read_base
 from rq_core.model.table.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.table.fields import TRAITS
 from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, State
@@ -314,7 +315,7 @@ class JobReplay:
         for name in effect.zeroes:
             setattr(record, name, 0)
         if "expires_ms" in effect.clears:
-            record.expires = None
+            record.expires = record.base = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
         self._settle_name(record, job_id, event, state)
@@ -341,9 +342,12 @@ class JobReplay:
             self._violated("I4", f"is {what} {number}, the one before was {before}")
         dead = state is State.DEAD
         if at_most is not None:
-            early = dead and number < at_most and event is Event.LEASE_EXPIRED
-            if early or number > at_most or (number == at_most and not dead):
-                says = f"makes the job {state} at {what} {number} of at most {at_most}"
+            base = getattr(read_base(record.base), name)
+            is_over = is_spent(number, base, at_most)
+            early = dead and not is_over and event is Event.LEASE_EXPIRED
+            if early or is_spent(number - 1, base, at_most) or (is_over and not dead):
+                since = f", {base} before its last saved step" if base else ""
+                says = f"makes the job {state} at {what} {number} of at most {at_most}{since}"
                 self._violated("I4", says)
         setattr(record, name, number)
 

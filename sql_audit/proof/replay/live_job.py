@@ -31,6 +31,8 @@ class Record:
     """Unix ms up to which the job's id is remembered."""
     life: str | None
     """The box of a durable job; None until the job has saved or begun a step."""
+    base: str | None
+    """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 

@@ -1,5 +1,5 @@
 """Checks the entries of durable jobs (I20): in each box they have the numbers 1, 2, 3…, and each is written under the
-claim in force.
+claim in force. From a saved step on, earlier failures and losses do not count (I4).
 
 An entry that a failover took from Redis may be written again. It must then have the same contents as before.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from rq_core.model.durable.tries import NO_BASE, Base
 from rq_core.model.table.machine import CLAIMED_STATES, Event
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
@@ -32,6 +33,8 @@ def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"is in box {facts['life']}, the job's is {record.life}"
         record.entries = None
     record.life = facts["life"]
+    if row[4] == Event.STEP_SAVED:
+        yield from _base(facts.get("base"), record)
     entries = record.entries
     if entries is None:
         return
@@ -47,3 +50,16 @@ def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"saves {name!r} with digest {saved[1]}, which was {before[1]}"
     if before is None or saved[1] is not None:
         entries[entry] = saved
+
+
+def _base(said: str | None, record: Record) -> Iterator[Fault]:
+    """Take over the failures and losses that no longer count after a saved step. Yield a fault if the event says other
+    numbers than the log."""
+    if record.failures is not None and record.losses is not None:
+        base = Base(record.failures, record.losses)
+        if said != (None if base == NO_BASE else str(base)):
+            yield (
+                "I4",
+                f"says that the job has {said or NO_BASE} failures/losses, by the log {base}",
+            )
+    record.base = said

@@ -205,3 +205,82 @@ def test_a_box_is_read_in_pages(seed: Seed) -> None:
 
     assert box is not None
     assert ["charge", *(f"s{n}" for n in range(2, 601))] == [each.name for each in box.entries]
+
+
+def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
+    """The job has max_attempts=3: it dies of the third failure since its last saved step."""
+    for failures in range(2):
+        claim = seed.running("a") if not failures else seed.claim_one("a")
+        seed.fail(claim, verdict="retry")
+    claim = seed.claim_one("a")
+    seed.save(claim)
+
+    assert " failed=2 base=2/0 " in seed.state("a")
+    assert "2/0" == seed.entries()[-1].jobs[0].fields["base"]
+    outcomes = [seed.fail(claim, verdict="retry")]
+    for _ in range(2):
+        claim = seed.claim_one("a")
+        assert (2, 0) == claim.base
+        outcomes.append(seed.fail(claim, verdict="retry"))
+
+    assert [{"a": "ready"}, {"a": "ready"}, {"a": "dead"}] == outcomes
+    seed.assert_consistent()
+
+
+def test_only_a_new_saved_step_lets_earlier_failures_not_count(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    seed.fail(claim, verdict="retry")
+    claim = seed.claim_one("a")
+
+    seed.save(claim)
+    seed.save(claim, what="begin", entry=2, name="receipt")
+    assert " base=" not in seed.state("a")
+
+    seed.save(claim, entry=2, name="receipt")
+    assert " base=1/0 " in seed.state("a")
+
+
+def test_lost_workers_before_a_saved_step_do_not_count(seed: Seed) -> None:
+    claim = seed.running("a")
+    states = []
+    for losses in range(5):
+        if losses == 2:
+            seed.save(claim)
+        seed.live(LEASE_MS + 1)
+        states.append(seed.claim().jobs)
+        if states[-1]:
+            (claim,) = states[-1]
+
+    assert [1, 2, 3, 4, 0] == [claims[0].losses if claims else 0 for claims in states]
+    assert seed.state("a").startswith("dead ")
+    assert " lost=5 base=2/0" not in seed.state("a")
+    assert " lost=5 base=0/2 " in seed.state("a")
+    seed.assert_consistent()
+
+
+def test_a_job_that_saves_a_step_in_each_run_dies_after_ten_times_its_attempts(seed: Seed) -> None:
+    claim = seed.running("a")
+    outcomes = []
+    for number in range(1, 31):
+        seed.save(claim, entry=number, name=f"s{number}")
+        outcomes.append(*seed.fail(claim, verdict="retry").values())
+        if outcomes[-1] == "ready":
+            claim = seed.claim_one("a")
+
+    assert ["ready"] * 29 + ["dead"] == outcomes
+
+
+def test_a_requeued_job_counts_its_failures_from_zero_again(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.fail(claim, verdict="retry")
+    claim = seed.claim_one("a")
+    seed.save(claim)
+    seed.fail(claim, verdict="final")
+
+    seed.requeue("a")
+
+    line = seed.state("a")
+    assert " base=" not in line
+    assert " failed=" not in line
+    assert f" life={LIFE} " in line

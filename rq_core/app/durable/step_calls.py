@@ -1,0 +1,86 @@
+"""Calls the functions of steps, with the values of their own dependencies.
+
+    async def charge_card(order_id: int, db: Annotated[Session, Depends(session)] = injected) -> Charge: ...
+
+    charge = await durable().step("charge", charge_card, order_id)
+
+A step's dependencies are entered before its function and left after it, before the step is saved. So a row that the
+function writes through ``db`` is committed when the step is saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rq_core.app.handlers.depends import Step
+from rq_core.app.handlers.handler_setup import (
+    ProcessValues,
+    Surroundings,
+    call_surrounded,
+    now,
+)
+from rq_core.errors import InvalidStep, InvalidTask
+
+
+class StepCalls:
+    """Calls the functions of a handler's steps."""
+
+    def __init__(
+        self, surroundings: Surroundings, resources: ProcessValues, *, is_async: bool
+    ) -> None:
+        """``is_async``: whether the handler is an ``async def`` function."""
+        self._surroundings = surroundings
+        self._resources = resources
+        self._is_async = is_async
+
+    def needs(self, step: str, function: Callable[..., Any]) -> Mapping[str, Step]:
+        """Return the dependencies of a step's function. Raises InvalidStep if the function cannot have them."""
+        awaits = self._is_async and inspect.iscoroutinefunction(function)
+        try:
+            return self._surroundings.needs_of(step, function, is_async=awaits)
+        except InvalidTask as error:
+            raise InvalidStep(step=step, why=str(error.why)) from None
+
+    async def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        needs: Mapping[str, Step],
+    ) -> Any:
+        """Call a step's function. If the handler is async and the function is not, the function runs in a thread, with
+        its dependencies."""
+        if self._is_async and inspect.iscoroutinefunction(function):
+            return await self._called(function, args, kwargs, needs, awaits=True)
+        if not self._is_async:
+            return await self._called(function, args, kwargs, needs, awaits=False)
+        found = await asyncio.to_thread(self._call_now, function, args, kwargs, needs)
+        return await found if asyncio.iscoroutine(found) else found
+
+    def _call_now(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        needs: Mapping[str, Step],
+    ) -> Any:
+        return now(self._called(function, args, kwargs, needs, awaits=False))
+
+    async def _called(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        needs: Mapping[str, Step],
+        *,
+        awaits: bool,
+    ) -> Any:
+        if needs:
+            given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+            needs = {name: need for name, need in needs.items() if name not in given}
+        return await call_surrounded(
+            function, args, kwargs, is_async=awaits, steps=needs, resources=self._resources
+        )

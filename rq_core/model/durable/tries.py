@@ -1,0 +1,41 @@
+"""The failures and lost workers of a job that count against its limits. Of a durable job, only those since its last
+saved step count. ``lua/include/job/tries.lua`` decides the same.
+
+>>> is_spent(failures := 4, read_base("3/0").failures, limit := 2)
+False
+>>> is_spent(5, 3, 2)
+True
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+TIMES: Final = 10
+"""A job is dead after this many times its limit of failures or losses, even if it saves a step in each run."""
+
+
+class Base(NamedTuple):
+    """The failures and losses of a durable job at its last saved step."""
+
+    failures: int = 0
+    losses: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.failures}/{self.losses}"
+
+
+NO_BASE: Final = Base()
+_BASE: Final = re.compile(r"(\d+)/(\d+)")
+
+
+def read_base(text: str | None) -> Base:
+    """Parse the field ``base`` of a state line; 0/0 if the line has none, or a damaged one."""
+    found = _BASE.fullmatch(text or "")
+    return NO_BASE if found is None else Base(int(found[1]), int(found[2]))
+
+
+def is_spent(number: int, before: int, limit: int) -> bool:
+    """Return whether a job with ``number`` failures or losses, ``before`` of them at its last saved step, is dead."""
+    return number - before >= limit or number >= TIMES * limit

@@ -1,0 +1,110 @@
+"""The steps of a durable job whose handler runs in a process of its own: the process' side.
+
+The process has no connection to Redis. It asks its worker over their pipe to save and load steps, and whether the lease
+holds. :mod:`rq_core.worker.execution.process_pool` answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rq_core import errors
+from rq_core.app.durable.step_calls import StepCalls
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.handler_setup import ProcessValues, now
+from rq_core.app.task import Task
+from rq_core.model.durable.boxes import StepEntry
+from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.reads.box_reads import Box
+from rq_core.worker.execution.saver import LoopHome, ThreadHome
+
+T = TypeVar("T")
+
+
+class PipeQuestions:
+    """Asks the worker, and keeps the questions that it has not answered yet."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._open: dict[int, Future[Any]] = {}
+
+    def ask(self, call: str, *args: Any) -> Any:
+        """Ask the worker, and wait for its answer. Raises the error with which the worker answers."""
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._open[number] = answer
+        self._send(json.dumps({"ask": number, "call": call, "args": args}).encode())
+        return answer.result()
+
+    def answered(self, message: dict[str, Any]) -> None:
+        """Take an answer of the worker. Its thread that listens to the worker calls this method."""
+        with self._lock:
+            answer = self._open.pop(message["answer"])
+        if "error" in message:
+            kind, says, facts = message["error"]
+            answer.set_exception(getattr(errors, kind, errors.RqCoreError)(says, **facts))
+        else:
+            answer.set_result(message["found"])
+
+    def home(
+        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues
+    ) -> LoopHome | ThreadHome:
+        """Return the object through which the steps of the process' handler use the worker."""
+        kept = task.options.audit_result
+        calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
+        if task.is_async:
+            return LoopHome(_LoopSaver(self), context, kept, calls)
+        return _PipeHome(_AskingSaver(self), context, kept, calls)
+
+
+class _AskingSaver:
+    """Saves and loads steps by asking the worker. Each call blocks the thread."""
+
+    def __init__(self, asking: PipeQuestions) -> None:
+        self._asking = asking
+
+    def lease_holds(self) -> bool:
+        """Return whether the lease is in force by the worker's clock."""
+        return bool(self._asking.ask("lease"))
+
+    async def load(self, _context: JobContext) -> Box | None:
+        """Return what the job has saved; None if its claim is not in force."""
+        return await self._answer(_box, "load")
+
+    async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        return await self._answer(_refused, "save", *records)
+
+    async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:
+        return read(self._asking.ask(call, *args))
+
+
+class _LoopSaver(_AskingSaver):
+    """Saves and loads steps by asking the worker, without blocking the event loop."""
+
+    async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:
+        return read(await asyncio.to_thread(self._asking.ask, call, *args))
+
+
+class _PipeHome(ThreadHome):
+    """The object through which the steps of a ``def`` handler use the worker at the other end of the pipe."""
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return now(coroutine)
+
+
+def _box(found: Any) -> Box | None:
+    return None if found is None else Box(found[0], tuple(StepEntry(*each) for each in found[1]))
+
+
+def _refused(found: Any) -> dict[int, NotSaved]:
+    return {int(place): NotSaved(*why) for place, why in found.items()}

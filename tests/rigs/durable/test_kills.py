@@ -1,0 +1,21 @@
+"""A short form of the kills between the calls of a durable handler. See ``scripts/prove/model --kills`` for the long
+form."""
+
+from sql_audit.store.connection.database import Database
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import RedisServer
+from tests.rigs.durable.kills import run
+
+
+def test_no_saved_step_happens_again_and_none_is_skipped_if_its_worker_is_killed(
+    valkey: RedisServer, sqlite_url: str
+) -> None:
+    database = Database(sqlite_url)
+    lay_schema(database)
+
+    done = run(valkey.url, database, kills=8, queues=4, seed=7)
+
+    assert [] == done.problems
+    assert done.kills >= 8
+    assert done.jobs >= 4
+    database.close()
