@@ -21,7 +21,6 @@ from rq_core.signals import *  # noqa: F403
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App
-    from rq_core.app.copies import Replayed as Replayed
     from rq_core.app.durable.handles import Durable as Durable
     from rq_core.app.durable.handles import DurableSync as DurableSync
     from rq_core.app.durable.handles import durable as durable
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from rq_core.app.handles.handle import JobHandle as JobHandle
     from rq_core.app.limits.caps import Cap as Cap
     from rq_core.app.limits.caps import Rate as Rate
+    from rq_core.app.many.copies import Replayed as Replayed
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
     from rq_core.app.task import Task as Task
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "app.app": "App",
-        "app.copies": "Replayed",
+        "app.many.copies": "Replayed",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",

@@ -9,6 +9,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
 - ``unique/``: Unique, Throttle, Debounce and Latest.
 - ``handlers/``: a handler's context and dependencies, ``around`` functions, retries, hooks, and redaction of errors.
+- ``many/``: changes of all jobs that match a filter, and copies of jobs.
 - ``handles/``: handles of enqueued jobs, and the wait for the jobs' ends.
 
 - ``app``: the app.
@@ -20,8 +21,6 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``registration``: turns a function into a task.
 - ``options``: the options of an enqueue.
 - ``unknown_options``: the error for an unknown option.
-- ``changes``: changes all jobs of a queue that match a filter.
-- ``copies``: enqueues copies of jobs, and replays jobs that died.
 - ``schedules``: declares schedules, and changes them.
 - ``untyped_enqueue``: enqueues by a task's name, without its code.
 - ``arguments``: checks arguments, and converts them to JSON and back.

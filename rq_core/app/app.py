@@ -26,11 +26,11 @@ from typing import (
 )
 
 from rq_core.app.clients import Connections
-from rq_core.app.copies import CopyProducer
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
 from rq_core.app.limits.caps import Cap, Rate
+from rq_core.app.many.copies import CopyProducer
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,

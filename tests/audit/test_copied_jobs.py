@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rq_core import App, AuditNotConfigured, Filter, InvalidOption, LogBehind, NotCopied
-from rq_core.app import copies
+from rq_core.app.many import copies
 from rq_core.cli.root import root
 from rq_core.protocol.calls import claims
 from sql_audit.store.connection.database import Database

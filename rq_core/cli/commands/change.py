@@ -95,7 +95,8 @@ def edit(
 
     A job that runs or is dead is not changed. Options that are left out, and the arguments, do not change.
     """
-    from rq_core.app.handles.edit import EditOptions, change_of
+    from rq_core.app.handles.edit import change_of
+    from rq_core.app.options import EditOptions
 
     asked, given = split_options(given)
     check_either(ids, asked)

@@ -8,7 +8,6 @@ copies that exist, in Redis or in the audit log, and copies no job twice.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -17,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rq_core.app.changes import ChangeProducer
 from rq_core.app.handles.handle import handle_of
+from rq_core.app.many.changes import ChangeProducer
 from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import (
     ArgumentsInvalid,
@@ -32,7 +31,8 @@ from rq_core.errors import (
 from rq_core.model import plugins
 from rq_core.model.headers import read_headers
 from rq_core.model.job import NewJob, read_spec
-from rq_core.model.keys import is_name, queue_keys
+from rq_core.model.keys import check_name, is_name, queue_keys
+from rq_core.model.lib.checks import check_whole
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rq_core.app.handles.handle import JobHandle
     from rq_core.app.options import EnqueueOptions
     from rq_core.app.task import Task
+    from rq_core.connections.client import Client
     from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.model.filters.job_filter import Filter
     from rq_core.protocol.operations import Operations
@@ -49,6 +50,8 @@ PAGE: Final = 250
 LOG_WAIT_S: Final = 30.0
 """Seconds for which a replay waits for the mirror."""
 POLL_S: Final = 0.05
+LIMIT_MAX: Final = 1_000_000_000
+"""Highest limit of copies."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 _TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
 """The terms of a filter that an audit log, or the jobs' JSON, answers."""
@@ -102,9 +105,13 @@ class CopyProducer(ChangeProducer):
         same name is the first one: the handle's ``duplicate`` is then true, or, if the copy has ended, NotCopied is
         raised.
 
-        ``queue`` is the job's queue; None: it is found. Raises NotCopied, and the errors of enqueue.
+        ``queue`` is the job's queue; None: it is found. Raises NotCopied; LogBehind if no mirror runs; and the
+        errors of enqueue.
         """
         run, changes = _name_of(name, args), dict(args or {})
+        check_name("job", job_id)
+        if queue is not None:
+            check_name("queue", queue)
         with _Log(self.audit_url) as log:
             found = queue or self._queue_of(log, job_id)
             made = _Copying(self, log, found, run, changes)
@@ -148,23 +155,26 @@ class CopyProducer(ChangeProducer):
         function that is called after each page with the numbers of jobs that matched, and that were copied. Raises
         AuditNotConfigured; LogBehind if no mirror runs.
         """
+        check_filter(which)
+        if limit is not None:
+            check_whole("limit", limit, 1, LIMIT_MAX)
         unfit = [word for word, _ in which.terms if word not in _TERMS]
         if unfit:
             must = f"must be left out: a replay asks for {', '.join(_TERMS)}"
             raise InvalidOption.of(unfit[0], dict(which.terms)[unfit[0]], must)
-        run, told, matched = _name_of(name, args), Counter[str](), 0
+        run, outcomes, matched = _name_of(name, args), Counter[str](), 0
         with _Log(self.audit_url) as log:
             copying = _Copying(self, log, which.queue, run, dict(args or {}), which)
             for ids in copying.died():
-                room = None if limit is None else limit - told[COPIED]
-                outcomes = copying.page(ids, room, dry_run=dry_run)
-                matched += len(outcomes)
-                told.update(outcomes.values())
+                room = None if limit is None else limit - outcomes[COPIED]
+                page = copying.page(ids, room, dry_run=dry_run)
+                matched += len(page)
+                outcomes.update(page.values())
                 if progress is not None:
-                    progress(matched, told[COPIED])
-                if limit is not None and told[COPIED] >= limit:
+                    progress(matched, outcomes[COPIED])
+                if limit is not None and outcomes[COPIED] >= limit:
                     break
-        return Replayed(run, matched, told[COPIED], dict(told))
+        return Replayed(run, matched, outcomes[COPIED], dict(outcomes))
 
     async def replay_async(
         self,
@@ -209,7 +219,11 @@ class CopyProducer(ChangeProducer):
         found = self.client.run(self.client.calls.reads.job(job_id))
         if found is not None:
             return found.queue
-        queues = log.reader.queues_of(job_id) if log.is_there else []
+        queues = []
+        if log.is_there:
+            for each in self.client.run(self.client.calls.reads.queues()):
+                wait_for_log(self.client, log.reader, each)
+            queues = log.reader.queues_of(job_id)
         if len(queues) == 1:
             return queues[0]
         why = f"it is in the queues {', '.join(queues)}: name one" if queues else "no such job"
@@ -281,9 +295,9 @@ class _Copying:
 
     def one(self, job_id: str) -> tuple[str, NewJob | None]:
         """Return the copy of one job, or the reason why it cannot be made."""
-        states, specs = self._sources([job_id])
-        if job_id not in states and self._log.is_there:
+        if self._log.is_there:
             self._wait_for_log()
+        _, specs = self._sources([job_id])
         made = self._copy(job_id, specs)
         copy = copy_id(job_id, self._name)
         if made[1] is not None and self._log.is_there and self._is_known([copy]):
@@ -358,14 +372,17 @@ class _Copying:
         return self._log.reader.known(self._queue, copies)
 
     def _wait_for_log(self) -> None:
-        """Wait until the log has all events that Redis has appended so far. Raises LogBehind."""
-        client = self._app.client
-        last = client.run(_last_entry(client.calls, self._queue))
-        until = time.monotonic() + LOG_WAIT_S
-        while last is not None and not self._log.reader.has_come_to(self._queue, last):
-            if time.monotonic() > until:
-                raise LogBehind(queue=self._queue)
-            time.sleep(POLL_S)
+        wait_for_log(self._app.client, self._log.reader, self._queue)
+
+
+def wait_for_log(client: Client, reader: CopyReader, queue: str) -> None:
+    """Wait until the log has all events that Redis has appended to a queue's outbox so far. Raises LogBehind."""
+    last = client.run(_last_entry(client.calls, queue))
+    until = time.monotonic() + LOG_WAIT_S
+    while last is not None and not reader.has_come_to(queue, last):
+        if time.monotonic() > until:
+            raise LogBehind(queue=queue)
+        time.sleep(POLL_S)
 
 
 def copy_id(job_id: str, name: str) -> str:
@@ -373,9 +390,19 @@ def copy_id(job_id: str, name: str) -> str:
     return f"{job_id}.r{name}"
 
 
+def check_filter(which: object) -> None:
+    """Raise InvalidOption for a value that is no Filter."""
+    from rq_core.model.filters.job_filter import Filter
+
+    if not isinstance(which, Filter):
+        raise InvalidOption.of("filter", which, "must be a Filter, like Filter(queue='mail')")
+
+
 def _name_of(name: str | None, args: Mapping[str, Any] | None) -> str:
     """Return the name of a replay: ``name``, or a digest of the changed arguments. Raises InvalidOption."""
     if name is None:
+        import hashlib
+
         text = json.dumps(dict(args or {}), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:6]
     given: object = name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from rq_core.app.handles.edit import EditOptions
+from rq_core.app.options import EditOptions
 from rq_core.app.schedules import ScheduleProducer
 
 if TYPE_CHECKING:
