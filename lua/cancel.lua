@@ -4,7 +4,8 @@ its worker sees the mark when it next extends its leases.
 ONLY has the states, separated by spaces, of the jobs that may be cancelled; empty: any state. A job in another state is
 not changed.
 
-Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
+Transitions: ready -cancelled-> none, scheduled -cancelled-> none, parked -cancelled-> none,
+    running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: jobs state
 Unread: jobs
@@ -12,7 +13,7 @@ Args: slot number:int by why only
 Each: id
 Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) jobs_by_id(decide_by_id)
     removal(end_job) unqueue(unqueue) lane_write(check_lanes write_lanes) batch(call_many)
-Returns: ok {ID cancelled|cancelling|ready|scheduled|running|dead|gone}… | epoch
+Returns: ok {ID cancelled|cancelling|ready|scheduled|parked|running|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
@@ -26,7 +27,7 @@ local cancelled, requested, flagged = {}, {}, {}
 local answer = decide_by_id(function(id, job)
   if only ~= '' and not only:find(job.state, 1, true) then
     return nil
-  elseif job.state == 'ready' or job.state == 'scheduled' then
+  elseif job.state == 'ready' or job.state == 'scheduled' or job.state == 'parked' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
     end_job(id, job, 'cancelled')
     unqueue(id, job)

@@ -1,6 +1,6 @@
 --[[ claim: a worker takes jobs. The steps are in claim/claiming.
 
-Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lease_expired-> ready,
+Transitions: scheduled -promoted-> ready, parked -woken-> ready, parked -expired-> dead, ready -claimed-> running, running -lease_expired-> ready,
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,
     ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead
 Flags: allow-oom

@@ -28,7 +28,7 @@ AFTER is the entry of the last restore that the caller knows, or `-`. If another
 refused: the caller may have read in SQL what that restore has changed.
 
 Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
-    scheduled -removed-> none, dead -removed-> none
+    scheduled -removed-> none, parked -removed-> none, dead -removed-> none
 Meta: restored
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec

@@ -3,7 +3,7 @@
 The sweep frees the places of the jobs that succeeded, together with those of expired leases, so the claim in this call
 can use them. A job that is reported here does not lose its lease here.
 
-Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled -promoted-> ready, ready -claimed-> running,
+Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled -promoted-> ready, parked -woken-> ready, parked -expired-> dead, ready -claimed-> running,
     running -lease_expired-> ready, running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none,
     ready -expired-> none,
     ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead

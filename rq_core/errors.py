@@ -289,6 +289,15 @@ class NotEdited(Refused):
     why: str
 
 
+class NotSignalled(Refused):
+    """signal {name!r} was not sent to job {id} of queue {queue!r}: {why}."""
+
+    queue: str
+    id: str
+    name: str
+    why: str
+
+
 class CapConflict(Refused):
     """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace it,
     set the limit from that version."""

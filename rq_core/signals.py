@@ -68,6 +68,16 @@ class StepsSpent(GiveUp):
     """the job has as many steps, or as much saved, as a job may have."""
 
 
+class Parking(BaseException):
+    """Raised in a handler to leave it while its job waits for a moment or a signal: the job is parked then. Handlers
+    must not catch it. It is no Exception, so `except Exception` does not catch it."""
+
+    def __init__(self, waits: tuple[int, ...]) -> None:
+        super().__init__("the job is parked until what it waits for has come")
+        self.waits = waits
+        """The numbers of the entries that the job waits for."""
+
+
 class HandlerTimeout(HandlerSignal):
     """the handler ran longer than its timeout of {seconds:g} s."""
 

@@ -1,6 +1,6 @@
 --[[ members: reads and writes single members of keys, as the doctor's edits name them.
 
-Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned schedules ticks boxes
+Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases parked dead expiring slots results kept returned schedules ticks boxes
 Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
@@ -19,7 +19,7 @@ local function name_keys()
   }
   sets = {
     waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,
-    scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept, ticks = ticks,
+    scheduled = scheduled, leases = leases, parked = parked, dead = dead, expiring = expiring, kept = kept, ticks = ticks,
   }
 end
 

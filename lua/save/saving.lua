@@ -4,8 +4,9 @@ Keys: state boxes
 Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
 Args: each each_count column tails worker
-Uses: call(now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
-    batch(call_many read_many) digits(digits) box(read_header write_header entry_field)
+Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
+    batch(call_many read_many) digits(digits) box(read_header write_header entry_field mail_field)
+    ripe(read_wait signal_of)
 ]]
 
 local ENTRIES_MAX, BYTES_MAX = 10000, 16777216
@@ -16,10 +17,11 @@ local said      -- the events in order: neighbours of one type together
 local written   -- fields of `boxes` with their values
 local met       -- life → its box: how many entries it has, the bytes of their values, and what this call writes of it
 local changed   -- lives and boxes that change
+local taken     -- fields of `boxes` that are removed: lists whose last signal is taken
 
 local function reset()
   lines, headers, values, notes = nil, nil, nil, nil
-  said, written, met, changed = nil, nil, nil, nil
+  said, written, met, changed, taken = nil, nil, nil, nil, nil
 end
 
 --- Return the box of a record; or nil, and why the record is refused.
@@ -33,11 +35,11 @@ local function box_of(i, id, fence, life)
   if box then
     return box, box.id ~= id and 'conflict' or nil
   end
-  local entries, bytes = read_header(headers[i])
-  box = {id = id, entries = entries, bytes = bytes, written = {}}
+  local entries, bytes, mail = read_header(headers[i])
+  box = {id = id, entries = entries, bytes = bytes, mail = mail, written = {}, lists = {}}
   local known = field_in(line, ' life=')
   if known and known ~= life then
-    return nil, 'conflict'
+    return nil, 'other'
   elseif not known or line:find(' failed=', 1, true) or line:find(' lost=', 1, true) then
     local job = read_line(line)
     box.job, box.is_new = job, not known
@@ -68,9 +70,115 @@ local function compare(old, what, name)
   return (what == 'begin' or old:sub(size + 2, size + 6) == 'saved') and 'known' or nil
 end
 
+--- Add a record to the event `step_saved`: what a step returned, if it is logged; the failures and losses that no longer
+--- count, if there are any; and the signal that a wait has taken.
+local function say_saved(box, record, logged, message)
+  local base = box.base and '"' .. box.base .. '"'
+  if message then
+    record = record .. ',' .. (logged or 'null') .. ',' .. (base or 'null') .. ',' .. message
+  elseif base then
+    record = record .. ',' .. (logged or 'null') .. ',' .. base
+  elseif logged then
+    record = record .. ',' .. logged
+  end
+  say(true, record .. ']')
+  box.is_moved = box.is_moved or base and box.job.base ~= box.base
+end
+
+--- Return the signals of a name that wait in a box, as text, and the field of the list.
+local function list_of_name(box, life, name)
+  local field = mail_field(life, name)
+  local list = box.lists[field]
+  if not list then
+    list = redis.call('HGET', boxes, field) or ''
+    box.lists[field] = list
+  end
+  return list, field
+end
+
+--- Take a signal out of the list of its name; the list is removed with its last one. The signal keeps its first line.
+local function take_signal(box, life, name, mark)
+  local list, field = list_of_name(box, life, name)
+  local rest = (' ' .. list .. ' '):gsub(' ' .. mark .. ' ', ' ', 1):match('^ *(.-) *$')
+  box.lists[field] = rest
+  if rest == '' then
+    taken[#taken + 1] = field
+  else
+    written[#written + 1], written[#written + 2] = field, rest
+  end
+end
+
+--- Take a signal that this claim took before, and that a failover has put back, or has forgotten.
+local function take_again(box, life, name, about)
+  local signal, field = signal_of(name), mail_field(life, about)
+  local text = redis.call('HGET', boxes, field)
+  take_signal(box, life, signal, about)
+  box.mail = math.max(box.mail, tonumber(about))
+  written[#written + 1], written[#written + 2] = field, text and text:match('^[^\n]*') or signal
+end
+
+--- Note what this call writes of an entry.
+local function write_entry(box, life, entry, field, text)
+  if not box.is_changed then
+    box.is_changed = true
+    changed[#changed + 1], changed[#changed + 2] = life, box
+  end
+  box.entries, box.written[field] = math.max(box.entries, entry), text
+  written[#written + 1], written[#written + 2] = field, text
+end
+
+--- Return until when a new wait or sleep lasts (Unix ms): ABOUT is that, or `+` and ms from now; nil: it has no end.
+local function moment(about)
+  local ahead, ms = about:match('^(%+?)(%d+)$')
+  local value = ms and whole_number(ms)
+  return value and (ahead == '+' and now + value or value)
+end
+
+--- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns nil if the entry is saved
+--- now, or was saved before; else why not: it waits, and until when.
+local function await(box, old, record, i)
+  local _, fence, life, what, entry, name, about = each(i)
+  local field, kind = entry_field(life, entry), what == 'wait' and 'waits' or 'sleeps'
+  local till
+  if old then
+    local old_name, old_kind, old_till = read_wait(old)
+    if old_name == name and old_kind == 'saved' then
+      return nil
+    elseif old_name ~= name or old_kind ~= kind then
+      return 'conflict', digits(box.entries)
+    end
+    till = old_till
+  else
+    till = moment(about)
+  end
+  local signal = signal_of(name)
+  local mark = what == 'wait' and list_of_name(box, life, signal):match('^%d+')
+  local head = name .. ' saved at=' .. now_text .. ' fence=' .. fence .. ' digest='
+  if mark then
+    local text = redis.call('HGET', boxes, mail_field(life, mark)) or ''
+    local line, value = text:match('^([^\n]*)\n(.*)$')
+    line, value = line or text, value or 'null'
+    local digest = field_in(line .. ' ', ' digest=') or ''
+    take_signal(box, life, signal, mark)
+    written[#written + 1], written[#written + 2] = mail_field(life, mark), line
+    write_entry(box, life, entry, field, head .. digest .. ' from=' .. mark .. '\n' .. value)
+    say_saved(box, record .. ',' .. digits(#value) .. ',"' .. digest .. '"', nil, mark)
+    return nil
+  elseif till and till <= now then
+    write_entry(box, life, entry, field, head .. 'over')
+    say_saved(box, record .. ',null,"over"', nil, nil)
+    return nil
+  elseif not old then
+    local ending = till and ' until=' .. digits(till) or ''
+    write_entry(box, life, entry, field, name .. ' ' .. kind .. ' at=' .. now_text .. ' fence=' .. fence .. ending)
+    say(false, record .. ',"' .. what .. '",' .. (till and digits(till) or 'null') .. ']')
+  end
+  return 'waits', till and digits(till) or '-'
+end
+
 --- Carry a record out. Returns why it was not carried out, if so, and the number of entries in the box.
 local function carry_out(i)
-  local id, fence, life, what, entry, name = each(i)
+  local id, fence, life, what, entry, name, about = each(i)
   local box, why = box_of(i, id, fence, life)
   if why then
     return why, '-'
@@ -80,20 +188,27 @@ local function carry_out(i)
     return 'conflict', digits(has)
   elseif entry > has + 1 then
     return 'behind', digits(has)
+  end
+  local record = '["' .. id .. '","' .. fence .. '","' .. life .. '",' .. digits(entry) .. ',"' .. name .. '"'
+  local old = entry <= has and (box.written[field] or redis.call('HGET', boxes, field))
+  if (what == 'wait' or what == 'sleep') and entry <= ENTRIES_MAX then
+    return await(box, old, record, i)
   elseif entry <= has then
-    why = compare(box.written[field] or redis.call('HGET', boxes, field) or name .. ' begun', what, name)
+    why = compare(old or name .. ' begun', what, name)
     if why == 'known' then
       return nil
     end
   end
   local value = values[i] or '!not_json'
-  local size = what == 'save' and value:byte() ~= NO_VALUE and #value or 0
+  local size = what ~= 'begin' and value:byte() ~= NO_VALUE and #value or 0
+  if what == 'take' and redis.call('HEXISTS', boxes, mail_field(life, about)) == 1 then
+    size = 0   -- the signal's value counts already
+  end
   if why == 'conflict' or entry > ENTRIES_MAX or box.bytes + size > BYTES_MAX then
     return why or 'full', digits(has)
   end
-  local text = name .. (what == 'save' and ' saved at=' or ' begun at=') .. now_text .. ' fence=' .. fence
-  local record = '["' .. id .. '","' .. fence .. '","' .. life .. '",' .. digits(entry) .. ',"' .. name .. '"'
-  if what ~= 'save' then
+  local text = name .. (what == 'begin' and ' begun at=' or ' saved at=') .. now_text .. ' fence=' .. fence
+  if what == 'begin' then
     say(false, record .. ']')
   else
     local is_kept = value:byte() ~= NO_VALUE
@@ -102,17 +217,17 @@ local function carry_out(i)
       note = note:sub(2)
       logged = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and cjson.encode(value) or nil
     end
-    local ending = box.base and ',' .. (logged or 'null') .. ',"' .. box.base .. '"]' or logged and ',' .. logged .. ']' or ']'
-    text = text .. ' digest=' .. note .. (is_kept and '\n' .. value or '')
-    say(true, record .. ',' .. (is_kept and digits(size) or 'null') .. ',"' .. note .. '"' .. ending)
-    box.is_moved = box.is_moved or box.base and box.job.base ~= box.base
+    text = text .. ' digest=' .. note
+    local taken_from
+    if what == 'take' then
+      take_again(box, life, name, about)
+      text, taken_from = text .. ' from=' .. about, about
+    end
+    text = text .. (is_kept and '\n' .. value or '')
+    say_saved(box, record .. ',' .. (is_kept and digits(#value) or 'null') .. ',"' .. note .. '"', logged, taken_from)
   end
-  if not box.is_changed then
-    box.is_changed = true
-    changed[#changed + 1], changed[#changed + 2] = life, box
-  end
-  box.entries, box.bytes, box.written[field] = math.max(has, entry), box.bytes + size, text
-  written[#written + 1], written[#written + 2] = field, text
+  box.bytes = box.bytes + size
+  write_entry(box, life, entry, field, text)
   return nil
 end
 
@@ -120,7 +235,7 @@ end
 local function decide_saves()
   lines, headers = read_many(state, column(1)), read_many(boxes, column(3))
   values, notes = tails()
-  said, written, met, changed = {}, {}, {}, {}
+  said, written, met, changed, taken = {}, {}, {}, {}, {}
   local answer = {}
   for i = 1, each_count do
     local why, has = carry_out(i)
@@ -146,12 +261,13 @@ local function write_saves()
   local rewritten = {}
   for at = 1, #changed, 2 do
     local life, box = changed[at], changed[at + 1]
-    written[#written + 1], written[#written + 2] = life, write_header(box.id, box.entries, box.bytes)
+    written[#written + 1], written[#written + 2] = life, write_header(box.id, box.entries, box.bytes, box.mail)
     if box.is_new or box.is_moved then
       box.job.base = box.is_moved and box.base or box.job.base
       rewritten[#rewritten + 1], rewritten[#rewritten + 2] = box.id, write_line(box.job)
     end
   end
+  call_many('HDEL', boxes, taken)
   call_many('HSET', boxes, written)
   call_many('HSET', state, rewritten)
 end

@@ -1,5 +1,5 @@
 --[[ expiry: lets jobs expire that wait past their deadline. They leave Redis. A job that has failed or lost a worker
-before becomes dead instead, so that an operator sees it.
+before, or is parked, becomes dead instead, so that an operator sees it.
 
 Such a job is found in three ways: its member of `expiring` is over, it is due, or a claim reaches it in line. The list
 `expired` has the event's part about each job, `expired_lines` the ids and lines of jobs that die.
@@ -17,13 +17,14 @@ local function expire_here(id, job)
   local events = list_of(lists, 'expired')
   -- Marked as taken, so that the sweep does not write its line.
   job.is_taken = true
-  if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
+  if job.state ~= 'parked' and count(job, 'failed') == 0 and count(job, 'lost') == 0 then
     end_job(id, job, 'expired')
     events[#events + 1] = '["' .. id .. '",null]'
     return
   end
   job.since, job.due = now, nil
   mark_dead(id, job, 'expired')
+  job.waits = nil
   local lines = list_of(lists, 'expired_lines')
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
   events[#events + 1] = '["' .. id .. '",1]'
@@ -36,7 +37,7 @@ local function expire_waiting(ids, held, decided)
   for i = 1, #ids do
     local id = ids[i]
     local job = read_line(held[i])
-    if job and not decided[id] and (job.state == 'ready' or job.state == 'scheduled') and is_over(job, now) then
+    if job and not decided[id] and (job.state == 'ready' or job.state == 'scheduled' or job.state == 'parked') and is_over(job, now) then
       job.id = id
       waiting_jobs[#waiting_jobs + 1] = job
       names[#names + 1] = job.state == 'ready' and job.lane or nil

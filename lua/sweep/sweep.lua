@@ -22,6 +22,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
     removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
     tries(may_run_again) deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
+    parking(unpark)
 ]]
 
 local TICK_MS = 1000   -- ms for which a worker alone has the schedules that are due
@@ -158,6 +159,14 @@ local function promote(id, job, new_seq)
   note('promoted', '["' .. id .. '",' .. job.seq .. ']')
 end
 
+--- Wake a parked job, since a moment that it waits for has come.
+local function wake_parked(id, job)
+  unpark(id, job)
+  job.id, job.state, job.since = id, 'ready', now
+  let_come(job, returning)
+  note('woken', '["' .. id .. '",null]')
+end
+
 --- Process the members of `scheduled` that are due. Rates that resume, and families whose limit has changed, are left
 --- to `let_resume`. Returns the time at which the next member is due, or '-'.
 local function promote_due()
@@ -182,10 +191,13 @@ local function promote_due()
   local waiting_jobs = read_many(state, ids)
   for i, id in ipairs(ids) do
     local job = read_line(waiting_jobs[i])
-    if job and job.state == 'scheduled' and is_over(job, now) then
+    local waits = job and (job.state == 'scheduled' or job.state == 'parked')
+    if waits and is_over(job, now) then
       decided[id] = true
       expire_here(id, job)
-    elseif job and job.state == 'scheduled' then
+    elseif waits and job.state == 'parked' then
+      wake_parked(id, job)
+    elseif waits then
       seq = seq + (job.seq and 0 or 1)
       promote(id, job, seq)
     end
@@ -342,6 +354,7 @@ local function emit_sweep()
     emit('lease_expired', now_text, worker, swept.expired)
     emit('cancelled', now_text, worker, swept.cancelled)
     emit('promoted', now_text, worker, swept.promoted)
+    emit('woken', now_text, worker, swept.woken)
   end
   run_parts('append', worker)
   if has_swept then

@@ -10,7 +10,7 @@ from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
-from rq_core.model.durable.boxes import header_in
+from rq_core.model.durable.boxes import header_in, life_of
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.scopes import is_rate
@@ -62,7 +62,7 @@ def owner_of(key: str, member: str) -> Owner:
     if key in ("lanes", "open"):
         return "lane", member
     if key == "boxes":
-        return "box", member.partition("|")[0]
+        return "box", life_of(member)
     if key == "slots":
         return "name", member.partition("|")[2]
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from rq_core.doctor.box_check import lives_of, members_of_boxes
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.snapshot import View
-from rq_core.model.durable.boxes import header_in, write_header
 from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
@@ -39,6 +38,7 @@ INDEXES: Final = (
         "fair",
         "scheduled",
         "leases",
+        "parked",
         "dead",
         "expiring",
         "slots",
@@ -223,10 +223,14 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     yield "jobs", job_id, ANY
     if "unique" in job.fields and _holds_name(job):
         yield "slots", name_field(job.fields["unique"]), job_id
-    if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
+    if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED, State.PARKED):
         yield "expiring", f"job|{job_id}", int(job.fields["expires"])
     if job.state is State.SCHEDULED:
         yield "scheduled", f"job|{job_id}", int(job.fields["due"])
+    elif job.state is State.PARKED:
+        yield "parked", job_id, int(job.fields["since"])
+        if "due" in job.fields:
+            yield "scheduled", f"job|{job_id}", int(job.fields["due"])
     elif job.state is State.DEAD:
         since = int(job.fields["since"])
         yield "dead", job_id, since
@@ -323,45 +327,16 @@ def _results(image: Image) -> Iterator[Entry]:
         yield "kept", kept.id, ANY if until is None else AtLeast(until)
 
 
-def is_box_lost(header: str | None, entries: int) -> bool:
-    """Return whether the box of a job has lost entries. ``header`` is its header, if it has one; ``entries`` is the
-    number of entries that it has without a gap, from the first one on."""
-    said = header_in(header)
-    return entries < (said.entries if said else 1)
-
-
 def _boxes(image: Image) -> Iterator[Entry]:
-    """Yield the expected headers and entries of boxes, derived from the entries that are there. Claims empty a box that
-    belongs to no job."""
+    """Yield the expected members of boxes. Claims empty a box that belongs to no job."""
     found = image.view.snapshot["boxes"]
-    numbers: defaultdict[str, set[int]] = defaultdict(set)
-    for name in found:
-        life, is_entry, number = name.partition("|")
-        numbers[life] |= (
-            {int(number)} if is_entry and number.isascii() and number.isdigit() else set()
-        )
     owners = {job.fields["life"]: i for i, job in image.jobs.items() if "life" in job.fields}
-    for life in numbers.keys() | owners.keys():
-        entries = next(n for n in itertools.count() if n + 1 not in numbers[life])
-        if life in owners and is_box_lost(found.get(life), entries):
-            known = [name for name in found if name.partition("|")[0] == life]
-            yield from (("boxes", name, ANY) for name in known)
-            continue  # Only the log may have what is lost.
-        names = [f"{life}|{number}" for number in range(1, entries + 1)]
-        for name in names:
-            yield "boxes", name, ANY
-        if life in owners:
-            size = sum(len(found[name].partition("\n")[2].encode()) for name in names)
-            yield "boxes", life, write_header(owners[life], entries, size)
-        else:
-            said = header_in(found.get(life))
-            yield (
-                "boxes",
-                life,
-                write_header(said.job_id if said else "-", entries, said.size if said else 0),
-            )
-            yield "expiring", f"box|{life}", AnyValue("+0")
-    if (numbers or owners) and image.view.facts.get("epoch"):
+    for member, value in members_of_boxes(found, owners):
+        yield "boxes", member, ANY if value is None else value
+    lives = lives_of(found)
+    for life in lives - owners.keys():
+        yield "expiring", f"box|{life}", AnyValue("+0")
+    if (lives or owners) and image.view.facts.get("epoch"):
         yield "meta", "durable", "1"
 
 

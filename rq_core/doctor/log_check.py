@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor import settings_check
+from rq_core.doctor.box_check import is_box_lost
 from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
-from rq_core.doctor.image import Image, is_box_lost
+from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View

@@ -79,7 +79,7 @@ def state_samples(found: Overview) -> Iterator[Sample]:
 
 def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
     name = queue.queue
-    states = {"ready": queue.ready_jobs, "scheduled": queue.scheduled}
+    states = {"ready": queue.ready_jobs, "scheduled": queue.scheduled, "parked": queue.parked}
     states |= {"running": queue.running, "dead": queue.dead}
     for state, jobs in states.items():
         yield Sample("rqc_queue_jobs", (name, state), jobs)

@@ -85,8 +85,8 @@ FAMILIES: Final = (
     ),
     _state(
         "rqc_queue_jobs",
-        "Jobs by state: ready (including jobs that wait for a cap), scheduled, running (including jobs that are being"
-        " cancelled) and dead.",
+        "Jobs by state: ready (including jobs that wait for a cap), scheduled, parked, running (including jobs that are"
+        " being cancelled) and dead.",
         "queue",
         "state",
     ),
@@ -325,9 +325,9 @@ FAMILIES: Final = (
     _worker("rqc_worker_claims_total", "Jobs that workers claimed.", "queue"),
     _worker(
         "rqc_worker_settled_total",
-        "Claims that workers settled, by Redis' answer: succeeded, retried, died, cancelled, rolled_back, or refused"
-        " (the claim was no longer in force). The task is (not run) if no handler began. Claims that a killed process"
-        " had not counted are missing.",
+        "Claims that workers settled, by Redis' answer: succeeded, retried, died, cancelled, rolled_back, parked,"
+        " or refused (the claim was no longer in force). The task is (not run) if no handler began. Claims that a"
+        " killed process had not counted are missing.",
         "queue",
         "task",
         "outcome",

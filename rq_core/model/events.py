@@ -146,6 +146,7 @@ if TYPE_CHECKING:
         due_ms: int | None = None
         since_ms: int | None = None
         reason: str | None = None
+        waits: str | None = None
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True

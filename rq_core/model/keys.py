@@ -57,6 +57,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "job|id, rate|scope, caps|family|after → due time; tick| → when the first schedule is due (Unix ms)",
     ),
     Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),
+    Key("parked", "zset", "id → since when it is parked (Unix ms)"),
     Key("dead", "zset", "id → when it died (Unix ms)"),
     Key(
         "expiring",
@@ -82,7 +83,8 @@ KEYS: Final[tuple[Key, ...]] = (
         "boxes",
         "hash",
         "life of a durable job → its id and how many entries it has; life|N → entry N: a step that was begun or saved,"
-        " and what it returned (JSON)",
+        " and what it returned (JSON); life>N → signal N; life>NAME → the signals of that name that wait;"
+        " life=KEY → the signal that came with that key",
     ),
     Key(
         "schedules",

@@ -187,7 +187,9 @@ def read_job(job_id: str, line: str) -> Job:
     needed = {"task", "since"}
     needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
     # A scheduled job may have no place in line yet; if its deadline comes first, it is dead without one.
-    needed |= {State.SCHEDULED: {"due"}, State.DEAD: set()}.get(job.state, {"seq"})
+    needed |= {State.SCHEDULED: {"due"}, State.PARKED: {"seq", "waits"}, State.DEAD: set()}.get(
+        job.state, {"seq"}
+    )
     if missing := sorted(needed - job.fields.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return job

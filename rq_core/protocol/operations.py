@@ -28,6 +28,7 @@ from rq_core.protocol.reads.result_reads import Endings
 
 if TYPE_CHECKING:
     from rq_core.protocol.calls.bulk import Bulk
+    from rq_core.protocol.calls.mail import Mail
     from rq_core.protocol.calls.schedules import Schedules
 
 
@@ -45,6 +46,13 @@ class Operations:
         self.deletion = Deletion(delivery, self.admin, self.reads)
         self.names = UniqueNames(delivery)
         self.endings = Endings(delivery)
+
+    @cached_property
+    def mail(self) -> Mail:
+        """The calls about signals. This family is imported at its first use, since most clients do not use it."""
+        from rq_core.protocol.calls.mail import Mail
+
+        return Mail(self.delivery)
 
     @cached_property
     def schedules(self) -> Schedules:

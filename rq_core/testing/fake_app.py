@@ -52,7 +52,8 @@ class Ran:
     claim: int
     """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """The job's state after the run: succeeded, scheduled or ready (both: a retry), dead, or cancelled."""
+    """The job's state after the run: succeeded, scheduled or ready (both: a retry), parked, dead, or
+    cancelled. ready after a durable job has parked: what it waited for had come."""
     error: str | None
     """The exception of the handler, as ``ValueError: no such user``; None without an exception."""
 
@@ -84,7 +85,8 @@ class Fake:
     def drain(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
         """Run the jobs of these queues, or of all, one after another, until no job is left. Returns the runs.
 
-        It does not wait for delays and retries: it moves the fake server's clock to the next due time. It does not
+        It does not wait for delays and retries: it moves the fake server's clock to the next due time. Parked jobs
+        stay parked: ``advance`` ends their sleeps, and ``app.signal`` sends them signals. It does not
         raise a handler's exception: the run in the returned list has it. As with a worker, each on_dead hook is called
         by a job of its own, which is in the list, too. In an event loop use drain_async: drain raises UsageError there.
         Raises RqCoreError after ``runs_max`` runs.
@@ -211,20 +213,26 @@ class Fake:
                 return list(claimed.jobs), due
             at_ms = claimed.next_due_ms
             if at_ms is not None:
-                # Schedules go on for ever, so the clock is not put forward to them.
+                # Schedules go on for ever, and parked jobs wait for the test: the clock is not put forward to them.
                 at_ms = self._due_besides(queue, at_ms)
             if at_ms is not None:
                 due[queue] = max(at_ms - claimed.now_ms, 1)
         return [], due
 
     def _due_besides(self, queue: str, at_ms: int) -> int | None:
-        """Return the earliest due time of a job, if ``at_ms`` is only the due time of a schedule; else ``at_ms``."""
-        key = queue_keys(queue, self.app.prefix)("scheduled")
-        read = self.app.client.calls.delivery.ask([["ZRANGE", key, 0, 1, "WITHSCORES"]])
-        (first,) = self.app.client.run(read)
+        """Return the earliest due time of a job, if ``at_ms`` is only the due time of a schedule or of a parked job;
+        else ``at_ms``."""
+        keys = queue_keys(queue, self.app.prefix)
+        read = self.app.client.calls.delivery.ask(
+            [
+                ["ZRANGE", keys("scheduled"), 0, -1, "WITHSCORES"],
+                ["ZRANGE", keys("parked"), 0, -1],
+            ]
+        )
+        first, parked = self.app.client.run(read)
         found = {name: round(float(due)) for name, due in pairs_of(first).items()}
-        tick_ms = found.pop(TICK_MARK, None)
-        return min(found.values(), default=None) if tick_ms == at_ms else at_ms
+        left_out = {found.pop(name, None) for name in (TICK_MARK, *(f"job|{i}" for i in parked))}
+        return min(found.values(), default=None) if at_ms in left_out else at_ms
 
     def _put_forward(self, ms: int) -> None:
         client = self.app.client

@@ -29,9 +29,9 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
     rows.append(("state", f"{job.state}{since}"))
-    if facts["due_ms"] and job.state is State.SCHEDULED:
+    if facts["due_ms"] and job.state in (State.SCHEDULED, State.PARKED):
         rows.append(("due", ago(facts["due_ms"], now_ms)))
-    if facts["expires_ms"] and job.state in (State.SCHEDULED, State.READY):
+    if facts["expires_ms"] and job.state in (State.SCHEDULED, State.PARKED, State.READY):
         rows.append(("expires", ago(facts["expires_ms"], now_ms)))
     rows.append(("task", facts["task"] or "?"))
     if facts["priority"] != DEFAULT_PRIORITY:

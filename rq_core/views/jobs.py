@@ -159,7 +159,7 @@ def notes(row: ListedJob, now_ms: float) -> str:
     elif blind := blind_returns(row):
         found.append(f"given back {blind}")
     due_ms = number_in(fields.get("due"))
-    if job.state is State.SCHEDULED and due_ms is not None:
+    if job.state in (State.SCHEDULED, State.PARKED) and due_ms is not None:
         left = due_ms - now_ms
         found.append(f"due in {span(left)}" if left > 0 else f"due since {span(-left)}")
     if fields.get("by"):

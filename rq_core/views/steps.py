@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.model.durable.boxes import StepEntry
-from rq_core.views.text import ago
+from rq_core.model.durable.boxes import OVER, StepEntry
+from rq_core.views.text import ago, utc
 
 if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
@@ -17,7 +17,12 @@ HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
 
 def state_of(entry: StepEntry) -> str:
     """Return whether a step is saved, in words."""
-    return "saved" if entry.is_saved else "in doubt"
+    if entry.is_saved:
+        return "over" if entry.note == OVER else "saved"
+    if entry.kind == "step":
+        return "in doubt"
+    until = "" if entry.until_ms is None else f" until {utc(entry.until_ms)}"
+    return f"{'waits' if entry.kind == 'wait' else 'sleeps'}{until}"
 
 
 def step_row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
@@ -39,7 +44,9 @@ def steps_say(steps: SavedSteps) -> str:
     """Return a sentence about the steps of a job."""
     if steps.is_lost:
         return "lost: Redis lacks them, so the next step fails; see `rq-core audit restore`"
-    doubtful = [each.name for each in steps.entries.values() if not each.is_saved]
+    doubtful = [
+        each.name for each in steps.entries.values() if not each.is_saved and each.kind == "step"
+    ]
     says = f"{steps.size}"
     if doubtful:
         says += f", in doubt: {', '.join(doubtful)}"

@@ -25,7 +25,7 @@ BOUNDS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0,
 )  # fmt: skip
 """Upper bounds of the buckets of waits and run times, in seconds; one more bucket is for longer times."""
-OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
+OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused", "parked")
 """The possible ends of a claim that a worker settles. ``refused``: the claim was no longer in force."""
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
@@ -51,12 +51,16 @@ _ROWS: Final = 7
 _PLACE: Final[dict[tuple[str, str | None], int]] = {
     ("complete", None): OUTCOMES.index("succeeded"),
     **{(how, "dead"): OUTCOMES.index("died") for how in ("retry", "final", "rollback")},
-    **{(how, "cancelled"): OUTCOMES.index("cancelled") for how in ("retry", "final", "rollback")},
+    **{
+        (how, "cancelled"): OUTCOMES.index("cancelled")
+        for how in ("retry", "final", "rollback", "park")
+    },
     **{
         (how, to): OUTCOMES.index("retried")
         for how in ("retry", "final")
         for to in ("ready", "scheduled")
     },
+    **{("park", to): OUTCOMES.index("parked") for to in ("ready", "parked")},
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
 """(verdict, the script's answer) → index in OUTCOMES. Any other pair counts as refused."""

@@ -1,4 +1,4 @@
-"""Settlements: how a claim ends, from the worker's side, as arguments for turn, complete, fail and rollback."""
+"""Settlements: how a claim ends, from the worker's side, as arguments for turn, complete, fail, rollback and park."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_RUN: Final = "(not run)"
 
 
 class Settlement(NamedTuple):
-    """The end of one claim. ``verdict``: complete, retry, final or rollback."""
+    """The end of one claim. ``verdict``: complete, retry, final, rollback or park."""
 
     claim: Claim
     verdict: str
@@ -36,6 +36,8 @@ class Settlement(NamedTuple):
     """Seconds that the handler ran."""
     value: str = ""
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
+    waits: str = ""
+    """Numbers of the entries that a parked job waits for, with commas."""
 
 
 def successes_in(
@@ -118,6 +120,8 @@ def calls_of(
                     for s in group
                 ],
             )
+        elif script == "park":
+            call = claims.park(queue, worker, [(s.claim.id, s.claim.fence, s.waits) for s in group])
         else:
             call = claims.rollback(
                 queue,

@@ -155,6 +155,11 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "missed": _numbered,
     "entry": _numbered,
     "bytes": _integers,
+    "kind": _among(("wait", "sleep", None)),
+    "until_ms": _integers,
+    "message": _integers,
+    "key": _words,
+    "cause": _integers,
     "held_by": _words,
 }
 """The check of each field, by the field's name. A field that is not listed may have any value that is not nested too

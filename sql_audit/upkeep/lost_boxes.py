@@ -19,18 +19,27 @@ from sql_audit.store.job_rows import EventRow
 
 CHUNK: Final = 1_000
 """Maximum number of jobs whose events one SQL statement reads."""
-_STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED))
+_STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALLED))
 
 
 def entries_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], dict[int, StepEntry | None]]:
     """Return the entries of boxes by (job id, life), each by its number. ``rows`` are the events of these jobs, in
     order. None for an entry whose value the log does not have."""
     found: dict[tuple[str, str], dict[int, StepEntry | None]] = {}
+    brought: dict[tuple[str, str, int], Any] = {}
+    """The value of each signal, by the job's id, its life and the signal's number."""
     for row in rows:
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
             continue
         facts = {name: column[0] for name, column in intake.columns.items()}
-        entries = found.setdefault((str(row[6]), facts["life"]), {})
+        box = (str(row[6]), facts["life"])
+        if row[4] == Event.SIGNALLED:
+            brought[*box, facts["message"]] = facts.get("value")
+            continue
+        if facts.get("message") is not None:
+            # The log has the value of a signal with the signal.
+            facts["value"] = brought.get((*box, facts["message"]))
+        entries = found.setdefault(box, {})
         number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
         if is_saved or number not in entries:
             entries[number] = _entry(facts, intake.at_ms or 0, is_saved=is_saved)
@@ -41,7 +50,10 @@ def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry
     digest, value = facts.get("digest"), facts.get("value")
     if is_saved and facts["bytes"] is not None and (value is None or digest_of(value) != digest):
         return None
-    return StepEntry(facts["name"], is_saved, at_ms, facts["fence"], digest, value)
+    kind = facts.get("kind") or "step"
+    until_ms, message = facts.get("until_ms"), facts.get("message")
+    name, fence = facts["name"], facts["fence"]
+    return StepEntry(name, is_saved, at_ms, fence, digest, value, kind, until_ms, message)
 
 
 def box_restorations(

@@ -38,6 +38,26 @@ def test_the_steps_command_shows_the_steps_of_a_job_with_their_claims(valkey_url
     assert LIFE not in shown
 
 
+def test_the_steps_command_shows_waits_and_the_signal_command_ends_them(valkey_url: str) -> None:
+    def signal(*words: str) -> Result:
+        return CliRunner().invoke(root, ["signal", *words, "--redis", valkey_url])
+
+    with Seed(valkey_url, real_clock=True) as seed:
+        fence = seed.parked("a")
+        assert " waits " in steps(valkey_url, "a").output
+        told = ["a", "approval", "--value", '{"ok": true}', "--by", "ann", "--reason", "checked"]
+        sent = signal(*told, "--key", "k")
+        again = json.loads(signal(*told, "--key", "k", "--json").output)
+        entry = seed.entries()[-2]
+
+    assert "a: the job is ready" in sent.output
+    assert (again["outcome"], again["signal"]) == ("known", 1)
+    assert (str(entry.event), entry.by, entry.why) == ("signalled", "ann", "checked")
+    assert 1 == signal("nobody", "approval").exit_code
+    assert 2 == signal("a", "approval", "--value", "{").exit_code
+    assert fence
+
+
 def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_left_redis(
     valkey_url: str,
 ) -> None:

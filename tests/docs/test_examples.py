@@ -133,6 +133,25 @@ def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is
         assert 1 == capsys.readouterr().out.count("charge order 7")
 
 
+def test_the_example_of_waits_undoes_the_charge_of_an_order_that_is_not_approved(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load("waits")
+
+    with testing.fake(example.app) as fake:
+        approved = example.order.enqueue(7)
+        example.order.enqueue(8)
+        assert ["parked", "parked"] == [ran.outcome for ran in fake.drain()]
+        fake.advance(86_400)
+        assert ["parked", "parked"] == [ran.outcome for ran in fake.drain()]
+        example.approve(approved)
+        assert ["succeeded"] == [ran.outcome for ran in fake.drain()]
+        fake.advance(86_400)
+        assert ["dead"] == [ran.outcome for ran in fake.drain()]
+        says = capsys.readouterr().out.splitlines()
+        assert ["charge order 7", "charge order 8", "refund ch_8"] == says
+
+
 def test_the_example_of_a_repeated_call_runs_its_job_once(load: Load) -> None:
     example = load("repeated")
     with testing.fake(example.app) as fake:

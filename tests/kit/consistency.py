@@ -115,7 +115,7 @@ def _lines(jobs: dict[str, dict[str, str]]) -> list[str]:
             found.append(
                 f"{job_id}: {job['state']} with fence {job.get('fence')}, by {job.get('by')}"
             )
-        if (job["state"] == "scheduled") != ("due" in job):
+        if job["state"] != "parked" and (job["state"] == "scheduled") != ("due" in job):
             found.append(f"{job_id}: {job['state']} with due {job.get('due')}")
         if (job["state"] == "dead") != ("reason" in job):
             found.append(f"{job_id}: {job['state']} with reason {job.get('reason')}")
@@ -157,7 +157,11 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     compare("tombstones", entries - len(plain), int(meta.get("tombstones", 0)))
     compare(
         "scheduled",
-        {f"job|{job_id}": float(job["due"]) for job_id, job in having("scheduled").items()},
+        {
+            f"job|{job_id}": float(job["due"])
+            for job_id, job in having("scheduled", "parked").items()
+            if "due" in job
+        },
         {m: s for m, s in snapshot["scheduled"].items() if m.startswith("job|")},
     )
     found += lane_problems(snapshot, jobs)
@@ -188,7 +192,7 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     )
     deadlines = {
         f"job|{i}": float(job["expires"])
-        for i, job in having("ready", "scheduled").items()
+        for i, job in having("ready", "scheduled", "parked").items()
         if "expires" in job
     }
     running = {f"job|{job_id}" for job_id in having(*CLAIMED)}
@@ -244,6 +248,21 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     if len(snapshot["wake"]) > 1:
         found.append(f"wake has {len(snapshot['wake'])} tokens")
     found += _boxes(snapshot, jobs)
+    compare(
+        "parked",
+        {job_id: float(job["since"]) for job_id, job in having("parked").items()},
+        snapshot["parked"],
+    )
+    for job_id, job in having("parked").items():
+        for number in job["waits"].split(","):
+            entry = snapshot["boxes"].get(f"{job['life']}|{number}", "").split(" ")
+            is_there = f"{job['life']}>{entry[0].partition('#')[0]}" in snapshot["boxes"]
+            if (
+                len(entry) < 2
+                or entry[1] not in ("waits", "sleeps")
+                or (entry[1] == "waits" and is_there)
+            ):
+                found.append(f"job {job_id} is parked for entry {number}, which is {entry}")
     places = [int(job["seq"]) for job in jobs.values() if "seq" in job]
     if len(set(places)) != len(places):
         found.append("two jobs have the same place in line")
@@ -255,11 +274,28 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
 def _boxes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
     found = []
     boxes, lives = snapshot["boxes"], {job["life"]: i for i, job in jobs.items() if "life" in job}
-    headers = {life: text for life, text in boxes.items() if "|" not in life}
+    headers = {life: text for life, text in boxes.items() if not set("|>=") & set(life)}
     for life, text in headers.items():
-        said = re.fullmatch(r"job=(\S+) entries=(\d+) bytes=(\d+)", text)
+        said = re.fullmatch(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?", text)
+        mail = [boxes[f"{life}>{n}"] for n in range(1, int((said and said[4]) or 0) + 1)]
+        waiting: dict[str, list[str]] = {}
+        keys: dict[str, str] = {}
+        for number, signal in enumerate(mail, 1):
+            if "\n" in signal:
+                waiting.setdefault(signal.split()[0], []).append(str(number))
+            if key := re.search(r" key=(\S+)", signal.partition("\n")[0]):
+                keys[f"{life}={key[1]}"] = str(number)
+        wanted = {f"{life}>{name}": " ".join(each) for name, each in waiting.items()} | keys
+        actual = {
+            name: boxes[name]
+            for name in boxes
+            if name.startswith((f"{life}>", f"{life}=")) and not name.rpartition(">")[2].isdigit()
+        }
+        if life in lives and wanted != actual:
+            found.append(f"signals of box {life}: {actual}, not {wanted}")
         numbers = sorted(int(name.split("|")[1]) for name in boxes if name.startswith(f"{life}|"))
-        values = [boxes[f"{life}|{n}"].partition("\n")[2] for n in numbers]
+        values = [text.partition("\n")[2] for text in mail]
+        values += [boxes[f"{life}|{n}"].partition("\n")[2] for n in numbers]
         size = sum(len(value.encode()) for value in values)
         if said is None or [*range(1, int(said[2]) + 1)] != numbers:
             found.append(f"box {life}: {text}, has entries {numbers}")
@@ -270,7 +306,7 @@ def _boxes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[st
         found.append(f"boxes to be emptied: {sorted(left)}")
     if lives.keys() - headers.keys():
         found.append(f"jobs without their boxes: {lives}")
-    if strays := {name for name in boxes if name.partition("|")[0] not in headers}:
+    if strays := {name for name in boxes if re.split("[|>=]", name)[0] not in headers}:
         found.append(f"entries without a box: {sorted(strays)}")
     return found
 

@@ -171,6 +171,8 @@ def claim(seed: Seed) -> Scene:
     seed.running("lost")
     seed.running("lost-low")
     seed.running("poison", losses=1)
+    seed.parked("sleeps", f"+{LEASE_MS}", what="sleep")
+    seed.parked("sleeps-over", f"+{LEASE_MS}", what="sleep", expires_in_ms=LEASE_MS)
     seed.cancelling("unwanted", remember_ms=DAY, keep_ms=DAY)
     # As a client that has long gone left it.
     seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
@@ -316,18 +318,65 @@ def save(seed: Seed) -> Scene:
     is refused."""
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.save(b, what="begin", life="1" * 16)
+    seed.signal("h-1")
     seed.enqueue("waiting")
     seed.attach()
     seed.take_token()
     records = [
-        (a.id, a.fence, LIFE, "begin", 1, "first"),
-        (a.id, a.fence, LIFE, "save", 2, "second"),
-        (b.id, b.fence, "1" * 16, "save", 1, "charge"),
-        (c.id, NO_FENCE, "2" * 16, "save", 1, "charge"),
-        ("waiting", NO_FENCE, "3" * 16, "save", 1, "charge"),
+        (a.id, a.fence, LIFE, "begin", 1, "first", ""),
+        (a.id, a.fence, LIFE, "save", 2, "second", ""),
+        (b.id, b.fence, "1" * 16, "save", 1, "charge", ""),
+        (c.id, NO_FENCE, "2" * 16, "save", 1, "charge", ""),
+        ("waiting", NO_FENCE, "3" * 16, "save", 1, "charge", ""),
+        (a.id, a.fence, LIFE, "sleep", 3, "nap", "+5000"),
+        (b.id, b.fence, "1" * 16, "wait", 2, "approval", ""),
+        (b.id, b.fence, "1" * 16, "wait", 3, "approval#2", "+5000"),
+        (b.id, b.fence, "1" * 16, "wait", 4, "refusal", "+0"),
     ]
     values = {2: pack_value('"second"'), 3: pack_value('"charged"', FULL), 4: "!too_large"}
     return Scene("save", _slotted(worker=WORKER), records, values)
+
+
+def _life(number: int) -> str:
+    return f"{number:016x}"
+
+
+@scene
+def park(seed: Seed) -> Scene:
+    """Park jobs with and without a lane: for a signal, for a moment, and for what has come already."""
+    capped = _capped(seed)
+    _remembered(seed)
+    held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]
+    held += capped
+    unwanted = seed.cancelling("unwanted", remember_ms=DAY, keep_ms=DAY)
+    for n, each in enumerate((*held, unwanted)):
+        seed.wait(each, f"+{LEASE_MS}" if n % 2 else "", life=_life(n))
+    seed.signal("h-2", capped[1].id)
+    seed.take_token()
+    records = [(c.id, c.fence, "1") for c in (*held, unwanted)]
+    return Scene("park", _slotted(worker=WORKER), [*records, ("nobody", NO_FENCE, "1")])
+
+
+@scene
+def signal(seed: Seed) -> Scene:
+    """Send signals to parked jobs with and without a lane, to jobs that wait in line, and again."""
+    capped = _capped(seed)
+    for n, name in enumerate(("h-0", "h-1")):
+        seed.parked(name, f"+{LEASE_MS}" if n else "", expires_in_ms=DAY)
+    seed.wait(capped[0], life=_life(77))
+    seed.park(capped[0])
+    running = seed.running("h-2")
+    seed.wait(running, name="other", life=_life(78))
+    seed.enqueue("waiting")
+    seed.attach()
+    seed.take_token()
+    ids = ("h-0", "h-0", "h-1", capped[0].id, "h-2", "waiting", "waiting", "nobody")
+    keys = ("k", "k", "", "l", "m", "k", "", "k")
+    each = [
+        (i, "approval", key, _life(90 + n), "70c5", "{}")
+        for n, (i, key) in enumerate(zip(ids, keys, strict=True))
+    ]
+    return Scene("signal", _slotted(by="ann", why="asked", value_max=100), each)
 
 
 @scene
@@ -660,6 +709,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("leases"), {"nobody": 1, "ready": 1})
     seed.control.zadd(seed.keys("scheduled"), {"job|ready": 1})
     seed.control.zadd(seed.keys("dead"), {"running": 1})
+    seed.control.zadd(seed.keys("parked"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
     seed.control.hset(seed.keys("results"), "ready", "?")

@@ -20,7 +20,7 @@ from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.audit import Restoration, put_back, take_out
-from rq_core.protocol.calls.boxes import NotSaved, Saving, save
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
@@ -243,6 +243,41 @@ class Seed:
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
         return self.client.run(save(self.queue, worker, records))
+
+    def wait(
+        self,
+        claim: Claim,
+        about: str = "",
+        *,
+        name: str = "approval",
+        entry: int = 1,
+        what: Literal["wait", "sleep", "take"] = "wait",
+        life: str = LIFE,
+        value: str = "",
+    ) -> dict[int, NotSaved]:
+        """Wait in the box of a claim, or sleep, until ``about``."""
+        record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
+        return self.client.run(save(self.queue, WORKER, [record]))
+
+    def park(self, *held: Claim | tuple[str, str], waits: str = "1") -> dict[str, str]:
+        records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
+        return self.client.run(claims.park(self.queue, WORKER, [(*h, waits) for h in records]))
+
+    def parked(
+        self, job_id: str = "a", about: str = "", *, what: Any = "wait", **options: Any
+    ) -> str:
+        """Park a new job, which waits for the signal ``approval`` or sleeps. Return the fence of its claim."""
+        claim = self.running(job_id, **options)
+        life = f"{int.from_bytes(job_id.encode()[-6:]):016x}"
+        self.wait(claim, about, what=what, life=life)
+        self.park(claim)
+        return claim.fence
+
+    def signal(
+        self, *ids: str, name: str = "approval", key: str = "", value: str = "{}", **options: Any
+    ) -> list[Sent]:
+        records = [Sending(i, name, key, value) for i in ids]
+        return self.client.run(send_signals(self.queue, records, by="ann", why="asked", **options))
 
     def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]

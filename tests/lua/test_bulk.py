@@ -399,3 +399,14 @@ def test_a_queue_that_does_not_exist_has_no_job_and_is_not_created(seed: Seed) -
 
     assert 0 == run(seed, nowhere).matched
     assert [] == seed.client.run(seed.client.calls.reads.queues())
+
+
+def test_parked_jobs_wait_and_are_cancelled_page_by_page(seed: Seed) -> None:
+    for n in range(7):
+        seed.parked(f"p{n}")
+        seed.advance(1)
+
+    assert {"parked": 7} == run(seed, change("cancel", dry_run=True)).outcomes
+    assert 0 == run(seed, change("edit", Change("high"))).matched
+    assert {"cancelled": 7} == run(seed, change("cancel", states=("parked",))).outcomes
+    assert {f"p{n}" for n in range(7)} == set(of_type(seed, Event.CANCELLED))

@@ -4,6 +4,7 @@ The expected result comes from machine.TRANSITIONS. Only the condition of each t
 new transition therefore fails this module until its condition is added.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,13 @@ NAME = "t/job"
 FULL_SCOPE = "host=full"
 FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
-SETTLING = {"turn": "complete", "complete": "complete", "fail": "fail", "rollback": "rollback"}
+SETTLING = {
+    "turn": "complete",
+    "complete": "complete",
+    "fail": "fail",
+    "rollback": "rollback",
+    "park": "park",
+}
 """The scripts that settle a claim, each with the operation that it performs on the claim."""
 
 
@@ -68,6 +75,10 @@ class Facts:
     passed.)"""
     of_schedule: bool = False
     """True if the job is the current job of the schedule for which the call reports an instant."""
+    asleep: bool = False
+    """True if the job waits for a moment, and not for the signal that the test sends."""
+    in_vain: bool = False
+    """True if the job waits for what has not come. (A job that waits for an entry which it has not begun goes on.)"""
     failed_before: bool = False
     """True if the job has failed or lost a worker, before this call or in this call."""
 
@@ -136,6 +147,17 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     ),
     "rollback: running -died-> dead": lambda f: f.holds and f.unknown_task and f.last_unknown,
     "rollback: cancelling -cancelled-> none": lambda f: f.holds,
+    "park: running -parked-> parked": lambda f: f.holds,
+    "park: parked -woken-> ready": lambda f: f.holds and not f.in_vain,
+    "park: cancelling -cancelled-> none": lambda f: f.holds,
+    "signal: parked -woken-> ready": lambda f: not f.asleep,
+    **{
+        f"{script}: parked -woken-> ready": lambda f: f.due and not f.over
+        for script in ("claim", "turn")
+    },
+    **{f"{script}: parked -expired-> dead": lambda f: f.over for script in ("claim", "turn")},
+    "restore: parked -removed-> none": lambda f: not f.put_back,
+    "cancel: parked -cancelled-> none": lambda f: True,
     "cancel: ready -cancelled-> none": lambda f: True,
     "cancel: scheduled -cancelled-> none": lambda f: True,
     "cancel: running -cancel_requested-> cancelling": lambda f: True,
@@ -224,9 +246,16 @@ def stand(name: str, state: State | None, make: Callable[[Seed], Any], **facts: 
     return Stand(name, state, make, facts)
 
 
+def slept(seed: Seed, ms: int, passed: int = 0, **options: Any) -> str:
+    """Park the job until a moment, and let time pass."""
+    fence = seed.parked(JOB, f"+{ms}", what="sleep", **options)
+    seed.advance(passed or ms)
+    return fence
+
+
 SOON: dict[str, int] = {"expires_in_ms": 1_000}
 IN_LANE = {"lane": "2+host=free"}
-SCHEDULED, READY, RUNNING, CANCELLING, DEAD = State
+SCHEDULED, PARKED, READY, RUNNING, CANCELLING, DEAD = State
 STANDS = [
     stand("never_there", None, lambda s: None),
     stand("finished", None, lambda s: run(s, s.complete)),
@@ -274,6 +303,21 @@ STANDS = [
     stand("long_dead", DEAD,
           lambda s: run(s, lambda c: s.fail(c, verdict="final"), lambda c: s.advance(RETENTION_MS)),
           retention_over=True),
+
+    # Parked.
+    stand("parked_for_a_signal", PARKED, lambda s: s.parked(JOB)),
+    stand("parked_for_a_signal_in_a_lane", PARKED, lambda s: s.parked(JOB, **IN_LANE)),
+    stand("parked_for_a_signal_or_a_moment", PARKED, lambda s: s.parked(JOB, "+5000")),
+    stand("asleep", PARKED, lambda s: s.parked(JOB, "+5000", what="sleep"), asleep=True),
+    stand("asleep_and_due", PARKED, lambda s: slept(s, 1_000), asleep=True, due=True),
+    stand("asleep_and_due_in_a_lane", PARKED, lambda s: slept(s, 1_000, **IN_LANE), asleep=True, due=True),
+    stand("asleep_past_its_deadline", PARKED, lambda s: slept(s, 9_000, 1_000, **SOON), asleep=True, over=True),
+    stand("asleep_until_its_deadline", PARKED,
+          lambda s: slept(s, 1_000, **SOON), asleep=True, due=True, over=True),
+    stand("woken", READY, lambda s: (s.parked(JOB), s.signal(JOB))[0]),
+    stand("about_to_park", RUNNING, lambda s: run(s, s.wait), in_vain=True),
+    stand("about_to_park_for_what_has_come", RUNNING,
+          lambda s: run(s, s.wait, lambda c: s.signal(JOB))),
 
     # Unique.
     stand("the_only_one", READY, lambda s: wait(s, name=NAME), named=True),
@@ -357,6 +401,8 @@ PROBES = [
     Probe("rollback unknown too often", "rollback",
           lambda s, f: s.rollback((JOB, f), reason="unknown_task", unknown_max=1),
           {"unknown_task": True, "last_unknown": True}),
+    Probe("park", "park", lambda s, f: s.park((JOB, f)), {}),
+    Probe("signal", "signal", lambda s, f: s.signal(JOB), {}),
     Probe("cancel", "cancel", lambda s, f: s.cancel(JOB), {}),
     Probe("edit", "edit", lambda s, f: s.edit(JOB, priority="high"), {}),
     Probe("edit later", "edit", lambda s, f: s.edit(JOB, due="+5000"), {"delayed": True}),
@@ -441,12 +487,19 @@ def check(seed: Seed, listener: Listener, each: Stand, probe: Probe, *, wrong: b
     expected = [*(["settlement_refused"] if refused else []), *(str(t.event) for t in path)]
     if probe.script == "tick" and probe.name != "tick in its place":
         expected.append("ticked")
+    if probe.script == "signal" and each.state is not None:
+        expected.insert(0, "signalled")
     assert expected == events_of(entries, JOB)
     if probe.name in {"enqueue in its place", "tick in its place"}:
         # What the other job brings is no part of the matrix.
         assert path or lines_of(after).get(JOB) == lines_of(before).get(JOB)
         return
     assert len(entries) == len(expected)
+    if probe.script == "signal" and not path:
+        # The signal waits in the job's box, which this call may begin.
+        line = re.sub(" life=[0-9a-f]+", "", lines_of(after).get(JOB, ""))
+        assert line == re.sub(" life=[0-9a-f]+", "", lines_of(before).get(JOB, ""))
+        return
     target = path[-1].target if path else each.state
     line = lines_of(after).get(JOB)
     assert target == (fields_of(line)["state"] if line else None)
@@ -454,7 +507,7 @@ def check(seed: Seed, listener: Listener, each: Stand, probe: Probe, *, wrong: b
     if path:
         touched = {
             m
-            for key in ("state", "jobs", "leases", "scheduled", "dead")
+            for key in ("state", "jobs", "leases", "scheduled", "parked", "dead")
             for m in changes.get(key, ())
         }
         assert touched <= {JOB, f"job|{JOB}"}

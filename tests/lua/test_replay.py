@@ -116,6 +116,22 @@ def save(seed: Seed) -> Operation:
     return lambda s: s.save(held[0], held[3])
 
 
+def park(seed: Seed) -> Operation:
+    """Park a job, a job whose signal has come, and a job whose claim is not in force."""
+    held = _three(seed)
+    seed.wait(held[0])
+    seed.wait(held[1], life="1" * 16)
+    seed.signal(held[1].id)
+    return lambda s: s.park(held[0], held[1], held[3])
+
+
+def signal(seed: Seed) -> Operation:
+    """Send a signal to a parked job, to a job that waits in line, and to no job."""
+    seed.parked("a")
+    seed.enqueue("b")
+    return lambda s: s.signal("a", "b", "nobody", key="once")
+
+
 def rollback(seed: Seed) -> Operation:
     held = _three(seed)
     return lambda s: s.rollback(*held)
@@ -332,7 +348,8 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, cancel, edit, requeue, prune,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, park, signal, cancel,
+    edit, requeue, prune,
     free, restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
     complete_in_lanes, fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes,
     everything,

@@ -85,6 +85,13 @@ def test_the_derived_sets_of_events_have_the_expected_members() -> None:
     """Checks the sets so that a new transition does not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
     assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS
-    assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS
+    assert {
+        "succeeded",
+        "retried",
+        "died",
+        "rolled_back",
+        "parked",
+        "lease_expired",
+    } == ONLY_CLAIM_ENDS
     assert {*ONLY_CLAIM_ENDS, "cancelled"} == CLAIM_ENDS
     assert {"enqueued", "restored", "requeued"} == REVIVALS

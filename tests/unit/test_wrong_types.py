@@ -61,6 +61,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.connect_to": (lambda **g: app().connect_to(**g), {}),
     "App.set_cap": (lambda **g: app().set_cap(**g), {"queue": "mail", "scope": "send.to", "limit": 1}),
     "App.caps": (lambda **g: app().caps(**g), {"queue": "mail"}),
+    "App.signal": (
+        lambda **g: app().signal(app().handle_by_id("mail", "a"), **g),
+        {"name": "approval"},
+    ),
     **{
         f"App.{verb}_schedule": (
             lambda verb=verb, **g: getattr(app(), f"{verb}_schedule")(**g),

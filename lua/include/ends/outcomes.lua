@@ -35,15 +35,30 @@ local function write_later(id, job, name)
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
---- Schedule a job. Returns when it is due.
-local function make_scheduled(id, job, delay_ms)
-  job.due = now + delay_ms
+--- Let a job wait until a moment, in this state.
+local function await_due(id, job, at, name)
+  job.due = at
   due[#due + 1], due[#due + 2] = job.due, 'job|' .. id
   if not next_due or job.due < next_due then
     wake_needed()
   end
-  write_later(id, job, 'scheduled')
+  write_later(id, job, name)
+end
+
+--- Schedule a job. Returns when it is due.
+local function make_scheduled(id, job, delay_ms)
+  await_due(id, job, now + delay_ms, 'scheduled')
   return job.due
+end
+
+--- Park a job, which waits for these entries, and until a moment at most (Unix ms); nil: only for signals.
+local function make_parked(id, job, waits, at)
+  job.waits = waits
+  if at then
+    await_due(id, job, at, 'parked')
+  else
+    write_later(id, job, 'parked')
+  end
 end
 
 --- Put a job back to its place in line, or, with a delay, into `scheduled`. Returns when it is due, or 'null'.

@@ -1,5 +1,5 @@
-"""Steps of durable jobs. A handler saves the result of each step under a name. After a crash, a saved step is not run
-again.
+"""Durable jobs: steps, sleeps and waits. A handler saves the result of each step under a name. After a crash, a saved
+step is not run again.
 
     async def order(order_id: int) -> Receipt:
         job = durable()
@@ -7,6 +7,7 @@ again.
         return await job.step("receipt", make_receipt, charge)
 
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
+- ``moments``: converts the times of sleeps and waits.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.
 - ``home``: the protocol between a run and its worker, which saves and loads steps and checks the lease.
 - ``step_calls``: calls the functions of steps, with their own dependencies.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
+from rq_core.app.durable.moments import ahead, moment
+from rq_core.app.durable.step_values import check_brought, load_brought
 from rq_core.app.durable.steps import StepOptions, Steps, in_step
 from rq_core.app.handlers.context import JobContext, current_job
 from rq_core.app.handlers.handler_setup import now
@@ -52,6 +55,31 @@ class Durable:
         thread."""
         return self._steps.step(name, fn, args, kwargs, self._options)
 
+    async def sleep(
+        self,
+        name: str,
+        seconds: float | timedelta | None = None,
+        *,
+        hours: float | None = None,
+        until: datetime | None = None,
+    ) -> None:
+        """Let the job sleep: it is parked, without a worker, and its handler runs again after ``seconds`` (or a
+        timedelta), after ``hours``, or at ``until`` (with a time zone). The moment is fixed when the job first sleeps;
+        a later run of the handler does not begin the sleep again."""
+        await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
+
+    @overload
+    def wait(self, name: str, kind: type[T], /, *, timeout: None = None) -> Awaitable[T]: ...
+    @overload
+    def wait(
+        self, name: str, kind: type[T], /, *, timeout: float | timedelta
+    ) -> Awaitable[T | None]: ...
+    def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
+        """Return what the next signal ``name`` of this job brings, in the type ``kind``. If none has come, the job is
+        parked until one comes. With ``timeout`` (seconds, or a timedelta), return None once this time is over; it
+        begins when the job first waits."""
+        return wait_for(self._steps, name, kind, timeout)
+
     def key(self, name: str) -> Awaitable[str]:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return self._steps.key(name)
@@ -87,6 +115,25 @@ class DurableSync:
         value: T = now(self._steps.step(name, fn, args, kwargs, self._options))
         return value
 
+    def sleep(
+        self,
+        name: str,
+        seconds: float | timedelta | None = None,
+        *,
+        hours: float | None = None,
+        until: datetime | None = None,
+    ) -> None:
+        """Let the job sleep. See :meth:`Durable.sleep`."""
+        now(self._steps.wait("sleep", name, moment(name, seconds, hours, until)))
+
+    @overload
+    def wait(self, name: str, kind: type[T], /, *, timeout: None = None) -> T: ...
+    @overload
+    def wait(self, name: str, kind: type[T], /, *, timeout: float | timedelta) -> T | None: ...
+    def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
+        """Return what the next signal ``name`` of this job brings. See :meth:`Durable.wait`."""
+        return now(wait_for(self._steps, name, kind, timeout))
+
     def key(self, name: str) -> str:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return now(self._steps.key(name))
@@ -95,6 +142,18 @@ class DurableSync:
         """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
         itself."""
         now(self._steps.undo())
+
+
+async def wait_for(
+    steps: Steps,
+    name: str,
+    kind: Any,
+    timeout: float | timedelta | None,  # noqa: ASYNC109 - Redis keeps it
+) -> Any:
+    """Return what a signal brings, in the type ``kind``; None if the wait is over."""
+    brought = check_brought(name, kind)
+    entry = await steps.wait("wait", name, ahead(name, timeout))
+    return None if entry.value is None else load_brought(entry.name, brought, entry.value)
 
 
 def durable() -> Durable:

@@ -22,6 +22,8 @@ class Home(Protocol):
     """True if the handler is an ``async def`` function."""
     calls: StepCalls
     """Calls the functions of the steps."""
+    can_park: bool
+    """True if the job may sleep and wait."""
     audit_result: str
     """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
 
@@ -33,12 +35,18 @@ class Home(Protocol):
         """Note that a step has begun. Return a function; calling it notes that the step has ended."""
         ...
 
-    def load(self) -> Awaitable[Box | None]:
-        """Return the box with the steps that the job has saved; None if the claim is not in force."""
+    def load(self, first: int = 1) -> Awaitable[Box | None]:
+        """Return the box with what the job has saved, with the entries from ``first`` on; None if the claim is not in
+        force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
         """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        ...
+
+    def park(self, entry: int) -> Awaitable[None]:
+        """Park the job as soon as none of its steps runs, since this entry waits for what has not come. It does not
+        return: the handler is stopped."""
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:

@@ -31,6 +31,39 @@ def check_returned(step: str, function: Callable[..., Any]) -> Returned:
     return found
 
 
+class _Brought(Returned):
+    """The type of what a signal brings."""
+
+    def __init__(self, name: str, kind: Any) -> None:
+        super().__init__(name, type(None))
+        self._kind = kind
+
+    @property
+    def _hint(self) -> Any:
+        return self._kind
+
+
+def check_brought(name: str, kind: Any) -> Returned:
+    """Return the type of what signals of this name bring. Raises InvalidStep if JSON cannot express its values."""
+    found = _Brought(name, kind)
+    try:
+        found.check()
+    except InvalidTask as error:
+        raise InvalidStep(step=name, why=str(error.why)) from None
+    return found
+
+
+def load_brought(name: str, brought: Returned, value_json: str) -> Any:
+    """Return what a signal brought, in the type that the wait names. Raises StepMismatch if it does not fit."""
+    try:
+        return brought.load(value_json)
+    except ValueError as error:
+        problem = str(error).partition("\n")[0]
+        raise StepMismatch(
+            f"the signal that wait {name!r} has taken brings a value that does not fit the type of the wait ({problem})"
+        ) from None
+
+
 def load_value(step: str, returned: Returned, value_json: str) -> Any:
     """Return a saved value in the result type of the step's function. Raises StepMismatch if the value does not fit
     this type, because the code has changed."""

@@ -20,15 +20,26 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.depends import Step
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
-from rq_core.model.durable.boxes import ENTRIES_MAX, NAME_PATTERN, StepEntry, new_life
+from rq_core.model.durable.boxes import (
+    ENTRIES_MAX,
+    NAME_PATTERN,
+    SIGNAL_PATTERN,
+    WAITS_MAX,
+    StepEntry,
+    new_life,
+)
 from rq_core.model.outcome import TOO_LARGE, reason_of
 from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True if the function of a step runs in this context. No other step may begin inside it."""
 
+What = Literal["begin", "save", "wait", "sleep", "take"]
+"""The kinds of records of a save."""
+_WAIT_NAME: Final = re.compile(SIGNAL_PATTERN)
 _OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NAME: Final = re.compile(NAME_PATTERN)
 _LIFE: Final = "rq_core.life"
@@ -82,6 +93,10 @@ class Steps:
         """Number of times that this run has used each name."""
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
+        self._waiting: set[int] = set()
+        """The numbers of the entries that this run waits for."""
+        self._until: int | None = None
+        """The end of the wait that was sent last (Unix ms); None: the wait has no end."""
         self._is_over = False
 
     def close(self) -> None:
@@ -172,6 +187,66 @@ class Steps:
             )
         return load_value(entry, returned, known.value)
 
+    # Waits and sleeps.
+
+    async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
+        """Return the entry of a wait or a sleep that is over. ``about`` is until when it lasts: Unix ms, or ``+`` and
+        ms from now; empty: without end. If it is not over, the job is parked."""
+        if not _WAIT_NAME.fullmatch(name):
+            raise InvalidStep(
+                step=name, why="the name of a wait is 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
+            )
+        if not self.home.can_park:
+            raise NotDurable(
+                call=f"{kind}()",
+                why="a handler with isolation may have steps, but cannot sleep or wait",
+            )
+        await self._may_begin()
+        if name in self._running:
+            raise StepTwice(step=name)
+        self._running.add(name)
+        try:
+            await self._load()
+            count = self._used[name] = self._used.get(name, 0) + 1
+            entry = name if count == 1 else _numbered(name, count)
+            known = self._known(entry)
+            if known is not None and known.is_saved:
+                return known
+            if known is None and len(self._loaded) >= ENTRIES_MAX:
+                raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
+            if len(self._waiting) >= WAITS_MAX:
+                raise InvalidStep(step=name, why=f"{WAITS_MAX} others of the job wait already")
+            if await self._take(kind, entry, about):
+                return self._loaded[self._numbers[entry] - 1]
+            number = self._numbers[entry]
+            self._waiting.add(number)
+            try:
+                await self.home.park(number)
+            finally:
+                self._waiting.discard(number)
+            raise AssertionError("a parked handler goes on")
+        finally:
+            self._running.discard(name)
+
+    async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
+        """Save the entry of a wait or a sleep, if it is over. Return whether it is."""
+        async with self.home.turn():
+            why = await self._sent(kind, entry, "", about)
+            if why == "full":
+                raise StepsSpent("the job's steps take all the room that they may have")
+            number = self._numbers.get(entry, len(self._loaded) + 1)
+            if why is None:
+                box = await self.home.load(number)
+                if box is None or not box.entries:
+                    raise self._lost()
+                found = box.entries[0]
+            else:
+                fence = self._context.fence
+                found = StepEntry(entry, False, 0, fence, kind=kind, until_ms=self._until)
+            self._numbers[entry] = number
+            self._loaded[number - 1 : number] = [found]
+            return why is None
+
     async def _called(
         self,
         function: Callable[..., Any],
@@ -223,26 +298,30 @@ class Steps:
         async with self.home.turn():
             if self._is_loaded():
                 return
-            if self._context.claim == 1:  # nothing can have been saved before
+            if self._context.claim == 1:
+                # Nothing can have been saved before. If a signal has begun the box, the first save is refused.
                 self._life, self._entries = new_life(), []
                 return
             box = await self.home.load()
             if box is None:
                 raise self._lost()
-            self._life = box.life or new_life()
-            self._numbers = {entry.name: number for number, entry in enumerate(box.entries, 1)}
-            self._entries = list(box.entries)
+            self._know(box)
+
+    def _know(self, box: Box) -> None:
+        self._life = box.life or new_life()
+        self._numbers = {entry.name: number for number, entry in enumerate(box.entries, 1)}
+        self._entries = list(box.entries)
 
     async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
         """Begin or save an entry. If the box has no room for the value, the entry is saved without the value."""
         async with self.home.turn():
-            number = self._numbers.get(entry, len(self._loaded) + 1)
-            why = await self._sent(what, number, entry, packed)
+            why = await self._sent(what, entry, packed)
             if why == "full" and not packed.startswith(NO_VALUE):
                 packed = f"{NO_VALUE}{TOO_LARGE}"
-                why = await self._sent(what, number, entry, packed)
+                why = await self._sent(what, entry, packed)
             if why == "full":
                 raise StepsSpent("the job's steps take all the room that they may have")
+            number = self._numbers.get(entry, len(self._loaded) + 1)
             note, text = unpack_result(packed)
             is_kept = what == "save" and not packed.startswith(NO_VALUE)
             written = StepEntry(
@@ -260,15 +339,18 @@ class Steps:
             if what == "save":
                 self._context.base = self._context.failures
 
-    async def _sent(
-        self, what: Literal["begin", "save"], number: int, entry: str, packed: str
-    ) -> str | None:
-        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry, or
-        ``full`` if the box has no room."""
-        record = self._saving(what, number, entry, packed)
+    async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
+        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry;
+        ``full`` if the box has no room; or ``waits``, and ``_until`` is until when."""
         missing: Sequence[Saving] = ()
         for _ in range(AGAIN_MAX):
-            refused = (await self.home.save([*missing, record])).values()
+            number = self._numbers.get(entry, len(self._loaded) + 1)
+            record = self._saving(what, number, entry, packed, about)
+            found = await self.home.save([*missing, record])
+            # A wait that is sent again because Redis had lost it still waits.
+            refused = [
+                each for at, each in found.items() if each.why != "waits" or at == len(missing)
+            ]
             if not refused:
                 return None
             worst = _worst(refused)
@@ -276,6 +358,15 @@ class Steps:
                 raise self._lost()
             if worst.why == "full":
                 return "full"
+            if worst.why == "waits":
+                self._until = worst.has
+                return "waits"
+            if worst.why == "other" and self._context.claim == 1 and not self._loaded:
+                box = await self.home.load()
+                if box is None:
+                    raise self._lost()
+                self._know(box)
+                continue
             if worst.why != "behind" or worst.has is None:
                 break
             # A failover took entries: this claim knows them, and no other worker may write.
@@ -287,17 +378,23 @@ class Steps:
             why=f"entry {number} of job {self._context.id} is another one",
         )
 
-    def _saving(
-        self, what: Literal["begin", "save"], number: int, name: str, packed: str
-    ) -> Saving:
+    def _saving(self, what: What, number: int, name: str, packed: str, about: str = "") -> Saving:
         assert self._life is not None
-        return Saving(self._context.id, self._context.fence, self._life, what, number, name, packed)
+        return Saving(
+            self._context.id, self._context.fence, self._life, what, number, name, packed, about
+        )
 
     def _again(self, number: int) -> Saving:
         known = self._loaded[number - 1]
+        if known.kind != "step":
+            until = "" if known.until_ms is None else str(known.until_ms)
+            kind: What = "wait" if known.kind == "wait" else "sleep"
+            return self._saving(kind, number, known.name, "", until)
         if not known.is_saved:
             return self._saving("begin", number, known.name, "")
         packed = f"{NO_VALUE}{known.note}" if known.value is None else pack_result(known.value)
+        if known.message is not None:
+            return self._saving("take", number, known.name, packed, str(known.message))
         return self._saving("save", number, known.name, packed)
 
     # Whether a step may begin.
@@ -324,7 +421,7 @@ class Steps:
 
 def _worst(refused: Any) -> NotSaved:
     """Return the most important refusal. A lost claim is more important than all other reasons."""
-    order = ("stale", "gone", "conflict", "full", "behind")
+    order = ("stale", "gone", "other", "conflict", "full", "behind", "waits")
     found: NotSaved = min(refused, key=lambda each: order.index(each.why))
     return found
 

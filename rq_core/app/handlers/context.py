@@ -13,7 +13,7 @@ from typing import Any, Final
 from rq_core.errors import NoCurrentJob
 from rq_core.model.headers import NO_HEADERS
 from rq_core.model.job import Claim
-from rq_core.signals import HandlerSignal, HandlerTimeout, LeaseLost
+from rq_core.signals import HandlerSignal, HandlerTimeout, LeaseLost, Parking
 
 _current: Final[ContextVar[JobContext | None]] = ContextVar("rq_core_current_job", default=None)
 
@@ -63,7 +63,7 @@ class JobContext:
         self._stop: threading.Event | None = None
         """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
         never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
-        self._signal: HandlerSignal | None = None
+        self._signal: HandlerSignal | Parking | None = None
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
@@ -161,14 +161,14 @@ class JobContext:
         The worker calls this method before the handler begins."""
         self._timeout, self._over = timeout, over
 
-    def _why(self) -> HandlerSignal | None:
+    def _why(self) -> HandlerSignal | Parking | None:
         """Return the reason to stop, or None. The method also compares the clock with the timeout itself, since an
         event loop that is blocked cannot signal a timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal
 
-    def tell(self, signal: HandlerSignal) -> None:
+    def tell(self, signal: HandlerSignal | Parking) -> None:
         """Signal the handler to stop, with the reason.
 
         A later signal does not replace the first signal. The worker calls this method, from any thread.

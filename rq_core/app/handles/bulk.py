@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from rq_core.app.handles.handle import JobHandle
-from rq_core.app.producer import Producer
+from rq_core.app.handles.signals import SignalProducer
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 _ASYNC_CHUNK: Final = 1_000
 
 
-class ManyProducer(Producer):
+class ManyProducer(SignalProducer):
     """A producer with the methods for many jobs. Threads may share a producer."""
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:

@@ -1,13 +1,16 @@
-"""The command ``rq-core steps``: the steps that a durable job has saved."""
+"""The commands ``rq-core steps``, which shows what a durable job has saved, and ``rq-core signal``."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from rq_core.cli.options import (
+    actor,
+    audited_options,
     connect,
     json_option,
     known_queues,
@@ -15,7 +18,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import print_table
+from rq_core.cli.text import print_table, say
 from rq_core.views.steps import HEAD, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
@@ -33,7 +36,8 @@ def steps(
 ) -> None:
     """Show the steps of the durable job ID.
 
-    A step "in doubt" was begun but not saved: it may or may not have happened. The steps of a job that has left Redis
+    A step "in doubt" was begun but not saved: it may or may not have happened. A wait or a sleep has until when it
+    lasts; it is "over" if no signal came until then. The steps of a job that has left Redis
     are in its audit log: `rq-core audit history ID --audit URL`.
     """
     with connect(redis_url, prefix) as client:
@@ -59,3 +63,65 @@ def _none(job_id: str, found: SavedSteps) -> str:
     return (
         f"job {job_id}: {steps_say(found)}" if found.is_lost else f"job {job_id} has saved no step"
     )
+
+
+_SENT = {
+    "woken": "the job is ready: it was parked for this signal",
+    "sent": "the signal waits for the job",
+    "known": "a signal with this key came before; nothing was sent",
+}
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--value", "value_json", default="null", metavar="JSON", help="What the signal brings, as JSON."
+)
+@click.option(
+    "--key", default="", help="A key by which the same signal, sent again, is not sent twice."
+)
+@queue_option
+@audited_options
+@server_options
+@json_option
+def signal(
+    job_id: str,
+    name: str,
+    value_json: str,
+    key: str,
+    queue: str | None,
+    by: str | None,
+    reason: str,
+    redis_url: str,
+    prefix: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Send the signal NAME to the durable job ID, whose handler waits for signals of this name, or will.
+
+    A signal that comes before the wait is kept. The log has who sent it and why.
+    """
+    from rq_core.app.handles.signal_call import outcome_of, sending_of_json
+    from rq_core.model.result_encoding import VALUE_MAX
+
+    try:
+        value = json.dumps(json.loads(value_json), ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="--value") from None
+    if len(value.encode()) > VALUE_MAX:
+        raise click.BadParameter(f"has more than {VALUE_MAX:,} bytes", param_hint="--value")
+    record = sending_of_json(job_id, name, value, key)
+    with connect(redis_url, prefix) as client:
+        where = known_queues(client, queue)
+        for each in where:
+            sent = client.run(client.calls.mail.signal(each, record, by=actor(by), why=reason))
+            if sent.outcome != "gone":
+                outcome = outcome_of(each, record, sent)
+                break
+        else:
+            raise click.ClickException(f"no live job {job_id} in {', '.join(where) or 'any queue'}")
+    if as_json:
+        print_json({"queue": each, "outcome": outcome, "signal": sent.number})
+    else:
+        say(f"{job_id}: {_SENT[outcome]}")

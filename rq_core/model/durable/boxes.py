@@ -1,9 +1,14 @@
 """Boxes. The box of a durable job has the steps that the job has saved; scripts write it into the key ``boxes``.
 
-    LIFE        job=ID entries=2 bytes=812
+    LIFE        job=ID entries=3 bytes=812 mail=1
     LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…
                 {"id":"ch_1"}
     LIFE|2      receipt begun at=1795226390007 fence=1795225746504-88
+    LIFE|3      approval waits at=1795226390007 fence=1795225746504-88 until=1795312790007
+    LIFE>1      approval at=1795226391000 digest=70c5… key=webhook-9
+                {"ok":true}
+    LIFE>approval    1
+    LIFE=webhook-9   1
 
 >>> read_entry("receipt begun at=5 fence=1-2").is_saved
 False
@@ -22,8 +27,24 @@ key."""
 ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
 
-_HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)")
-_ENTRY: Final = re.compile(r"(\S+) (begun|saved) at=(\d+) fence=(\d+-\d+)(?: digest=(\S*))?")
+SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
+"""The pattern of the name of a signal, and of a wait or a sleep: with ``#2`` behind it, it is the name of an entry."""
+KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
+"""The pattern of the key of a signal."""
+SIGNALS_MAX: Final = 10_000
+"""Maximum number of signals that a job may get."""
+WAITS_MAX: Final = 64
+"""Maximum number of entries that a parked job waits for."""
+OVER: Final = "over"
+"""The note of a wait or a sleep that has lasted until its moment."""
+
+_LIFE: Final = re.compile(r"[^|>=]*")
+_HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?")
+_ENTRY: Final = re.compile(
+    r"(\S+) (begun|saved|waits|sleeps) at=(\d+) fence=(\d+-\d+)"
+    r"(?: digest=(\S*)(?: from=(\d+))?| until=(\d+))?"
+)
+_SIGNAL: Final = re.compile(r"(\S+)(?: at=(\d+) digest=(\S*)(?: key=(\S+))?)?")
 
 
 class BoxHeader(NamedTuple):
@@ -32,11 +53,13 @@ class BoxHeader(NamedTuple):
     job_id: str
     entries: int
     size: int
-    """Total bytes of the values of all entries."""
+    """Total bytes of the values of all entries and signals."""
+    signals: int = 0
+    """Number of signals that the job has got."""
 
 
 class StepEntry(NamedTuple):
-    """One entry of a box, parsed: a step that was begun or saved."""
+    """One entry of a box, parsed: a step that was begun or saved, or a wait or a sleep."""
 
     name: str
     is_saved: bool
@@ -47,6 +70,16 @@ class StepEntry(NamedTuple):
     """The digest of the value or, if the value is not kept, the reason. None: the step was only begun."""
     value: str | None = None
     """The value that the step returned, as JSON. None: the value is not kept, or the step was only begun."""
+    kind: str = "step"
+    """``wait`` or ``sleep`` while the job waits; ``step`` for all others."""
+    until_ms: int | None = None
+    """The end of the wait (Unix ms); None: the wait has no end, or the entry does not wait."""
+    message: int | None = None
+    """The number of the signal that a wait has taken."""
+
+
+_KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
+_WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
 
 def new_life() -> str:
@@ -59,7 +92,7 @@ def read_header(text: str) -> BoxHeader:
     found = _HEADER.fullmatch(text)
     if found is None:
         raise ValueError(f"the header of the box reads {text!r}")
-    return BoxHeader(found[1], int(found[2]), int(found[3]))
+    return BoxHeader(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
 
 
 def header_in(text: str | None) -> BoxHeader | None:
@@ -70,9 +103,32 @@ def header_in(text: str | None) -> BoxHeader | None:
         return None
 
 
-def write_header(job_id: str, entries: int, size: int) -> str:
+def write_header(job_id: str, entries: int, size: int, signals: int = 0) -> str:
     """Return the text of a box's header, as scripts write it."""
-    return f"job={job_id} entries={entries} bytes={size}"
+    mail = f" mail={signals}" if signals else ""
+    return f"job={job_id} entries={entries} bytes={size}{mail}"
+
+
+def life_of(member: str) -> str:
+    """Return the life of the box to which a member of ``boxes`` belongs."""
+    return _LIFE.match(member)[0]  # type: ignore[index]
+
+
+def signal_of(entry: str) -> str:
+    """Return the name of the signals that a wait takes, from the name of its entry."""
+    return entry.partition("#")[0]
+
+
+def read_signal(text: str) -> tuple[str, str | None, str | None]:
+    """Return the name, the key and the value of a signal. The value is missing once a wait has taken it.
+
+    Raises ValueError for any other text.
+    """
+    line, waits, value = text.partition("\n")
+    found = _SIGNAL.fullmatch(line)
+    if found is None:
+        raise ValueError(f"the signal reads {line!r}")
+    return found[1], found[4], value if waits else None
 
 
 def entry_text(entry: StepEntry) -> str:
@@ -81,9 +137,14 @@ def entry_text(entry: StepEntry) -> str:
     >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
     """
-    line = f"{entry.name} {'saved' if entry.is_saved else 'begun'} at={entry.at_ms} fence={entry.fence}"
+    word = "saved" if entry.is_saved else _WORDS[entry.kind]
+    line = f"{entry.name} {word} at={entry.at_ms} fence={entry.fence}"
     if entry.is_saved:
         line += f" digest={entry.note}"
+    if entry.message is not None:
+        line += f" from={entry.message}"
+    if entry.until_ms is not None and not entry.is_saved:
+        line += f" until={entry.until_ms}"
     return line if entry.value is None else f"{line}\n{entry.value}"
 
 
@@ -91,8 +152,12 @@ def read_entry(text: str) -> StepEntry:
     """Parse an entry of a box. Raises ValueError for any other text."""
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
-    if found is None or (found[2] == "begun") is (found[5] is not None):
+    if found is None or (found[2] == "saved") is (found[5] is None):
+        raise ValueError(f"the entry reads {line!r}")
+    if found[7] is not None and found[2] == "begun":
         raise ValueError(f"the entry reads {line!r}")
     is_saved = found[2] == "saved"
     kept = value if is_there and is_saved else None
-    return StepEntry(found[1], is_saved, int(found[3]), found[4], found[5], kept)
+    took, until = (None if n is None else int(n) for n in (found[6], found[7]))
+    kind = _KINDS.get(found[2], "step")
+    return StepEntry(found[1], is_saved, int(found[3]), found[4], found[5], kept, kind, until, took)

@@ -88,11 +88,13 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
     ),
     _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
     _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
-    _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
+    _E.EXPIRED: Effect(Leads.BY_DEATH, clears=("waits",), stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
     _E.SUCCEEDED: Effect(stamps=("finished_at_ms",)),
     _E.RETRIED: Effect(Leads.BY_DUE, takes=_same("failures")),
     _E.DIED: Effect(_S.DEAD, takes=_same("failures")),
     _E.ROLLED_BACK: Effect(Leads.BY_DUE, takes_if_told=("unknown", "lane")),
+    _E.PARKED: Effect(_S.PARKED, takes=_same("waits")),
+    _E.WOKEN: Effect(_S.READY, clears=("waits",)),
     _E.LEASE_EXPIRED: Effect(Leads.BY_TARGET, takes=_same("losses"), dies_of=Reason.POISON),
     _E.CANCEL_REQUESTED: Effect(_S.CANCELLING),
     _E.CANCELLED: Effect(stamps=("finished_at_ms",)),
@@ -127,6 +129,7 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
     _E.STEP_BEGUN: (),
     _E.STEP_SAVED: (),
+    _E.SIGNALLED: (),
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
@@ -136,6 +139,7 @@ change only the fields in TAKES."""
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
     _E.STEP_SAVED: ("life", "base"),
+    _E.SIGNALLED: ("life",),
 }
 """For events of CLEARS: the job's fields that get the value of the event's field with the same name."""
 

@@ -49,6 +49,7 @@ _EXPIRES = next(field for field in _TRAITS if field.name == "expires_ms")
 _LIFE = EventField("life", "16 hex digits: the box of the durable job's entries")
 _ENTRY = EventField("entry", "the entry's number in the box: 1, 2, 3…")
 _STEP = EventField("name", "the step's name")
+_WAITS = next(field for field in _TRAITS if field.name == "waits")
 _BASE = next(field for field in _TRAITS if field.name == "base")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
@@ -113,6 +114,15 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _FENCE, _DUE, _REASON, _UNKNOWN,
         EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
     ),
+    _E.PARKED: (
+        _ID, _FENCE,
+        EventField("due_ms", "the first moment that it waits for (Unix ms); null: it waits only for signals"),
+        _WAITS,
+    ),
+    _E.WOKEN: (
+        _ID,
+        EventField("cause", "the entry for which it is woken, since a signal came; null: a moment has come"),
+    ),
     _E.LEASE_EXPIRED: (
         _ID, _FENCE,
         EventField("worker", "the worker whose lease expired"),
@@ -147,22 +157,40 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,
-        EventField("outcome", "what the worker presented: complete, fail or rollback"),
+        EventField("outcome", "what the worker presented: complete, fail, rollback or park"),
         EventField("reason", "gone: Redis has no such job; stale: that claim is not in force"),
     ),
-    _E.STEP_BEGUN: (_ID, _FENCE, _LIFE, _ENTRY, _STEP),
+    _E.STEP_BEGUN: (
+        _ID, _FENCE, _LIFE, _ENTRY, _STEP,
+        EventField("kind", "wait: it waits for a signal; sleep: for a moment; null: a step begins"),
+        EventField("until_ms", "until when it waits (Unix ms); null: without end, or a step begins"),
+    ),
     _E.STEP_SAVED: (
         _ID, _FENCE, _LIFE, _ENTRY, _STEP,
         EventField("bytes", "the size of what the step returned, as JSON; null: that is not kept"),
         EventField(
             "digest",
-            "first 32 hex digits of the SHA-256 of that JSON; if it is not kept, why: too_large or not_json",
+            "first 32 hex digits of the SHA-256 of that JSON; if it is not kept, why: too_large or not_json; over: it"
+            " waited until its moment",
         ),
         EventField(
             "value",
             'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
         ),
         _BASE,
+        EventField("message", "the number of the signal that a wait has taken; null: none"),
+    ),
+    _E.SIGNALLED: (
+        _ID, _LIFE,
+        EventField("message", "the signal's number among those of the job: 1, 2, 3…"),
+        EventField("name", "the signal's name"),
+        EventField("key", "by which the sender repeats it without sending it twice; null: it gave none"),
+        EventField("bytes", "the size of what it brings, as JSON"),
+        EventField("digest", "first 32 hex digits of the SHA-256 of that JSON"),
+        EventField(
+            "value",
+            'that JSON, as text; null unless the sender has audit_payload="full", or if it is longer than that keeps',
+        ),
     ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),

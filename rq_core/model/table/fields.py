@@ -98,6 +98,10 @@ FIELDS: Final = (
         "expires_ms", _K.NUMBER, "expires", trait=1,
         meaning="its deadline: no claim begins at it or later (Unix ms); null: it has none",
     ),
+    Field(
+        "waits", _K.WORD, "waits", trait=9,
+        meaning="of a parked job the numbers of the entries that it waits for, with commas; null: it is not parked",
+    ),
     Field("due_ms", _K.NUMBER, "due"),
     Field("since_ms", _K.NUMBER, "since"),
     Field("reason", _K.WORD, "reason"),

@@ -17,6 +17,9 @@ class State(StrEnum):
 
     SCHEDULED = "scheduled"
     """The job waits until its due time: for its delay, for a retry's delay, or after a rollback."""
+    PARKED = "parked"
+    """The job waits, without a claim, for a moment or for a signal. Its handler runs again then, and continues after
+    the steps that the job has saved."""
     READY = "ready"
     """The job may be claimed now."""
     RUNNING = "running"
@@ -46,6 +49,8 @@ class Event(StrEnum):
     RETRIED = "retried"
     DIED = "died"
     ROLLED_BACK = "rolled_back"
+    PARKED = "parked"
+    WOKEN = "woken"
     LEASE_EXPIRED = "lease_expired"
     CANCEL_REQUESTED = "cancel_requested"
     CANCELLED = "cancelled"
@@ -58,6 +63,7 @@ class Event(StrEnum):
     SETTLEMENT_REFUSED = "settlement_refused"
     STEP_BEGUN = "step_begun"
     STEP_SAVED = "step_saved"
+    SIGNALLED = "signalled"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"
@@ -96,6 +102,7 @@ _ALONE: Final[tuple[Transition, ...]] = (
     Transition(_S.READY, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
     Transition(_S.SCHEDULED, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
     Transition(_S.SCHEDULED, _E.PROMOTED, _S.READY, "claim", "its due time has come"),
+    Transition(_S.PARKED, _E.WOKEN, _S.READY, "claim", "a moment that it waits for has come"),
     Transition(_S.READY, _E.CLAIMED, _S.RUNNING, "claim"),
     Transition(_S.RUNNING, _E.LEASE_EXPIRED, _S.READY, "claim", "the lease is over"),
     Transition(
@@ -107,6 +114,7 @@ _ALONE: Final[tuple[Transition, ...]] = (
     Transition(_S.READY, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
     Transition(_S.SCHEDULED, _E.EXPIRED, None, "claim", "its deadline is over"),
     Transition(_S.SCHEDULED, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
+    Transition(_S.PARKED, _E.EXPIRED, _S.DEAD, "claim", "its deadline is over"),
     Transition(_S.RUNNING, _E.SUCCEEDED, None, "complete"),
     Transition(_S.CANCELLING, _E.SUCCEEDED, None, "complete", "it finished before it noticed"),
     Transition(_S.RUNNING, _E.RETRIED, _S.SCHEDULED, "fail"),
@@ -123,8 +131,13 @@ _ALONE: Final[tuple[Transition, ...]] = (
     ),
     Transition(_S.RUNNING, _E.DIED, _S.DEAD, "rollback", "no worker knew the task for too long"),
     Transition(_S.CANCELLING, _E.CANCELLED, None, "rollback"),
+    Transition(_S.RUNNING, _E.PARKED, _S.PARKED, "park"),
+    Transition(_S.PARKED, _E.WOKEN, _S.READY, "park", "what it waits for has come meanwhile"),
+    Transition(_S.CANCELLING, _E.CANCELLED, None, "park"),
+    Transition(_S.PARKED, _E.WOKEN, _S.READY, "signal", "it waits for this signal"),
     Transition(_S.READY, _E.CANCELLED, None, "cancel"),
     Transition(_S.SCHEDULED, _E.CANCELLED, None, "cancel"),
+    Transition(_S.PARKED, _E.CANCELLED, None, "cancel"),
     Transition(_S.RUNNING, _E.CANCEL_REQUESTED, _S.CANCELLING, "cancel"),
     Transition(_S.READY, _E.EDITED, _S.READY, "edit", "its priority or its deadline is another"),
     Transition(_S.READY, _E.EDITED, _S.SCHEDULED, "edit", "a delay was asked for"),
@@ -137,6 +150,7 @@ _ALONE: Final[tuple[Transition, ...]] = (
     Transition(None, _E.RESTORED, _S.DEAD, "restore", "and it was dead"),
     Transition(_S.READY, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
     Transition(_S.SCHEDULED, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+    Transition(_S.PARKED, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
     Transition(_S.DEAD, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
 )
 

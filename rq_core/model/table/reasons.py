@@ -45,6 +45,8 @@ class Reason(StrEnum):
     job that has lost a worker."""
     SNOOZED = "snoozed"
     """A worker gave the job back with a delay, because the job's handler raised Snooze."""
+    PARKED = "parked"
+    """A claim ended because the job is parked until what it waits for has come."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"

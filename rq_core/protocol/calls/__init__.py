@@ -6,7 +6,8 @@
 - ``bulk``: changes of all jobs that match a filter.
 - ``caps``: limits of scopes, and policies of tasks.
 - ``unique``: names of unique jobs.
-- ``boxes``: saves what durable jobs have done.
+- ``boxes``: saves what durable jobs have done, and sends signals to them.
+- ``mail``: sends one signal.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: the calls of the mirror, of a restore and of the doctor.
 """

@@ -32,9 +32,11 @@ _TARGETS: Final = {
     State.READY: State.READY,
     State.RUNNING: State.READY,
     State.SCHEDULED: State.SCHEDULED,
+    State.PARKED: State.READY,
     State.DEAD: State.DEAD,
 }
-"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored."""
+"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A job
+that was parked runs again, and parks again if what it waits for has not come."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
@@ -219,6 +221,7 @@ def put_back(
         priority=record.priority or DEFAULT_PRIORITY,
         max_attempts=record.max_attempts or DEFAULT_MAX_ATTEMPTS,
         max_losses=record.max_losses or DEFAULT_MAX_LOSSES,
+        waits=None,
         reason=record.reason if target is State.DEAD else None,
         seq=None,
         due_ms=None,

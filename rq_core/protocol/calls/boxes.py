@@ -1,11 +1,13 @@
-"""The call of workers that saves what durable jobs have done."""
+"""The calls about the boxes of durable jobs: workers save what the jobs have done, and senders send them signals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
+from rq_core.model.durable.boxes import new_life
 from rq_core.model.result_encoding import unpack_result
+from rq_core.model.unique_names import digest_of
 from rq_core.protocol.engine.plan import Call
 
 BATCH_MAX: Final = 250
@@ -13,27 +15,32 @@ BATCH_MAX: Final = 250
 
 
 class Saving(NamedTuple):
-    """One entry that a worker reports: a step that it begins, or a step that it has carried out."""
+    """One entry that a worker reports: a step that it begins or has carried out, or a wait or a sleep."""
 
     id: str
     fence: str
     life: str
-    what: Literal["begin", "save"]
+    what: Literal["begin", "save", "wait", "sleep", "take"]
+    """``take``: a wait that had taken a signal already is saved again."""
     entry: int
     name: str
     packed: str = ""
     """The value that the step returned, packed (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why the
     value is not kept."""
+    about: str = ""
+    """The end of a wait or a sleep: Unix ms, or ``+`` and ms from now; empty: it has no end. For ``take``, the signal's
+    number."""
 
 
 class NotSaved(NamedTuple):
     """The reason why a record was not carried out."""
 
     why: str
-    """``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries before this one; ``full``: the
-    box has no room; ``conflict``: Redis has a different entry under this number, or the job has another box."""
+    """``waits``: it has not come yet; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries
+    before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under this number;
+    ``other``: the job has a box of another life."""
     has: int | None
-    """Number of entries that Redis has; None: the call did not ask for it."""
+    """Number of entries that Redis has; of ``waits`` until when (Unix ms). None: unknown, or without end."""
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
@@ -45,7 +52,7 @@ def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, N
         if record.packed
     }
     ids = tuple(record.id for record in records)
-    each = [record[:6] for record in records]
+    each = [(*record[:6], record.about) for record in records]
     return Call("save", queue, {"worker": worker}, _parse, each, ids, tail=tail)
 
 
@@ -54,3 +61,39 @@ def _parse(reply: Sequence[str]) -> dict[int, NotSaved]:
     return {
         int(place) - 1: NotSaved(why, None if has == "-" else int(has)) for place, why, has in found
     }
+
+
+class Sending(NamedTuple):
+    """One signal to a durable job."""
+
+    id: str
+    name: str
+    key: str
+    """By it Redis knows a repetition; empty: each call sends another signal."""
+    value: str
+    """The value that the signal brings, as JSON."""
+
+
+class Sent(NamedTuple):
+    """The outcome of a signal."""
+
+    outcome: str
+    """``woken``: the job was parked for it and is ready now; ``sent``: it waits in the job's box; ``known``: it came
+    before; ``full``: the box has no room; ``gone``: there is no such job."""
+    number: int | None
+    """The signal's number among those of the job; None: it was not sent."""
+
+
+def send_signals(
+    queue: str, records: Sequence[Sending], *, by: str, why: str = "", value_max: int = 0
+) -> Call[list[Sent]]:
+    """Return the call that sends signals. Its answer has the outcome of each, in order. The log has values of up to
+    ``value_max`` bytes."""
+    each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
+    args = {"by": by, "why": why, "value_max": value_max}
+    return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
+
+
+def _parse_sent(reply: Sequence[str]) -> list[Sent]:
+    found = zip(reply[1::3], reply[2::3], strict=True)
+    return [Sent(outcome, None if number == "-" else int(number)) for outcome, number in found]

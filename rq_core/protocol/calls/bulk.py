@@ -56,7 +56,10 @@ class Verb(NamedTuple):
     """The outcomes of jobs that it cannot change, although they match."""
 
 
-CANCEL: Final = Verb("cancel", _WAITING, (*_WAITING, State.RUNNING), ("cancelled", "cancelling"))
+_CANCELLED: Final = (*_WAITING, State.PARKED)
+CANCEL: Final = Verb(
+    "cancel", _CANCELLED, (*_CANCELLED, State.RUNNING), ("cancelled", "cancelling")
+)
 EDIT: Final = Verb("edit", _WAITING, _WAITING, ("edited",), ("never",))
 REQUEUE: Final = Verb("requeue", (State.DEAD,), (State.DEAD,), ("requeued",), ("held",))
 PRUNE: Final = Verb("prune", (State.DEAD,), (State.DEAD,), ("pruned",))

@@ -1,6 +1,7 @@
 """The calls of workers.
 
-``claim`` takes jobs. ``complete``, ``fail`` and ``rollback`` end claims. ``turn`` completes claims and takes jobs.
+``claim`` takes jobs. ``complete``, ``fail`` and ``rollback`` end claims. ``park`` ends
+them, too: the jobs wait for a moment or a signal. ``turn`` completes claims and takes jobs.
 ``extend`` extends leases.
 
 A worker puts several of these calls into one round trip:
@@ -140,6 +141,12 @@ def rollback(
         "unknown_max": unknown_max,
     }
     return Call("rollback", queue, args, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[dict[str, str]]:
+    """Return the call that parks jobs, given as (id, fence, waits): the numbers of the entries that the job waits for,
+    with commas. Its answer is the outcome by id: ``ready`` if one of the entries is ripe already."""
+    return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
 def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:

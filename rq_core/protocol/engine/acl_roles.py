@@ -66,7 +66,7 @@ class Role(NamedTuple):
     """Commands that the role may send for the list whose tokens wake a relay, but not for other keys."""
 
 
-_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule")
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule", "signal")
 ROLES: Final = {
     "producer": Role(
         "enqueues, cancels and edits jobs, reads their states, and waits for them",
@@ -78,7 +78,10 @@ ROLES: Final = {
     ),
     "worker": Role(
         "runs jobs, declares its tasks' caps, enqueues what handlers and hooks do, and relays an inbox",
-        (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "cap", "register", "tick"),
+        (
+            *_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "park", "cap", "register",
+            "tick",
+        ),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
@@ -99,7 +102,7 @@ ROLES: Final = {
         "writes the events into SQL, trims them, and switches a queue's log on or off",
         ("handshake", "attach", "baseline", "trim"),
         (*_COUNTS, "hscan", "xrange", "xrevrange", "xread"),
-        ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "dead"),
+        ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "parked", "dead"),
         lists=(*ADDING, "smembers"),
     ),
     "operator": Role(

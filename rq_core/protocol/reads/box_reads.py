@@ -47,8 +47,11 @@ class SavedSteps(NamedTuple):
 class BoxReads(QueueReader):
     """The reads of boxes."""
 
-    def box(self, queue: str, job_id: str, fence: str, worker: str) -> Plan[Box | None]:
-        """Return the box of a job, for the worker that holds its claim; None if the worker does not hold the claim.
+    def box(
+        self, queue: str, job_id: str, fence: str, worker: str, *, first: int = 1
+    ) -> Plan[Box | None]:
+        """Return the box of a job, with its entries from ``first`` on, for the worker that holds its claim; None if the
+        worker does not hold the claim.
 
         Raises QueueDamaged if the box cannot be read.
         """
@@ -56,7 +59,7 @@ class BoxReads(QueueReader):
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
         found: list[StepEntry] = []
         while True:
-            named: list[Any] = [job_id, fence, worker, len(found) + 1]
+            named: list[Any] = [job_id, fence, worker, first + len(found)]
             command = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
             (reply,) = yield from self._delivery.ask([command], queue)
             if not reply:
@@ -72,7 +75,7 @@ class BoxReads(QueueReader):
                     why=f"the box of job {job_id} is missing",
                 )
             try:
-                entries = read_header(header).entries
+                entries = read_header(header).entries - first + 1
                 found += map(read_entry, page or [""][: entries - len(found)])
             except (ValueError, TypeError) as why:
                 raise QueueDamaged(

@@ -94,6 +94,7 @@ _SOURCES: Final = (
         frozenset({State.SCHEDULED}),
         lambda member: member[4:] if member.startswith("job|") else "",
     ),
+    _Source("parked", frozenset({State.PARKED})),
     _Source("dead", frozenset({State.DEAD}), order=("REV",)),
 )
 

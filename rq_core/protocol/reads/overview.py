@@ -65,7 +65,7 @@ QUEUES_MAX: Final = 1_000
 
 # The numbers of jobs, which every read of a queue asks for.
 
-_SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead")
+_SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead", "parked")
 
 
 def sizes(keys: QueueKeys) -> list[Command]:
@@ -81,8 +81,8 @@ def counts_of(
     """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` returns a fact as a
     number."""
     many = len(PRIORITIES)
-    waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
-    elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
+    waiting, lanes, scheduled, running, dead, parked, alive = map(int, replies[many : many + 7])
+    elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead + parked
     return {
         "ready": dict(zip(map(str, PRIORITIES), replies, strict=False)),
         "waiting": waiting,
@@ -91,6 +91,7 @@ def counts_of(
         "scheduled": max(0, min(scheduled, alive - elsewhere)),
         "running": running,
         "dead": dead,
+        "parked": parked,
         "paused": facts.get("paused") == "1",
         "audit": facts.get("audit") == "on",
         "epoch": number("epoch"),

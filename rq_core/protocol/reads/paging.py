@@ -55,6 +55,7 @@ class PagedKey:
 
 
 SOURCES: Final = (
+    PagedKey("parked", frozenset({State.PARKED})),
     PagedKey("scheduled", frozenset({State.SCHEDULED})),
     *(PagedKey(f"ready:{rank}", frozenset({State.READY})) for rank in range(len(PRIORITIES))),
     PagedKey("waiting", frozenset({State.READY})),
@@ -127,7 +128,7 @@ def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 def _job_of(member: str) -> str:
-    """Return the job of a member of `scheduled`, `leases` or `dead`; empty text for a member without a job."""
+    """Return the job of a member of a set by score; empty text for a member without a job."""
     kind, found, rest = member.partition("|")
     if not found:
         return member

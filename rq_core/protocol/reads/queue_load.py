@@ -132,6 +132,7 @@ class QueueOverview:
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True
     """True if ``workers`` has all such workers."""
+    parked: int = 0
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""

@@ -58,6 +58,7 @@ class QueueCounts:
     """Number of open lanes: claims may take jobs from them."""
     cap: int | None = None
     """Maximum number of jobs of the queue that may run at once; None: any number."""
+    parked: int = 0
     settings: dict[str, int] = field(default_factory=dict)
 
 

@@ -36,9 +36,16 @@ from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
-from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
+from rq_core.signals import (
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    Parking,
+    WorkerStopping,
+)
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
-from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.running import Running, call_sync
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
@@ -98,7 +105,7 @@ class Executor:
         self._redact = redact
         self._pool = IsolationPool(saver) if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
+        self._threads = Threads(threads, "rq-core-job", work=call_sync, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
         """Running claims by (queue, job id, fence): a job may be claimed again while an old handler of it still
@@ -185,7 +192,7 @@ class Executor:
         if self._saver is not None:
             self._saver.loop = asyncio.get_running_loop()
             # Most handlers have no steps, and make none of it.
-            running.context.home = partial(self._saver.home, running.context, task, self._resources)
+            running.context.home = partial(self._saver.home, running, self.end, self._resources)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
@@ -217,7 +224,7 @@ class Executor:
         if seconds is not None:
             self._limits.begin(running, seconds)
 
-    def end(self, running: Running, why: HandlerSignal) -> None:
+    def end(self, running: Running, why: HandlerSignal | Parking) -> None:
         """Ask a handler to stop: an async handler is cancelled, a sync handler sees ``current_job().cancelled``.
 
         Only the first call counts: a handler that cleans up is not interrupted again.
@@ -345,6 +352,14 @@ class Executor:
             return
         running.settled = True
         claim = running.claim
+        if isinstance(running.ending, Parking):
+            if error is None:
+                log.warning(
+                    "handler went on although its job parks: it must not catch Parking or CancelledError",
+                    extra=running.facts(),
+                )
+            self._report(running, "park", 0, Reason.PARKED)
+            return
         if error is None or running.value:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
             ran_s = (running.ended or time.monotonic()) - running.started
@@ -418,6 +433,7 @@ class Executor:
                 error,
                 task=running.context.task,
                 ran_s=ran_s,
+                waits=running.waits,
             )
         )
 
@@ -427,21 +443,3 @@ class Executor:
         claim = running.claim
         self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
-
-
-def _call(running: Running) -> None:
-    """Run a sync handler, in its thread."""
-    if running.ending is not None:
-        # The handler was asked to stop before its thread began.
-        raise running.ending
-    job_context.enter(running.context)
-    try:
-        try:
-            value = running.function(**running.arguments)
-        finally:
-            if running.over is not None:
-                running.context.raise_if_timed_out()
-        if running.keeps:
-            running.keep(value)
-    finally:
-        running.ended = time.monotonic()

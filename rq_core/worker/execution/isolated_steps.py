@@ -76,9 +76,9 @@ class _AskingSaver:
         """Return whether the lease is in force by the worker's clock."""
         return bool(self._asking.ask("lease"))
 
-    async def load(self, _context: JobContext) -> Box | None:
-        """Return what the job has saved; None if its claim is not in force."""
-        return await self._answer(_box, "load")
+    async def load(self, _context: JobContext, first: int = 1) -> Box | None:
+        """Return what the job has saved, from this entry on; None if its claim is not in force."""
+        return await self._answer(_box, "load", first)
 
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries, and return those that were not saved, by their places."""

@@ -6,13 +6,14 @@ import asyncio
 import time
 from typing import Any, Final
 
+from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
-from rq_core.signals import HandlerSignal
+from rq_core.signals import HandlerSignal, Parking
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
 """The value of a claim whose handler has returned, until the result is converted to JSON."""
@@ -62,7 +63,7 @@ class Running:
         """False while the process of an isolated handler starts and imports the task's module."""
         self.handler: asyncio.Task[None] | None = None
         """The asyncio task of an async or isolated handler; None for a sync handler."""
-        self.ending: HandlerSignal | None = None
+        self.ending: HandlerSignal | Parking | None = None
         """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
@@ -70,6 +71,12 @@ class Running:
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
         kept."""
+
+    @property
+    def waits(self) -> str:
+        """The numbers of the entries for which the job parks, with commas; empty if it does not park."""
+        ending = self.ending
+        return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""
@@ -101,3 +108,21 @@ class Running:
             "claim": context.claim,
             "ran_s": round(time.monotonic() - self.started, 3),
         }
+
+
+def call_sync(running: Running) -> None:
+    """Run a sync handler, in its thread."""
+    if running.ending is not None:
+        # The handler was asked to stop before its thread began.
+        raise running.ending
+    job_context.enter(running.context)
+    try:
+        try:
+            value = running.function(**running.arguments)
+        finally:
+            if running.over is not None:
+                running.context.raise_if_timed_out()
+        if running.keeps:
+            running.keep(value)
+    finally:
+        running.ended = time.monotonic()

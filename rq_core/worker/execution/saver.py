@@ -7,18 +7,20 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import ProcessValues
-from rq_core.app.task import Task
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
 from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
 from rq_core.protocol.engine.plan import Call, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
+from rq_core.signals import Parking
+from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
 """Seconds after which a save that Redis could not take is sent again, while the claim holds."""
@@ -26,7 +28,11 @@ LEASE_PAUSE_S: Final = 0.05
 """Seconds between two checks of the lease while the worker's heartbeat is late."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
+LINGER_S: Final = 0.2
+"""Seconds after which a job is parked for which only another task than the handler's own waits, if nothing durable
+happens meanwhile."""
 T = TypeVar("T")
+End = Callable[[Running, Parking], None]
 
 
 class SavingClient(Protocol):
@@ -58,32 +64,34 @@ class Saver:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the worker, for handlers in threads."""
 
-    def home(
-        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues
-    ) -> LoopHome | ThreadHome:
-        """Return the object through which the steps of a handler in this process use the worker."""
+    def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
+        """Return the object through which the steps of a handler in this process use the worker. ``end`` asks the
+        handler to stop; call it on the loop."""
+        task, context = running.task, running.context
         kept = task.options.audit_result
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
-            return LoopHome(self, context, kept, calls)
+            return LoopHome(self, context, kept, calls, running, end)
         assert self.loop is not None
-        return ThreadHome(self, context, kept, calls, self.loop)
+        return ThreadHome(self, context, kept, calls, self.loop, partial(end, running))
 
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
         """Answer what the process of an isolated handler asks, as JSON can carry it."""
         if call == "lease":
             return self.lease_holds()
         if call == "load":
-            return await self.load(context)
+            return await self.load(context, *args)
         records = [Saving(*each) for each in args]
         refused = await self.save(context, records)
         if not refused and any(record.what == "save" for record in records):
             context.base = context.failures
         return refused
 
-    async def load(self, context: JobContext) -> Box | None:
+    async def load(self, context: JobContext, first: int = 1) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
-        plan = self.client.calls.reads.box(context.queue, context.id, context.fence, self.worker)
+        plan = self.client.calls.reads.box(
+            context.queue, context.id, context.fence, self.worker, first=first
+        )
         return await self.client.run(plan)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
@@ -168,8 +176,8 @@ class Saves(Protocol):
         """The function that returns whether the lease is in force by the worker's own clock."""
         ...
 
-    async def load(self, context: JobContext, /) -> Box | None:
-        """Return what a job has saved; None if its claim is not in force."""
+    async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
+        """Return what a job has saved, from this entry on; None if its claim is not in force."""
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
@@ -181,6 +189,7 @@ class _Home:
     """The object through which the steps of one handler use the worker."""
 
     is_async: bool
+    can_park = False
 
     def __init__(
         self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
@@ -201,11 +210,27 @@ class LoopHome(_Home):
     is_async = True
 
     def __init__(
-        self, saver: Saves, context: JobContext, audit_result: str, calls: StepCalls
+        self,
+        saver: Saves,
+        context: JobContext,
+        audit_result: str,
+        calls: StepCalls,
+        running: Running | None = None,
+        end: End | None = None,
     ) -> None:
         super().__init__(saver, context, audit_result, calls)
+        self._running = running
+        self._end = end
+        self.can_park = end is not None
         self._lock = asyncio.Lock()
         self._unfinished: set[asyncio.Future[None]] = set()
+        self._waits: dict[int, asyncio.Future[None]] = {}
+        """The entries that wait for what has not come."""
+        self._is_awaited = False
+        """Whether the handler's own task waits, and not only another task of it."""
+        self._calls = 0
+        """Number of calls under way."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def began(self) -> Callable[[], None]:
         """Note that a step has begun; return the function that notes its end."""
@@ -215,7 +240,9 @@ class LoopHome(_Home):
         def ended() -> None:
             self._unfinished.discard(step)
             step.set_result(None)
+            self._consider()
 
+        self._consider()
         return ended
 
     async def let_end(self) -> None:
@@ -223,22 +250,71 @@ class LoopHome(_Home):
         failed."""
         if self._context.steps is not None:
             self._context.steps.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for pending in self._waits.values():
+            pending.cancel()
         if self._unfinished:
             await asyncio.wait(self._unfinished)
+
+    async def park(self, entry: int) -> None:
+        """Park the job as soon as none of its steps runs. It does not return."""
+        pending = self._waits[entry] = asyncio.get_running_loop().create_future()
+        assert self._running is not None
+        is_own = asyncio.current_task() is self._running.handler
+        self._is_awaited = self._is_awaited or is_own
+        self._consider()
+        try:
+            await pending
+        finally:
+            del self._waits[entry]
+
+    def _consider(self) -> None:
+        """Park the job if it waits, no step runs and no call is under way: at once if the handler's own task waits,
+        else after LINGER_S, since another task of it may come to its next step."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waits or self._unfinished or self._calls or self._context.cancelled:
+            return
+        if self._is_awaited:
+            self._park()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._park)
+
+    def _park(self) -> None:
+        self._timer = None
+        if self._end is not None and self._running is not None:
+            self._end(self._running, Parking(tuple(sorted(self._waits))))
 
     async def lease(self) -> None:
         """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
         while self._is_uncertain():  # noqa: ASYNC110 - the heartbeat is on another thread
             await asyncio.sleep(LEASE_PAUSE_S)
 
-    def load(self) -> Awaitable[Box | None]:
-        """Return what the job has saved; None if the claim is not in force."""
-        return self._saver.load(self._context)
+    async def load(self, first: int = 1) -> Box | None:
+        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        with self._calling():
+            return await self._saver.load(self._context, first)
 
-    def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
+    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries, and return those that were not saved, by their places."""
-        # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
-        return asyncio.shield(asyncio.ensure_future(self._saver.save(self._context, records)))
+        with self._calling():
+            # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
+            return await asyncio.shield(
+                asyncio.ensure_future(self._saver.save(self._context, records))
+            )
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Let the job not be parked during a call."""
+        self._calls += 1
+        self._consider()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._consider()
 
     def turn(self) -> asyncio.Lock:
         """Return the lock with which the saves of a job come one after the other."""
@@ -257,8 +333,11 @@ class ThreadHome(_Home):
         audit_result: str,
         calls: StepCalls,
         loop: asyncio.AbstractEventLoop | None = None,
+        end: Callable[[Parking], None] | None = None,
     ) -> None:
         super().__init__(saver, context, audit_result, calls)
+        self._end = end
+        self.can_park = end is not None
         self._loop = loop
         self._lock = threading.RLock()
 
@@ -275,9 +354,19 @@ class ThreadHome(_Home):
         while self._is_uncertain():
             self._context.wait_cancelled(LEASE_PAUSE_S)
 
-    async def load(self) -> Box | None:
-        """Return what the job has saved; None if the claim is not in force."""
-        return self._wait(self._saver.load(self._context))
+    async def load(self, first: int = 1) -> Box | None:
+        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        return self._wait(self._saver.load(self._context, first))
+
+    async def park(self, entry: int) -> None:
+        """Raise Parking in the handler's thread."""
+        why = Parking((entry,))
+        self._context.tell(why)
+        # Before the thread reports its end.
+        assert self._loop is not None
+        assert self._end is not None
+        self._loop.call_soon_threadsafe(self._end, why)
+        raise why
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries, and return those that were not saved, by their places."""

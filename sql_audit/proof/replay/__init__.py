@@ -8,6 +8,7 @@ Read ``replay`` first.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
 - ``saved_steps``: checks the steps of durable jobs.
+- ``mail``, ``parked_jobs``: the signals and waits of durable jobs; checks them.
 - ``schedule_ticks``: replays the instants of schedules.
 - ``contradictions``: compares an event with the earlier events of its job, and checks its fields.
 """

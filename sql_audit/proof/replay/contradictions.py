@@ -36,7 +36,7 @@ Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
 """The prefix of the reasons of two events: a job whose task no worker knows dies without a failure, or a worker gives
 it back for another worker."""
-_WAITING: Final = (State.READY, State.SCHEDULED)
+_WAITING: Final = (State.READY, State.SCHEDULED, State.PARKED)
 
 
 def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iterator[Fault]:
@@ -81,7 +81,8 @@ def _of_expired(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
         yield "I19", f"expires {record.expires - row[5]} ms before its deadline"
     if record.failures is None or record.losses is None:
         return
-    if (record.failures + record.losses > 0) is not bool(facts.get("dead")):
+    has_worked = record.failures + record.losses > 0 or record.state == State.PARKED
+    if has_worked is not bool(facts.get("dead")):
         ends = "dead" if facts.get("dead") else "gone"
         yield "I6", f"is {ends} after {record.failures} failures and {record.losses} losses"
 
@@ -249,6 +250,8 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.RETRIED: ("fence", "failures"),
     _E.DIED: ("fence", "reason", "failures"),
     _E.ROLLED_BACK: ("fence",),
+    _E.PARKED: ("fence", "waits"),
+    _E.SIGNALLED: ("life", "message", "name", "bytes", "digest"),
     _E.LEASE_EXPIRED: ("fence", "worker", "losses", "target"),
     _E.CANCEL_REQUESTED: ("fence",),
     _E.RESTORED: ("target", *_POLICY),

@@ -1,5 +1,5 @@
 """Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19,
-I20).
+I20 to I23).
 
 :mod:`sql_audit.proof.replay.replay`, which checks the order and the numbers of events, passes each event that happens
 to a job to :class:`JobReplay`. A wrong event is reported and then applied.
@@ -22,7 +22,9 @@ from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
-from sql_audit.proof.replay.saved_steps import write_entry
+from sql_audit.proof.replay.mail import Signals
+from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
+from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
 
@@ -41,12 +43,15 @@ _SOURCES: Final = {
 }
 """The states in which a job may be when an event happens, by event."""
 
-SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
+SETTLEMENTS: Final = frozenset(
+    {Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.PARKED}
+)
 """Events with which the worker that holds a claim ends it. (The claim of a cancelled job may also end because its lease
 expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
+_RULES: Final = {**contradictions.RULES, "parked": judge_park, "woken": judge_wake}
 _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
 """The names of traits in a state line, by their names in an event."""
 
@@ -87,7 +92,7 @@ class JobReplay:
             "baseline": self._baseline,
             "settlement_refused": self._compare,
             "freed": self._freed,
-            **dict.fromkeys(("step_begun", "step_saved"), self._stepped),
+            **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
             "ticked": self.ticks.ticked,
         }
 
@@ -166,6 +171,7 @@ class JobReplay:
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         record.entries = {} if record.life is None else None
+        record.mail = Signals() if record.life is None else None
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
@@ -283,16 +289,21 @@ class JobReplay:
 
     def _compare(self, row: EventRow, job_id: str) -> None:
         """Report the contradictions between an event and the earlier events of its job."""
-        record, rule = self.jobs.get(job_id), contradictions.RULES.get(row[4])
+        record, rule = self.jobs.get(job_id), _RULES.get(row[4])
+        if record is not None and record.waits is not None:
+            self._judge(stay(row[4], record))
         if rule is not None and record is not None:
             self._judge(rule(facts_in(row[10]), record, row))
 
     def _stepped(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)
         if record is not None:
-            self._judge(write_entry(row, record))
+            self._judge(
+                send(row, record) if row[4] == Event.SIGNALLED else judge_entry(row, record)
+            )
         elif not self.open:
-            self._violated("I20", "is written, and the job is not alive")
+            sent = row[4] == Event.SIGNALLED
+            self._violated("I21" if sent else "I20", "is written, and the job is not alive")
 
     # Any other event, by the table.
 
@@ -316,6 +327,8 @@ class JobReplay:
             setattr(record, name, 0)
         if "expires_ms" in effect.clears:
             record.expires = record.base = None
+        if record.waits is not None or event is Event.PARKED:
+            record.waits = facts.get("waits")
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
         self._settle_name(record, job_id, event, state)

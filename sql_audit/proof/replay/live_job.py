@@ -6,6 +6,7 @@ from typing import Final
 
 from rq_core.model.table.fields import TRAITS
 from rq_core.model.unique_names import HELD_TO_THE_END
+from sql_audit.proof.replay.mail import Signals
 
 _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
 
@@ -19,7 +20,7 @@ class Record:
     """
 
     __slots__ = (
-        "claims", "due", "entries", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "claims", "due", "entries", "failures", "fence", "held", "lane", "losses", "mail", "max_attempts", "max_losses",
         "priority", "stands", "state", "task", "unknown", "worker", *_TRAITS,
     )  # fmt: skip
 
@@ -31,6 +32,8 @@ class Record:
     """Unix ms up to which the job's id is remembered."""
     life: str | None
     """The box of a durable job; None until the job has saved or begun a step."""
+    waits: str | None
+    """The numbers of the entries for which the job is parked, with commas."""
     base: str | None
     """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     keep: int | None
@@ -61,5 +64,7 @@ class Record:
         self.entries: dict[int, tuple[str, str | None]] | None = None
         """The entries of the job's box, by number. Each is the step's name, and the digest if the step was saved. None
         if the entries are not known."""
+        self.mail: Signals | None = None
+        """The signals and the waits of the job; None if they are not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""

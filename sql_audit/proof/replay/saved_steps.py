@@ -14,12 +14,13 @@ from rq_core.model.table.machine import CLAIMED_STATES, Event
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
 from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.parked_jobs import begin_wait, end_wait
 from sql_audit.store.job_rows import EventRow
 
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
-def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
+def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
     """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the faults of the event."""
     facts = facts_in(row[10])
     fence, entry, name = facts.get("fence"), facts["entry"], facts["name"]
@@ -31,7 +32,7 @@ def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"is written by {row[8]}, the claim is that of {record.worker}"
     if record.life is not None and facts["life"] != record.life:
         yield "I20", f"is in box {facts['life']}, the job's is {record.life}"
-        record.entries = None
+        record.entries = record.mail = None
     record.life = facts["life"]
     if row[4] == Event.STEP_SAVED:
         yield from _base(facts.get("base"), record)
@@ -50,6 +51,11 @@ def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"saves {name!r} with digest {saved[1]}, which was {before[1]}"
     if before is None or saved[1] is not None:
         entries[entry] = saved
+    if row[4] == Event.STEP_SAVED:
+        is_again = before is not None and before[1] is not None
+        yield from end_wait(row, facts, record, is_again=is_again)
+    else:
+        yield from begin_wait(row, facts, record)
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:

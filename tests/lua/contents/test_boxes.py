@@ -83,7 +83,7 @@ def test_an_entry_with_another_step_name_or_another_life_is_refused_as_a_conflic
     seed.save(a)
 
     assert {0: NotSaved("conflict", 1)} == seed.save(a, name="charged")
-    assert {0: NotSaved("conflict", None)} == seed.save(a, entry=2, life="0" * 16)
+    assert {0: NotSaved("other", None)} == seed.save(a, entry=2, life="0" * 16)
     assert {1: NotSaved("conflict", None)} == seed.save(a, b)
 
 

@@ -1,0 +1,32 @@
+--[[ signal: a producer or an operator sends signals to durable jobs. A signal waits in the job's box until a wait of that
+name takes it; a parked job that waits for it is woken.
+
+LIFE is the name of the job's box if the job has none yet. A signal with a KEY that came before is not sent again. VALUE
+is what the signal brings, as JSON, and DIGEST its digest; the log has values of up to VALUE_MAX bytes.
+
+Transitions: parked -woken-> ready
+Keys: boxes
+Args: slot number:int by why value_max:int
+Each: id name key life digest value
+Uses: call(open_call close_call) backlog(refuse_backlog) signalling(check_signals decide_signals write_signals)
+Returns: ok {PLACE sent|woken|known|full|gone NUMBER}… | refused audit_backlog BACKLOG BOUND | with | epoch. PLACE counts the
+    records from 1; NUMBER is the signal's number among those of its job. full: the job has had 10,000 signals, or its
+    values have 16 MiB
+Invariants: I6, I21, I23
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+elseif not boxes then
+  return {'with', 'durable'}
+end
+refusal = refuse_backlog()
+if refusal then
+  return refusal
+end
+check_signals()
+local answer = decide_signals()
+
+write_signals()
+return close_call(answer)

@@ -1,0 +1,41 @@
+"""Converts the times that handlers say for sleeps and waits to the text that a save takes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from rq_core.errors import SECONDS_MAX, InvalidStep
+
+_HOUR: Final = 3_600
+
+
+def ahead(name: str, seconds: Any) -> str:
+    """Return ``+`` and the ms of a time from now; empty for None. Raises InvalidStep."""
+    if seconds is None:
+        return ""
+    said = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    # NaN is not less than or equal to any number.
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= SECONDS_MAX:
+        raise InvalidStep(
+            step=name, why=f"{seconds!r} are no seconds (or timedelta) from 0 to {SECONDS_MAX:,}"
+        )
+    return f"+{round(said * 1000)}"
+
+
+def moment(
+    name: str,
+    seconds: Any,
+    hours: Any,
+    until: Any,
+) -> str:
+    """Return the moment at which a sleep is over. Raises InvalidStep unless exactly one of the times is given."""
+    if [seconds, hours, until].count(None) != 2:
+        raise InvalidStep(step=name, why="it takes one of seconds, hours=… and until=…")
+    if until is not None:
+        if not isinstance(until, datetime) or until.tzinfo is None:
+            raise InvalidStep(step=name, why="until=… must be a datetime with a time zone")
+        return str(max(0, round(until.timestamp() * 1000)))
+    if hours is not None and isinstance(hours, int | float):
+        return ahead(name, hours * _HOUR)
+    return ahead(name, seconds if hours is None else hours)

@@ -1,0 +1,48 @@
+"""Makes the call that sends a signal, and reads its outcome."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from rq_core.app.handlers.result_types import Returned
+from rq_core.errors import InvalidOption, NotSignalled
+from rq_core.model.durable.boxes import KEY_PATTERN, SIGNAL_PATTERN
+from rq_core.model.outcome import reason_of
+from rq_core.model.result_encoding import NO_VALUE, unpack_result
+from rq_core.protocol.calls.boxes import Sending, Sent
+
+_WHY: Final = {
+    "gone": "there is no such job. It has ended, or it was never enqueued",
+    "full": "the job has had 10,000 signals, or its steps and signals have 16 MiB",
+}
+
+
+_VALUES: Final = Returned("signal", lambda: None)
+
+
+def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
+    """Return a signal as the call takes it. Raises InvalidOption."""
+    packed = _VALUES.dump(value)
+    if packed.startswith(NO_VALUE):
+        why = reason_of(packed.removeprefix(NO_VALUE))
+        raise InvalidOption.of("value", value, f"cannot be sent: {why}")
+    return sending_of_json(job_id, name, unpack_result(packed)[1], key)
+
+
+def sending_of_json(job_id: str, name: Any, value_json: str, key: str = "") -> Sending:
+    """Return a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
+    if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
+        raise InvalidOption.of(
+            "name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
+        )
+    if key and not re.fullmatch(KEY_PATTERN, key):
+        raise InvalidOption.of("key", key, "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+    return Sending(job_id, name, key, value_json)
+
+
+def outcome_of(queue: str, record: Sending, sent: Sent) -> str:
+    """Return the outcome of a signal. Raises NotSignalled if it was not sent."""
+    if sent.outcome in _WHY:
+        raise NotSignalled(queue=queue, id=record.id, name=record.name, why=_WHY[sent.outcome])
+    return sent.outcome

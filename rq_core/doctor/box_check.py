@@ -1,0 +1,71 @@
+"""Derives what the boxes of durable jobs must have, from the entries and signals that are there."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from rq_core.model.durable.boxes import header_in, life_of, read_signal, write_header
+
+Member = tuple[str, str | None]
+"""A member of ``boxes`` and its expected value; None: any value."""
+
+
+def is_box_lost(header: str | None, entries: int) -> bool:
+    """Return whether the box of a job has lost entries. ``header`` is its header, if it has one; ``entries`` is the
+    number of entries that it has without a gap, from the first one on."""
+    said = header_in(header)
+    return entries < (said.entries if said else 1)
+
+
+def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
+    """Yield the expected members of ``boxes``. ``owners`` are the ids of jobs, by the lives of their boxes. A box that
+    belongs to no job keeps its members until claims have emptied it."""
+    members: defaultdict[str, set[str]] = defaultdict(set)
+    for name in found:
+        members[life_of(name)].add(name)
+    for life in members.keys() | owners.keys():
+        entries = _numbered(members[life], f"{life}|")
+        if life in owners and is_box_lost(found.get(life), len(entries)):
+            yield from ((name, None) for name in members[life])
+            continue  # Only the log may have what is lost.
+        signals = _numbered(members[life], f"{life}>")
+        yield from ((name, None) for name in (*entries, *signals))
+        if life in owners:
+            values = (found[name].partition("\n")[2] for name in (*entries, *signals))
+            job_id, size = owners[life], sum(len(value.encode()) for value in values)
+            yield from _mail(found, life, signals)
+        else:
+            said = header_in(found.get(life))
+            job_id, size = (said.job_id, said.size) if said else ("-", 0)
+            yield from (
+                (name, None) for name in members[life] if name[len(life) :][:1] in (">", "=")
+            )
+        yield life, write_header(job_id, len(entries), size, len(signals))
+
+
+def lives_of(found: Mapping[str, str]) -> set[str]:
+    """Return the lives of all boxes that have any member."""
+    return set(map(life_of, found))
+
+
+def _numbered(members: set[str], head: str) -> list[str]:
+    """Return the members ``head`` with 1, 2, 3… behind it, up to the first that is not there."""
+    end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
+    return [f"{head}{n}" for n in range(1, end)]
+
+
+def _mail(found: Mapping[str, str], life: str, signals: Sequence[str]) -> Iterator[Member]:
+    """Yield the lists of the signals of a box that wait, by name, and the signals that came with keys."""
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for number, member in enumerate(signals, 1):
+        with suppress(ValueError):
+            name, key, value = read_signal(found[member])
+            if value is not None:
+                waiting[name].append(str(number))
+            if key is not None:
+                yield f"{life}={key}", str(number)
+    for name, numbers in waiting.items():
+        yield f"{life}>{name}", " ".join(numbers)

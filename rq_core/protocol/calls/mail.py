@@ -1,0 +1,31 @@
+"""Sends signals to durable jobs."""
+
+from __future__ import annotations
+
+from rq_core.model.keys import check_name
+from rq_core.protocol.calls.admin import check_why
+from rq_core.protocol.calls.boxes import Sending, Sent, send_signals
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Plan
+
+
+class Mail:
+    """The calls about signals."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def signal(
+        self,
+        queue: str,
+        record: Sending,
+        *,
+        by: str | None = None,
+        why: str = "",
+        value_max: int = 0,
+    ) -> Plan[Sent]:
+        """Send a signal, and return what became of it. The log has its value if it has at most ``value_max`` bytes."""
+        actor = check_name("actor", by or self._delivery.name)
+        call = send_signals(queue, [record], by=actor, why=check_why(why), value_max=value_max)
+        (found,) = yield from self._delivery.call(call)
+        return found

@@ -1,0 +1,38 @@
+"""The signals and the waits of a durable job during the replay."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rq_core.model.durable.boxes import signal_of
+
+
+class WaitingEntry(NamedTuple):
+    """An entry that waits."""
+
+    name: str
+    kind: str
+    """``wait`` or ``sleep``."""
+    until_ms: int | None
+
+
+class Signals:
+    """The signals and the waits of a job, after an event."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        """Number of signals that the job has got."""
+        self.digests: dict[int, str] = {}
+        """The digest of each signal that waits, by its number."""
+        self.names: dict[str, list[int]] = {}
+        """The numbers of the signals that wait, by name, oldest first."""
+        self.keys: set[str] = set()
+        self.waits: dict[int, WaitingEntry] = {}
+        """The entries that wait, by number."""
+        self.must_wake = False
+        """Whether a signal has come for which the job is parked: it must be woken next."""
+
+    def oldest(self, entry: str) -> int | None:
+        """Return the number of the oldest signal for which a wait of this name waits; None without any."""
+        numbers = self.names.get(signal_of(entry))
+        return numbers[0] if numbers else None

@@ -1,0 +1,143 @@
+"""Checks the signals of durable jobs, and their waits: a job's signals have the numbers 1, 2, 3…, and each is taken at
+most once, in order (I21); a parked job waits for entries of its box that are not over (I22); and what wakes it has come
+(I23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rq_core.model.durable.boxes import OVER, signal_of
+from rq_core.model.table.machine import Event, State
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.replay.contradictions import Fault
+from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.mail import WaitingEntry
+from sql_audit.store.job_rows import EventRow
+
+Facts = Mapping[str, Any]
+_PARKED: Final = str(State.PARKED)
+
+
+def send(row: EventRow, record: Record) -> Iterator[Fault]:
+    """Apply an event ``signalled`` to its job, and yield the faults of the event."""
+    facts, mail = facts_in(row[10]), record.mail
+    if record.life is not None and facts["life"] != record.life:
+        yield "I21", f"is in box {facts['life']}, the job's is {record.life}"
+        record.mail = mail = None
+    record.life = facts["life"]
+    if mail is None:
+        return
+    number, name, key = facts["message"], facts["name"], facts.get("key")
+    if number != mail.sent + 1:
+        yield "I21", f"is signal {number}, the one before was {mail.sent}"
+    if key is not None and key in mail.keys:
+        yield "I21", f"is sent with the key {key}, which came before"
+    mail.sent = max(mail.sent, number)
+    mail.digests[number] = facts["digest"]
+    mail.names.setdefault(name, []).append(number)
+    mail.keys |= {key} if key is not None else set()
+    entries = [mail.waits.get(each) for each in _numbers(record.waits)]
+    if record.state == _PARKED and any(
+        each and each.kind == "wait" and signal_of(each.name) == name for each in entries
+    ):
+        mail.must_wake = True
+
+
+def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
+    """Apply an event ``step_begun`` of a wait or a sleep."""
+    mail, kind, until_ms = record.mail, facts.get("kind"), facts.get("until_ms")
+    if mail is None or kind is None:
+        return
+    if until_ms is not None and until_ms <= row[5]:
+        yield "I22", f"waits for a moment that was over {row[5] - until_ms} ms before"
+    waiting = mail.oldest(facts["name"]) if kind == "wait" else None
+    if waiting is not None:
+        yield "I21", f"waits, and signal {waiting} has come"
+    mail.waits[facts["entry"]] = WaitingEntry(facts["name"], kind, until_ms)
+
+
+def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> Iterator[Fault]:
+    """Apply an event ``step_saved`` to the waits and the signals of its job. ``is_again``: the entry was saved
+    before."""
+    mail, message, name = record.mail, facts.get("message"), facts["name"]
+    if mail is None:
+        return
+    waiting = mail.waits.pop(facts["entry"], None)
+    if is_again:
+        return
+    if message is not None:
+        first = mail.oldest(name)
+        if message not in mail.names.get(signal_of(name), ()):
+            yield "I21", f"takes signal {message}, which does not wait"
+            return
+        if message != first:
+            yield "I21", f"takes signal {message}, and signal {first} came before"
+        if (digest := mail.digests.pop(message)) != facts.get("digest"):
+            yield (
+                "I21",
+                f"takes signal {message} with digest {facts.get('digest')}, which was {digest}",
+            )
+        mail.names[signal_of(name)].remove(message)
+        return
+    if facts.get("digest") == OVER and waiting is not None:
+        if waiting.until_ms is None or waiting.until_ms > row[5]:
+            yield "I22", f"is over, and waits until {waiting.until_ms}"
+        if waiting.kind == "wait" and (first := mail.oldest(name)) is not None:
+            yield "I21", f"is over, and signal {first} waits"
+    elif waiting is not None:
+        yield "I21", f"is saved without a signal, and waits as {waiting.name}"
+
+
+def judge_park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
+    """Yield the faults of an event ``parked``."""
+    mail, numbers = record.mail, _numbers(facts["waits"])
+    if not numbers:
+        yield "I22", "waits for nothing"
+    if mail is None:
+        return
+    known = [mail.waits.get(each) for each in numbers]
+    for number, each in zip(numbers, known, strict=True):
+        if each is None and record.entries is not None and number in record.entries:
+            yield "I22", f"waits for entry {number}, which is no wait or is over"
+    moments = [each.until_ms for each in known if each is not None and each.until_ms is not None]
+    if None not in known and facts.get("due_ms") != min(moments, default=None):
+        yield (
+            "I22",
+            f"is due at {facts.get('due_ms')}, and waits until {min(moments, default=None)}",
+        )
+
+
+def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    """Yield the faults of an event ``woken``."""
+    mail, cause = record.mail, facts.get("cause")
+    if mail is None or record.waits is None:
+        return
+    mail.must_wake = False
+    numbers = _numbers(record.waits)
+    if cause is not None:
+        waiting = mail.waits.get(cause)
+        if cause not in numbers or waiting is None:
+            yield "I23", f"is woken for entry {cause}, for which the job does not wait"
+        elif mail.oldest(waiting.name) is None:
+            yield (
+                "I23",
+                f"is woken for entry {cause}, and no signal {signal_of(waiting.name)} waits",
+            )
+    elif all(each in mail.waits for each in numbers) and (
+        record.due is None or record.due > row[5]
+    ):
+        yield "I23", f"is woken without a signal at {row[5]}, and is due at {record.due}"
+
+
+def stay(kind: str, record: Record) -> Iterator[Fault]:
+    """Yield the fault of an event of a parked job that should have been woken before."""
+    mail = record.mail
+    if mail is not None and mail.must_wake and kind not in (Event.WOKEN, Event.SIGNALLED):
+        mail.must_wake = False
+        yield "I23", "happens to a job that is parked, although its signal has come"
+
+
+def _numbers(waits: str | None) -> list[int]:
+    """Return the numbers of the entries for which a job is parked."""
+    return [int(each) for each in (waits or "").split(",") if each.isascii() and each.isdigit()]

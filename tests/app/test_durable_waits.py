@@ -1,0 +1,391 @@
+"""Durable jobs that sleep and wait for signals, on the fake server: they are parked, and their handlers run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    InvalidOption,
+    NotSignalled,
+    RetryPolicy,
+    StepTwice,
+    durable,
+    durable_sync,
+    errors,
+    testing,
+)
+from rq_core.app.handlers.context import JobContext
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@dataclass
+class Approval:
+    ok: bool
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    return []
+
+
+def outcomes(fake: testing.Fake) -> list[str]:
+    return [ran.outcome for ran in fake.drain()]
+
+
+def test_a_job_sleeps_without_a_worker_and_goes_on_behind_its_sleep(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        await job.step("charge", lambda: did.append("charge"))
+        await job.sleep("cool-off", hours=24)
+        did.append("after")
+        await job.sleep("cool-off", timedelta(seconds=1))
+        did.append("again")
+
+    handle = order.enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    assert [] == outcomes(fake)
+    assert "parked" == handle.state()
+    fake.advance(86_399)
+    assert [] == outcomes(fake)
+    fake.advance(1)
+    assert ["parked"] == outcomes(fake)
+    fake.advance(1)
+    assert ["succeeded"] == outcomes(fake)
+    assert ["charge", "after", "after", "again"] == did
+
+
+def test_a_sleep_until_a_moment_that_is_over_does_not_park_the_job(
+    app: App, fake: testing.Fake
+) -> None:
+    @app.task(retry=ONCE)
+    def order() -> None:
+        durable_sync().sleep("until", until=datetime(2020, 1, 1, tzinfo=UTC))
+        durable_sync().sleep("not-at-all", 0)
+
+    order.enqueue()
+
+    assert ["succeeded"] == outcomes(fake)
+
+
+def test_a_retry_does_not_begin_a_sleep_again(app: App, fake: testing.Fake, did: list[Any]) -> None:
+    @app.task(retry=RetryPolicy(max_attempts=3, backoff="fixed", base=5.0, jitter=False))
+    async def order() -> None:
+        job = durable()
+        if not did:
+            did.append("first")
+            await asyncio.gather(job.sleep("cool-off", 20), job.step("fail", fail))
+        await job.sleep("cool-off", 20)
+        did.append("after")
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)  # the sleep has begun by then
+        raise ValueError("no")
+
+    order.enqueue()
+
+    assert ["scheduled", "parked"] == outcomes(fake)
+    fake.advance(15)
+    assert ["succeeded"] == outcomes(fake)
+
+
+def test_a_signal_wakes_the_job_and_its_wait_returns_what_it_brings(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        did.append(await durable().wait("approval", Approval))
+
+    handle = order.enqueue()
+    assert ["parked"] == outcomes(fake)
+
+    assert "sent" == app.signal(handle, "refusal", 1)
+    assert [] == outcomes(fake)
+    sent = app.signal(handle, "approval", Approval(ok=True), by="ann", reason="checked", key="w-9")
+    assert "woken" == sent
+    assert "known" == app.signal(handle, "approval", Approval(ok=True), key="w-9")
+    assert ["succeeded"] == outcomes(fake)
+    assert [Approval(ok=True)] == did
+
+
+def test_signals_that_come_before_the_waits_are_kept_and_taken_in_order(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    def order() -> None:
+        job = durable_sync()
+        job.step("first", lambda: did.append("step"))
+        did.extend(job.wait("number", int) for _ in range(3))
+
+    handle = order.enqueue()
+    for number in range(3):
+        assert "sent" == app.signal(handle, "number", number)
+
+    assert ["succeeded"] == outcomes(fake)
+    assert ["step", 0, 1, 2] == did
+
+
+def test_a_wait_returns_none_once_its_time_is_over(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        did.append(await durable().wait("approval", Approval, timeout=60))
+
+    handle = order.enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    fake.advance(60)
+    assert ["succeeded"] == outcomes(fake)
+    assert [None] == did
+    with pytest.raises(NotSignalled, match="there is no such job"):
+        app.signal(handle, "approval", Approval(ok=True))
+
+
+def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(job.step("slow", slow))
+            await job.wait("approval", Approval)
+        did.append("end")
+
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+        did.append("slow")
+
+    handle = order.enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    app.signal(handle, "approval", Approval(ok=True))
+    assert ["succeeded"] == outcomes(fake)
+    assert ["slow", "end"] == did
+
+
+def test_a_branch_with_plain_code_between_two_steps_gets_through(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        job = durable()
+
+        async def branch() -> None:
+            await job.step("one", lambda: did.append(1))
+            await asyncio.sleep(0.02)
+            await job.step("two", lambda: did.append(2))
+
+        await asyncio.gather(branch(), job.wait("approval", Approval))
+
+    handle = order.enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    assert [1, 2] == did
+    app.signal(handle, "approval", Approval(ok=True))
+    assert ["succeeded"] == outcomes(fake)
+    assert [1, 2] == did
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_handler_that_swallows_its_end_is_parked_all_the_same(
+    app: App, fake: testing.Fake, did: list[Any], kind: str
+) -> None:
+    if kind == "async":
+
+        @app.task(name="order", retry=ONCE)
+        async def waits() -> str:
+            try:
+                await durable().wait("approval", Approval)
+            except BaseException:
+                return "swallowed"
+            return "done"
+    else:
+
+        @app.task(name="order", retry=ONCE)
+        def waits_in_thread() -> str:
+            try:
+                durable_sync().wait("approval", Approval)
+            except BaseException:
+                return "swallowed"
+            return "done"
+
+    handle = app.tasks["order"].enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    app.signal(handle, "approval", Approval(ok=True))
+    assert ["succeeded"] == outcomes(fake)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_no_step_begins_in_the_finally_of_a_handler_that_parks(
+    app: App, fake: testing.Fake, did: list[Any], kind: str
+) -> None:
+    @app.task(retry=ONCE)
+    async def waits() -> None:
+        try:
+            await durable().wait("approval", Approval)
+        except Exception:
+            did.append("except")
+        finally:
+            did.append("finally")
+            await durable().step("effect", lambda: did.append("effect"))
+
+    @app.task(retry=ONCE)
+    def waits_in_thread() -> None:
+        try:
+            durable_sync().wait("approval", Approval)
+        except Exception:
+            did.append("except")
+        finally:
+            did.append("finally")
+            durable_sync().step("effect", lambda: did.append("effect"))
+
+    handle = (waits if kind == "async" else waits_in_thread).enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    assert ["finally"] == did
+    app.signal(handle, "approval", Approval(ok=True))
+    assert ["succeeded"] == outcomes(fake)
+    assert ["finally", "finally", "effect"] == did
+
+
+def test_arounds_are_left_before_the_job_is_parked(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.around
+    def watched(job: JobContext) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            did.append(type(error).__name__)
+            raise
+
+    @app.task(retry=ONCE)
+    def order() -> None:
+        durable_sync().sleep("nap", 5)
+
+    order.enqueue()
+
+    assert ["parked"] == outcomes(fake)
+    assert ["Parking"] == did
+
+
+def test_two_waits_of_one_name_at_once_are_refused(app: App, fake: testing.Fake) -> None:
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        await asyncio.gather(job.wait("approval", Approval), job.wait("approval", Approval))
+
+    order.enqueue()
+
+    (ran,) = fake.drain()
+    assert ran.outcome == "dead"
+    assert StepTwice.__name__ in str(ran.error)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({}, "it takes one of seconds"),
+        ({"seconds": 1, "hours": 1}, "it takes one of seconds"),
+        ({"seconds": -1}, "are no seconds"),
+        ({"seconds": float("nan")}, "are no seconds"),
+        ({"until": datetime(2030, 1, 1)}, "must be a datetime with a time zone"),  # noqa: DTZ001
+    ],
+)
+def test_a_sleep_without_a_valid_moment_is_refused(
+    app: App, fake: testing.Fake, told: dict[str, Any], says: str
+) -> None:
+    @app.task(retry=ONCE)
+    def order() -> None:
+        durable_sync().sleep("nap", **told)
+
+    order.enqueue()
+
+    (ran,) = fake.drain()
+    assert says in str(ran.error)
+
+
+def test_a_signal_that_cannot_be_sent_is_refused_before_it_is_sent(
+    app: App, fake: testing.Fake
+) -> None:
+    @app.task(retry=ONCE)
+    def order() -> None:
+        durable_sync().wait("approval", Approval)
+
+    handle = order.enqueue()
+    for name, value, key in (
+        ("no name", 1, ""),
+        ("a" * 59, 1, ""),
+        ("a", object(), ""),
+        ("a", "x" * 65_536, ""),
+        ("a", 1, "no key"),
+    ):
+        with pytest.raises(InvalidOption):
+            app.signal(handle, name, value, key=key)
+    with pytest.raises(NotSignalled):
+        app.signal(app.handle_by_id("default", "nobody"), "approval", Approval(ok=True))
+
+
+def test_a_signal_of_another_type_makes_the_job_dead(app: App, fake: testing.Fake) -> None:
+    @app.task()
+    def order() -> None:
+        durable_sync().wait("approval", Approval)
+
+    handle = order.enqueue()
+    app.signal(handle, "approval", "yes")
+
+    (ran,) = fake.drain()
+    assert (ran.outcome, "StepMismatch" in str(ran.error)) == ("dead", True)
+
+
+def test_a_parked_job_is_cancelled_at_once(app: App, fake: testing.Fake) -> None:
+    @app.task()
+    def order() -> None:
+        durable_sync().wait("approval", Approval)
+
+    handle = order.enqueue()
+    outcomes(fake)
+
+    assert "cancelled" == handle.cancel()
+    assert "gone" == handle.state()
+    with pytest.raises(errors.NotEdited):
+        handle.edit(now=True)
+
+
+async def test_signals_are_sent_from_an_event_loop(app: App) -> None:
+    with testing.fake(app) as fake:
+
+        @app.task()
+        async def order() -> None:
+            await durable().wait("approval", Approval)
+
+        handle = await order.enqueue_async()
+        await fake.drain_async()
+
+        assert "woken" == await app.signal_async(handle, "approval", Approval(ok=True))
+        assert ["succeeded"] == [ran.outcome for ran in await fake.drain_async()]

@@ -1,0 +1,183 @@
+"""Verify and parked jobs (I21 to I23): true logs are accepted, and each planted lie is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.audit.test_saved_steps import LIFE, D, E, running, save, told
+from tests.kit.story import MemoryWriter
+
+UNTIL = 9_000_000_000_000
+Lie = Callable[[MemoryWriter, str], Any]
+
+
+def begin(
+    log: MemoryWriter, fence: str, entry: int, name: str, kind: str, until: int | None = None
+) -> None:
+    log.jobs("step_begun", ["a", fence, LIFE, entry, name, kind, until], by="w-1")
+
+
+def send(
+    log: MemoryWriter, number: int, name: str = "ok", key: str | None = None, d: str = D
+) -> None:
+    log.jobs("signalled", ["a", LIFE, number, name, key, 8, d], by="ann")
+
+
+def take(log: MemoryWriter, fence: str, entry: int, name: str, message: int, d: str = D) -> None:
+    log.jobs("step_saved", ["a", fence, LIFE, entry, name, 8, d, None, None, message], by="w-1")
+
+
+def over(log: MemoryWriter, fence: str, entry: int, name: str) -> None:
+    log.jobs("step_saved", ["a", fence, LIFE, entry, name, None, "over"], by="w-1")
+
+
+def park(log: MemoryWriter, fence: str, waits: str, due: int | None = None) -> None:
+    log.jobs("parked", ["a", fence, due, waits], by="w-1")
+
+
+def wake(log: MemoryWriter, cause: int | None = None, by: str = "ann") -> None:
+    log.jobs("woken", ["a", cause], by=by)
+
+
+def parked(log: MemoryWriter) -> str:
+    """Let the job wait for `ok`, or until a moment, and sleep, and park it. Return the fence of its claim."""
+    fence = running(log)
+    save(log, fence, 1, "charge")
+    begin(log, fence, 2, "ok", "wait", UNTIL)
+    begin(log, fence, 3, "nap", "sleep", UNTIL + 5)
+    park(log, fence, "2,3", UNTIL)
+    return fence
+
+
+def test_replay_accepts_a_job_that_is_parked_and_woken_in_a_true_log() -> None:
+    log = MemoryWriter()
+    parked(log)
+    send(log, 1, "other")
+    send(log, 2, key="k")
+    wake(log, 2)
+    fence = log.jobs("claimed", ["a", 2])
+    take(log, fence, 2, "ok", 2)
+    # A failover took it, and the worker sends it again.
+    take(log, fence, 2, "ok", 2)
+    park(log, fence, "3", UNTIL + 5)
+    log.jobs("expired", ["a", 1])
+
+    assert [] == [each for each in told(log) if each[0] != "I19"]
+
+
+def first_signal_again(log: MemoryWriter, _: str) -> None:
+    send(log, 1)
+    wake(log, 2)
+    send(log, 1)
+
+
+def left_out(log: MemoryWriter, _: str) -> None:
+    send(log, 2)
+    wake(log, 2)
+
+
+def same_key(log: MemoryWriter, _: str) -> None:
+    send(log, 1, "other", "k")
+    send(log, 2, "other", "k")
+
+
+def woken_early(log: MemoryWriter, _: str) -> None:
+    wake(log, by="w-2")
+
+
+def woken_for_nothing(log: MemoryWriter, _: str) -> None:
+    send(log, 1, "other")
+    wake(log, 2)
+
+
+def woken_for_another_entry(log: MemoryWriter, _: str) -> None:
+    wake(log, 1)
+
+
+def not_woken(log: MemoryWriter, _: str) -> None:
+    send(log, 1)
+    log.jobs("cancelled", ["a"], by="ann")
+
+
+def claimed_while_parked(log: MemoryWriter, _: str) -> None:
+    log.jobs("claimed", ["a", 2])
+
+
+def _again(log: MemoryWriter) -> str:
+    send(log, 1)
+    send(log, 2, d=E)
+    wake(log, 2)
+    return log.jobs("claimed", ["a", 2])
+
+
+def taken_out_of_order(log: MemoryWriter, _: str) -> None:
+    take(log, _again(log), 2, "ok", 2, E)
+
+
+def taken_twice(log: MemoryWriter, _: str) -> None:
+    fence = _again(log)
+    take(log, fence, 2, "ok", 1)
+    take(log, fence, 4, "ok#2", 1)
+
+
+def taken_with_another_value(log: MemoryWriter, _: str) -> None:
+    take(log, _again(log), 2, "ok", 1, E)
+
+
+def over_with_a_signal(log: MemoryWriter, _: str) -> None:
+    over(log, _again(log), 2, "ok")
+
+
+def over_before_its_moment(log: MemoryWriter, _: str) -> None:
+    over(log, _again(log), 3, "nap")
+
+
+def saved_without_a_signal(log: MemoryWriter, _: str) -> None:
+    save(log, _again(log), 2, "ok")
+
+
+def parked_for_a_step(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "1")
+
+
+def parked_until_another_moment(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "3", UNTIL)
+
+
+def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
+    begin(log, _again(log), 4, "ok#2", "wait")
+
+
+@pytest.mark.parametrize(
+    ("lie", "found"),
+    [
+        (first_signal_again, ("I21", "is signal 1, the one before was 1")),
+        (left_out, ("I21", "is signal 2, the one before was 0")),
+        (same_key, ("I21", "is sent with the key k, which came before")),
+        (woken_early, ("I23", "is woken without a signal at")),
+        (woken_for_nothing, ("I23", "is woken for entry 2, and no signal ok waits")),
+        (woken_for_another_entry, ("I23", "is woken for entry 1, for which the job does not wait")),
+        (not_woken, ("I23", "happens to a job that is parked, although its signal has come")),
+        (claimed_while_parked, ("I6", "parked -claimed-> is not a transition")),
+        (taken_out_of_order, ("I21", "takes signal 2, and signal 1 came before")),
+        (taken_twice, ("I21", "takes signal 1, which does not wait")),
+        (taken_with_another_value, ("I21", f"takes signal 1 with digest {E}, which was {D}")),
+        (over_with_a_signal, ("I21", "is over, and signal 1 waits")),
+        (over_before_its_moment, ("I22", f"is over, and waits until {UNTIL + 5}")),
+        (saved_without_a_signal, ("I21", "is saved without a signal, and waits as ok")),
+        (parked_for_a_step, ("I22", "waits for entry 1, which is no wait or is over")),
+        (parked_until_another_moment, ("I22", f"is due at {UNTIL}, and waits until {UNTIL + 5}")),
+        (waits_beside_its_signal, ("I21", "waits, and signal 1 has come")),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_replay_finds_each_lie_about_a_parked_job(lie: Lie, found: tuple[str, str]) -> None:
+    log = MemoryWriter()
+    lie(log, parked(log))
+
+    assert any(invariant == found[0] and found[1] in says for invariant, says in told(log)), told(
+        log
+    )

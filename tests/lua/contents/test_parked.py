@@ -1,0 +1,181 @@
+"""The keys after a durable job has slept, waited and parked, and after signals were sent to it."""
+
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls.boxes import NotSaved, Sent
+from tests.kit.seed import LEASE_MS, LIFE, QUEUE, WORKER, Seed
+from tests.lua.contents.entries import T, entry
+
+LINE = f"parked task=t priority=critical life={LIFE} claim=1 seq=1"
+
+
+def test_a_sleep_begins_once_and_is_over_at_its_moment(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.wait(claim, "+5000", what="sleep", name="nap"))
+
+    assert changes["boxes"] == {
+        LIFE: (None, "job=a entries=1 bytes=0"),
+        f"{LIFE}|1": (None, f"nap sleeps at={T} fence={T}-2 until={T + 5_000}"),
+    }
+    assert changes["outbox"] == [
+        entry(3, "step_begun", f'[["a","{T}-2","{LIFE}",1,"nap","sleep",{T + 5_000}]]')
+    ]
+    seed.live(2_000)
+    # The worker may say anything about the moment now: it is fixed.
+    again = seed.wait(claim, "+5000", what="sleep", name="nap")
+    assert {0: NotSaved("waits", T + 5_000)} == again
+    seed.live(3_000)
+
+    changes = seed.changes(lambda: seed.wait(claim, "+5000", what="sleep", name="nap"))
+
+    assert changes["boxes"] == {
+        f"{LIFE}|1": (
+            f"nap sleeps at={T} fence={T}-2 until={T + 5_000}",
+            f"nap saved at={T + 5_000} fence={T}-2 digest=over",
+        )
+    }
+    assert {} == seed.wait(claim, what="sleep", name="nap")
+
+
+def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim, "+5000", what="sleep", name="nap")
+
+    changes = seed.changes(lambda: seed.park(claim))
+
+    parked = f"{LINE} waits=1 due={T + 5_000} since={T}"
+    running = (
+        f"running task=t priority=critical life={LIFE} claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
+    )
+    assert changes["state"] == {"a": (running, parked)}
+    assert changes["parked"] == {"a": (None, float(T))}
+    assert changes["scheduled"] == {"job|a": (None, float(T + 5_000))}
+    assert list(changes["leases"].items()) == [("a", (float(T + LEASE_MS), None))]
+    assert changes["outbox"] == [entry(4, "parked", f'[["a","{T}-2",{T + 5_000},"1"]]')]
+
+    seed.advance(5_000)
+    changes = seed.changes(lambda: seed.claim(0))
+
+    assert changes["outbox"] == [entry(5, "woken", '[["a",null]]', at=T + 5_000)]
+    assert changes["parked"] == {"a": (float(T), None)}
+    assert changes["ready:0"] == ([], ["a"])
+    assert f"ready {LINE.partition(' ')[2]} since={T + 5_000}" == changes["state"]["a"][1]
+
+
+def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(seed: Seed) -> None:
+    claim = seed.running("a")
+    assert {0: NotSaved("waits", None)} == seed.wait(claim)
+    seed.park(claim)
+
+    assert [Sent("sent", 1)] == seed.signal("a", name="refusal")
+    assert [Sent("woken", 2)] == seed.signal("a", value='{"ok": true}', key="w-9", value_max=100)
+    assert [Sent("known", 2)] == seed.signal("a", value="{}", key="w-9")
+
+    again = seed.claim_one("a")
+    before = seed.snapshot()["boxes"]
+    assert before[f"{LIFE}>approval"] == "2"
+    assert {} == seed.wait(again)
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", again.fence, WORKER))
+    assert box is not None
+    (taken,) = box.entries
+    assert (taken.name, taken.value, taken.message) == ("approval", '{"ok": true}', 2)
+    after = seed.snapshot()["boxes"]
+    digest = digest_of('{"ok": true}')
+    assert after[f"{LIFE}>2"] == f"approval at={T} digest={digest} key=w-9"
+    assert f"{LIFE}>approval" not in after
+    assert after[LIFE] == "job=a entries=1 bytes=14 mail=2"
+    assert {} == seed.wait(again)
+    assert {0: NotSaved("waits", None)} == seed.wait(again, name="approval#2", entry=2)
+
+
+def test_signals_of_a_name_are_taken_in_order(seed: Seed) -> None:
+    seed.enqueue("a")
+    for number in range(3):
+        seed.signal("a", value=str(number))
+    claim = seed.claim_one("a")
+    life = seed.state("a").split("life=")[1].split()[0]  # type: ignore[union-attr]
+
+    for number, name in enumerate(("approval", "approval#2", "approval#3"), 1):
+        assert {} == seed.wait(claim, name=name, entry=number, life=life)
+
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", claim.fence, WORKER))
+    assert box is not None
+    assert ["0", "1", "2"] == [each.value for each in box.entries]
+
+
+def test_a_message_that_is_there_counts_although_the_moment_is_over(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim, "+1000")
+    seed.signal("a", value="7")
+    seed.live(2_000)
+
+    assert {} == seed.wait(claim)
+
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", claim.fence, WORKER))
+    assert box is not None
+    assert "7" == box.entries[0].value
+
+
+def test_a_job_whose_signal_came_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim, "+1000")
+    seed.signal("a")
+
+    assert {"a": "ready"} == seed.park(claim)
+    assert ["parked", "woken"] == [str(e.event) for e in seed.entries()[-2:]]
+
+
+def test_a_job_that_sleeps_is_not_woken_by_a_signal(seed: Seed) -> None:
+    seed.parked("a", "+5000", what="sleep")
+
+    assert [Sent("sent", 1)] == seed.signal("a")
+    assert {} == {c.id: c.fence for c in seed.claim(5).jobs}
+
+
+def test_a_box_of_another_life_is_said_to_be_another_one(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.signal("a")
+    claim = seed.claim_one("a")
+
+    assert {0: NotSaved("other", None)} == seed.save(claim)
+
+
+def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.signal("a", value="7")
+    before = seed.control.hgetall(seed.keys("boxes"))
+    seed.wait(claim)
+    seed.control.delete(seed.keys("boxes"))
+    seed.control.hset(seed.keys("boxes"), mapping=before)
+
+    assert {} == seed.wait(claim, "1", what="take", value="7")
+
+    boxes = seed.snapshot()["boxes"]
+    assert f"{LIFE}>approval" not in boxes
+    assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
+
+
+def test_the_signals_of_a_box_are_removed_with_it(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.signal("a", key="k")
+    seed.signal("a", name="refusal")
+    seed.complete(claim)
+
+    seed.advance(LEASE_MS)
+    seed.claim()
+
+    assert {} == seed.snapshot()["boxes"]
+
+
+def test_a_box_that_is_full_takes_no_signal(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0 mail=10000")
+    assert [Sent("full", None)] == seed.signal("a")
+    seed.control.hset(seed.keys("boxes"), LIFE, f"job=a entries=1 bytes={16 * 1024 * 1024 - 1}")
+
+    assert [Sent("full", None)] == seed.signal("a")
+    assert [Sent("gone", None)] == seed.signal("b")
+    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0")
