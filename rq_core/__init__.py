@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rq_core.app.handles.handle import JobHandle as JobHandle
     from rq_core.app.limits.caps import Cap as Cap
     from rq_core.app.limits.caps import Rate as Rate
+    from rq_core.app.many.copies import Replayed as Replayed
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
     from rq_core.app.task import Task as Task
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from rq_core.app.unique.kinds import Latest as Latest
     from rq_core.app.unique.kinds import Throttle as Throttle
     from rq_core.app.unique.kinds import Unique as Unique
+    from rq_core.model.filters.job_filter import Filter as Filter
     from rq_core.model.job import NewJob as NewJob
     from rq_core.model.limits.limit import Limit as Limit
     from rq_core.model.outcome import Cancelled as Cancelled
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Succeeded as Succeeded
     from rq_core.model.table.machine import Priority as Priority
     from rq_core.model.table.machine import State as State
+    from rq_core.protocol.calls.bulk import JobsChanged as JobsChanged
     from rq_core.protocol.engine.plan import Patience as Patience
     from rq_core.protocol.reads.scope_reads import ScopeStatus as ScopeStatus
 else:
@@ -64,6 +67,7 @@ else:
         "app.app": "App",
         "app.batches.batch": "Batch",
         "app.batches.jobs": "BatchContext Job",
+        "app.many.copies": "Replayed",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",
@@ -75,10 +79,12 @@ else:
         "app.handlers.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
         "app.unique.kinds": "Debounce Latest Throttle Unique",
+        "model.filters.job_filter": "Filter",
         "model.job": "NewJob",
         "model.limits.limit": "Limit",
         "model.table.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
+        "protocol.calls.bulk": "JobsChanged",
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }

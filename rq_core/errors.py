@@ -234,6 +234,18 @@ class AuditOff(Refused):
     """the audit log of queue {queue!r} is off: its outbox must not be trimmed. `rq-core audit run` switches it on."""
 
 
+class NotCopied(Refused):
+    """queue {queue!r}: job {id} was not copied: {why}."""
+
+    id: str
+    why: str
+
+
+class LogBehind(Refused):
+    """queue {queue!r}: the audit log lacks its last events, so it is not known which copies exist: does a mirror run
+    (`rq-core audit run`, or `rq-core worker --audit`)? Then do the same again; no job is copied twice."""
+
+
 class ScopeFull(Refused):
     """queue {queue!r} did not take job {id}: scope {scope} is full, and its cap says reject. Enqueue it later, or
     declare the cap with on_full="wait"."""

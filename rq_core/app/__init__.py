@@ -10,6 +10,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
 - ``unique/``: Unique, Throttle, Debounce and Latest.
 - ``handlers/``: a handler's context and dependencies, ``around`` functions, retries, hooks, and redaction of errors.
+- ``many/``: changes of all jobs that match a filter, and copies of jobs.
 - ``handles/``: handles of enqueued jobs, and the wait for the jobs' ends.
 
 - ``app``: the app.

@@ -30,6 +30,7 @@ from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
 from rq_core.app.limits.caps import Cap, Rate
+from rq_core.app.many.copies import CopyProducer
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,
@@ -40,7 +41,6 @@ from rq_core.app.options import (
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
 from rq_core.app.registration import check_batch, check_isolation, make_task
-from rq_core.app.schedules import ScheduleProducer
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
 from rq_core.app.unknown_options import OF_TASKS, naming_options
@@ -70,7 +70,7 @@ Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 DEFAULT_QUEUE: Final = "default"
 
 
-class App(ScheduleProducer):
+class App(CopyProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
     - ``redis``: the server, as redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE; by

@@ -36,6 +36,7 @@ COMMANDS: Final[Commands] = {
     "cancel": ("change:cancel", "Cancel jobs."),
     "edit": ("change:edit", "Change the priority, the due time or the deadline of jobs that wait."),
     "requeue": ("change:requeue", "Make dead jobs ready again."),
+    "replay": ("enqueue:replay", "Enqueue copies of jobs that died."),
     "prune": ("change:prune_command", "Remove dead jobs."),
     "pause": ("change:pause_command", "Stop claims of jobs in a queue."),
     "resume": ("change:resume", "Allow claims of jobs in a paused queue again."),

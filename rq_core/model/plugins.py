@@ -21,6 +21,7 @@ from rq_core.errors import AuditNotConfigured
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from rq_core.model.filters.copy_reader import OpenCopies
     from rq_core.model.outcome import Outcome
 
 
@@ -272,6 +273,12 @@ def questions_opener() -> OpenQuestions:
     Raises AuditNotConfigured if no installed package has this function.
     """
     return cast(OpenQuestions, _audit("questions"))
+
+
+def copies_opener() -> OpenCopies:
+    """Return the function that opens an audit log for copies of jobs. Raises AuditNotConfigured if no installed package
+    has this function."""
+    return cast("OpenCopies", _audit("copies"))
 
 
 def _audit(name: str) -> object:

@@ -31,6 +31,7 @@ _MASKS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d{3}Z?"), "TIME"),
     (re.compile(r"\b[0-9a-f]{40,64}\b"), "HASH"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "ID"),
+    (re.compile(r"\bbulk [0-9a-f]{16}\b"), "bulk ID"),
     (re.compile(r"\b([wcm]|cli)-\d+-[0-9a-f]{12}\b"), r"\1-PROCESS"),
     (re.compile(r"\b\d{13}-\d+\b"), "NUMBER"),
     (re.compile(r"\b\d{13}, number \d+"), "NUMBER"),

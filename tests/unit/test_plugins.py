@@ -32,6 +32,7 @@ def test_every_plugin_for_the_audit_log_is_declared_and_loads() -> None:
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
         "reader": plugins.reader_opener(),
+        "copies": plugins.copies_opener(),
         "questions": plugins.questions_opener(),
         "relay": plugins.relay_command(),
         "inbox": plugins.inbox_finder(),

@@ -16,6 +16,7 @@ from rq_core import (
     Batch,
     Cap,
     Debounce,
+    Filter,
     Latest,
     Patience,
     Rate,
@@ -72,6 +73,13 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
         )
         for verb in ("pause", "resume", "remove", "release", "run")
     },
+    "App.cancel_where": (lambda which: app().cancel_where(which), {}),
+    "App.requeue_where": (lambda which: app().requeue_where(which), {}),
+    "App.edit_where": (lambda which: app().edit_where(which, now=True), {}),
+    "App.prune_where": (lambda which: app().prune_where(which), {}),
+    "App.copy": (lambda **g: app().copy(**g), {"job_id": "a", "queue": "mail"}),
+    "App.replay": (lambda **g: app().replay(g.pop("which"), **g), {"which": Filter(queue="mail")}),
+    "Filter": (Filter, {"queue": "mail"}),
     "Task.with_options": (with_options, {}),
     "Batch": (Batch, {"size": 5}),
     "Cap": (Cap, {"n": 1}),
@@ -89,13 +97,16 @@ LIKE: dict[str, Any] = {
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
     **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
-    "App.caps": App.caps, "Task.with_options": rq_core.Task.with_options,
+    "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
+    "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
 """The callables whose signature has the parameters of the call, by the name of the call."""
 NOT_CHECKED = {
     "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",
     "App.as_completed.allow_in_handler": "true or not, whatever it is",
+    "App.replay.dry_run": "true or not, whatever it is",
+    "App.replay.progress": "called after the first page",
 }  # fmt: skip
 OF_AN_APP_ELSEWHERE = {
     "handle": "takes what rq-core made", "apply_settings": "takes nothing", "check": "takes nothing",
@@ -111,7 +122,7 @@ NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
-    "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
+    "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
 receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py and

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import Final, Unpack
 
-from rq_core.app.options import JobOptions, PriorityName, priority_of
+from rq_core.app.options import EditOptions, JobOptions, priority_of
 from rq_core.app.unknown_options import OF_JOBS, unexpected
 from rq_core.errors import InvalidOption, NotEdited, UsageError
 from rq_core.protocol.calls.admin import Change
-
-if TYPE_CHECKING:
-    from rq_core.model.lib.durations import Duration
-    from rq_core.model.table.machine import Priority
-
-
-class EditOptions(TypedDict, total=False):
-    """The changes of an edit. The caller passes at least one; the rest of the job does not change.
-
-    ``priority``: the job moves to the end of the line of this priority. ``delay`` (seconds from now, or a timedelta),
-    ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
-    job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
-    option, None changes nothing.
-    """
-
-    priority: Priority | PriorityName | None
-    delay: Duration | None
-    at: datetime | None
-    now: bool
-    expires: Duration | datetime | None
-
 
 _NAMES: Final = tuple(EditOptions.__annotations__)
 

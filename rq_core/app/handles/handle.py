@@ -12,7 +12,7 @@ from rq_core.model.outcome import keeps_none
 from rq_core.model.table.effects import JOB_ENDS
 
 if TYPE_CHECKING:
-    from rq_core.app.handles.edit import EditOptions
+    from rq_core.app.options import EditOptions
     from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
     from rq_core.model.outcome import Outcome

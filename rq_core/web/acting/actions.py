@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.app.handles.edit import EditOptions, change_of
+from rq_core.app.handles.edit import change_of
+from rq_core.app.options import EditOptions
 from rq_core.errors import InvalidOption, UnknownQueue, UsageError
 from rq_core.model.keys import check_name, is_name
 from rq_core.model.limits.limit import shown, wanted_limit

@@ -1,0 +1,5 @@
+"""Changes of many jobs at once, and copies of jobs.
+
+- ``changes``: changes all jobs of a queue that match a filter.
+- ``copies``: enqueues copies of jobs, and replays jobs that died.
+"""

@@ -1,0 +1,123 @@
+"""Finds the jobs that died, and what they were enqueued with, so that copies of them can be enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from rq_core.model.filters.copy_reader import After, DiedJobs
+from rq_core.model.filters.job_filter import Filter
+from rq_core.model.table.machine import Event, State
+from sql_audit.queries.ended_claims import Place, Wanted, ended_claims
+from sql_audit.store import migrate
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.storable_text import read_json
+
+_DEATHS: Final = ("died", "lease_expired")
+"""The outcomes of claims by which jobs die."""
+_DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
+"""The states of jobs that died and had no other life since."""
+_CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
+_STATES: Final = text(
+    "SELECT job_id, state FROM job WHERE queue = :queue AND job_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
+_SPECS: Final = text(
+    "SELECT job_id, detail FROM job_event WHERE job_id IN :ids AND queue = :queue AND type = 'enqueued'"
+    " ORDER BY epoch, seq"
+).bindparams(bindparam("ids", expanding=True))
+_QUEUES: Final = text("SELECT DISTINCT queue FROM job WHERE job_id = :job_id ORDER BY queue")
+
+T = TypeVar("T")
+
+
+class LogCopies:
+    """Reads one audit database for copies of jobs (see CopyReader). Threads may share it."""
+
+    def __init__(self, url: str) -> None:
+        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
+        self._database = Database(url)
+        self._checked = False
+
+    def died(self, which: Filter, after: After | None, limit: int) -> DiedJobs:
+        """See CopyReader.died."""
+        first, last = which.instants_ms
+        wanted = Wanted(
+            _DEATHS, which.queue, which.task or "", which.error or "", which.worker or "",
+            which.scope or "", first or 0, last,
+        )  # fmt: skip
+
+        def read(connection: Connection) -> DiedJobs:
+            place = None if after is None else Place(*after)
+            page = ended_claims(self._database.readers, wanted, after=place, limit=limit)
+            ids = list(dict.fromkeys(row["job_id"] for row in page.rows))
+            states = _states(connection, which.queue, ids)
+            dead = tuple(job_id for job_id in ids if states.get(job_id) in _DEAD)
+            end = page.next
+            at = None if end is None else (end.ended_at_ms, end.job_id, end.fence, end.queue)
+            return DiedJobs(dead, at)
+
+        return self._ask(read)
+
+    def known(self, queue: str, ids: Sequence[str]) -> set[str]:
+        """See CopyReader.known."""
+        return self._ask(lambda connection: set(_states(connection, queue, ids)))
+
+    def specs(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
+        """See CopyReader.specs."""
+
+        def read(connection: Connection) -> dict[str, str]:
+            rows = connection.execute(_SPECS, {"queue": queue, "ids": list(ids)}) if ids else ()
+            said = {row.job_id: read_json(row.detail, dict).get("spec") for row in rows}
+            return {job_id: spec for job_id, spec in said.items() if isinstance(spec, str)}
+
+        return self._ask(read)
+
+    def queues_of(self, job_id: str) -> list[str]:
+        """See CopyReader.queues_of."""
+        return self._ask(
+            lambda connection: [
+                row.queue for row in connection.execute(_QUEUES, {"job_id": job_id})
+            ]
+        )
+
+    def has_come_to(self, queue: str, entry: tuple[int, int]) -> bool:
+        """See CopyReader.has_come_to."""
+
+        def read(connection: Connection) -> bool:
+            row = connection.execute(_CURSOR, {"queue": queue}).one_or_none()
+            return row is not None and row.epoch is not None and (row.epoch, row.seq) >= entry
+
+        return self._ask(read)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        try:
+            if not self._checked:
+                migrate.check_current(self._database)
+                self._checked = True
+            with self._database.snapshot() as connection:
+                return question(connection)
+        except SQLAlchemyError as error:
+            raise failure(self._database.url, error) from error
+
+
+def _states(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, Any]:
+    if not ids:
+        return {}
+    rows = connection.execute(_STATES, {"queue": queue, "ids": list(ids)})
+    return {row.job_id: row.state for row in rows}
+
+
+def open_log_copies(url: str) -> LogCopies:
+    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
+
+    Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    """
+    return LogCopies(url)
