@@ -1,15 +1,18 @@
 --[[ cancel: an operator or a producer cancels jobs. A job that waits is removed at once. A job that runs is marked, and
 its worker sees the mark when it next extends its leases.
 
+ONLY has the states, separated by spaces, of the jobs that may be cancelled; empty: any state. A job in another state is
+not changed.
+
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: jobs state
 Unread: jobs
-Args: slot number:int by why
+Args: slot number:int by why only
 Each: id
 Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) jobs_by_id(decide_by_id)
     removal(end_job) unqueue(unqueue) lane_write(check_lanes write_lanes) batch(call_many)
-Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
+Returns: ok {ID cancelled|cancelling|ready|scheduled|running|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
@@ -21,7 +24,9 @@ check_keys()
 
 local cancelled, requested, flagged = {}, {}, {}
 local answer = decide_by_id(function(id, job)
-  if job.state == 'ready' or job.state == 'scheduled' then
+  if only ~= '' and not only:find(job.state, 1, true) then
+    return nil
+  elseif job.state == 'ready' or job.state == 'scheduled' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
     end_job(id, job, 'cancelled')
     unqueue(id, job)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rq_core.app.unique.kinds import Latest as Latest
     from rq_core.app.unique.kinds import Throttle as Throttle
     from rq_core.app.unique.kinds import Unique as Unique
+    from rq_core.model.filters.job_filter import Filter as Filter
     from rq_core.model.job import NewJob as NewJob
     from rq_core.model.limits.limit import Limit as Limit
     from rq_core.model.outcome import Cancelled as Cancelled
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Succeeded as Succeeded
     from rq_core.model.table.machine import Priority as Priority
     from rq_core.model.table.machine import State as State
+    from rq_core.protocol.calls.bulk import JobsChanged as JobsChanged
     from rq_core.protocol.engine.plan import Patience as Patience
     from rq_core.protocol.reads.scope_reads import ScopeStatus as ScopeStatus
 else:
@@ -70,10 +72,12 @@ else:
         "app.handlers.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
         "app.unique.kinds": "Debounce Latest Throttle Unique",
+        "model.filters.job_filter": "Filter",
         "model.job": "NewJob",
         "model.limits.limit": "Limit",
         "model.table.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
+        "protocol.calls.bulk": "JobsChanged",
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }

@@ -20,6 +20,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``registration``: turns a function into a task.
 - ``options``: the options of an enqueue.
 - ``unknown_options``: the error for an unknown option.
+- ``changes``: changes all jobs of a queue that match a filter.
 - ``schedules``: declares schedules, and changes them.
 - ``untyped_enqueue``: enqueues by a task's name, without its code.
 - ``arguments``: checks arguments, and converts them to JSON and back.

@@ -25,6 +25,7 @@ from typing import (
     overload,
 )
 
+from rq_core.app.changes import ChangeProducer
 from rq_core.app.clients import Connections
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
@@ -40,7 +41,6 @@ from rq_core.app.options import (
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
 from rq_core.app.registration import check_isolation, make_task
-from rq_core.app.schedules import ScheduleProducer
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
 from rq_core.app.unknown_options import OF_TASKS, naming_options
@@ -78,7 +78,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App(ScheduleProducer):
+class App(ChangeProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
     - ``redis``: the server, as redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE; by

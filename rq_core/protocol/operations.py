@@ -27,6 +27,7 @@ from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.result_reads import Endings
 
 if TYPE_CHECKING:
+    from rq_core.protocol.calls.bulk import Bulk
     from rq_core.protocol.calls.schedules import Schedules
 
 
@@ -52,3 +53,10 @@ class Operations:
         from rq_core.protocol.calls.schedules import Schedules
 
         return Schedules(self.delivery, self.caps, self.reads)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        """The calls that change many jobs, imported at their first use."""
+        from rq_core.protocol.calls.bulk import Bulk
+
+        return Bulk(self.delivery, self.admin, self.reads)

@@ -315,7 +315,7 @@ def test_the_dead_command_lists_the_newest_job_first(cli: CommandLine, kill: Kil
     said = cli.ok("dead", "mail", "--limit", "2")
     assert re.search(r"d3 +send +\d s ago +gave_up +1 +0", said)
     assert "2 of 3; --limit shows more" in said
-    cli.ok("prune", "--all-dead", "mail")
+    cli.ok("prune", "--queue", "mail", "--state", "dead", "--yes")
     assert cli.ok("dead", "mail") == "no dead jobs in mail\n"
 
 
@@ -500,7 +500,7 @@ def test_the_unique_command_refuses_arguments_other_than_a_name_or_the_word_free
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
 
 
-def test_the_commands_requeue_and_prune_take_ids_or_all_dead_jobs(
+def test_the_commands_requeue_and_prune_take_ids_or_a_filter(
     cli: CommandLine, client: Client, kill: Kill
 ) -> None:
     kill("mail", "d1", "d2", "d3", "d4")
@@ -508,8 +508,10 @@ def test_the_commands_requeue_and_prune_take_ids_or_all_dead_jobs(
     assert cli.json("requeue", "d2") == {"d2": "requeued"}
     assert cli.json("prune", "d1", "--queue", "mail") == {"d1": "pruned"}
     assert cli.line(1, "requeue", "d2", "--json") == "1 of 1 job not requeued: d2 (it is ready)"
-    assert cli.json("requeue", "--all-dead", "mail") == {"d3": "requeued", "d4": "requeued"}
-    assert cli.ok("requeue", "--all-dead", "mail") == "no jobs\n"
+    dead = ("--queue", "mail", "--state", "dead")
+    assert cli.ok("requeue", *dead, "--dry-run") == "2 jobs match: 2 dead\n"
+    assert cli.json("requeue", *dead, "--yes")["outcomes"] == {"requeued": 2}
+    assert cli.ok("requeue", *dead, "--yes").startswith("0 jobs requeued, bulk ")
     assert client.run(client.calls.reads.snapshot("mail"))["ready:2"] == ["d2", "d3", "d4"]
 
 

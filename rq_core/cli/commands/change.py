@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rq_core.cli.filters import change_many, check_either, filter_options, split_options
 from rq_core.cli.options import (
-    LIST_MAX,
     actor,
     audited_options,
     connect,
@@ -35,28 +35,25 @@ if TYPE_CHECKING:
 
 
 def _id_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in (json_option, server_options, audited_options, queue_option):
+    for decorate in (json_option, server_options, audited_options, filter_options, queue_option):
         function = decorate(function)
     return click.argument("ids", metavar="ID...", nargs=-1)(function)
-
-
-def _all_dead(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--all-dead", "all_of", metavar="QUEUE", help="All dead jobs of QUEUE, oldest first."
-    )(function)
 
 
 @click.command()
 @_id_options
 def cancel(ids: Sequence[str], **given: Any) -> None:
-    """Cancel jobs.
+    """Cancel jobs, given by their ids, or all jobs of a queue that match a filter.
 
     A job that waits is removed at once. A job that runs is asked to stop; its worker sees the request when
-    it next extends its leases.
+    it next extends its leases. A filter is for jobs that wait, unless --state says running.
     """
-    if not ids:
-        raise click.UsageError("no job given", click.get_current_context())
+    asked, given = split_options(given)
+    check_either(ids, asked)
     with connect(given["redis_url"], given["prefix"]) as client:
+        if not ids:
+            change_many(client, "cancel", asked, given)
+            return
         _apply(client, client.calls.admin.cancel, ids, given, done={"cancelled", "cancelling"})
 
 
@@ -94,14 +91,16 @@ def edit(
     no_deadline: bool,
     **given: Any,
 ) -> None:
-    """Change the priority, the due time or the deadline of jobs that wait.
+    """Change the priority, the due time or the deadline of jobs that wait, given by their ids or by a filter.
 
     A job that runs or is dead is not changed. Options that are left out, and the arguments, do not change.
     """
     from rq_core.app.handles.edit import EditOptions, change_of
 
-    if not ids:
-        raise click.UsageError("no job given", click.get_current_context())
+    asked, given = split_options(given)
+    check_either(ids, asked)
+    if line and not ids:
+        raise click.UsageError("--if-line is for jobs given by their ids")
     if no_deadline and expires is not None:
         raise click.UsageError("--no-deadline does not go with --expires")
     # The options are the same in every queue.
@@ -110,44 +109,38 @@ def edit(
         options["expires"] = expires
     change = change_of("-", **options)
     with connect(given["redis_url"], given["prefix"]) as client:
+        if not ids:
+            change_many(client, "edit", asked, given, change)
+            return
         verb = partial(client.calls.admin.edit, change=change, line=line)
         _apply(client, verb, ids, given, done={"edited", "same"})
 
 
 @click.command()
-@_all_dead
 @_id_options
-def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
-    """Make dead jobs ready again: their failures are reset, and they join the tail of the line."""
+def requeue(ids: Sequence[str], **given: Any) -> None:
+    """Make dead jobs ready again, given by their ids or by a filter: their failures are reset, and they join the tail
+    of the line."""
+    asked, given = split_options(given)
+    check_either(ids, asked)
     with connect(given["redis_url"], given["prefix"]) as client:
-        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
-        _apply(client, client.calls.admin.requeue, chosen, given, done={"requeued"})
+        if not ids:
+            change_many(client, "requeue", asked, given)
+            return
+        _apply(client, client.calls.admin.requeue, ids, given, done={"requeued"})
 
 
 @click.command("prune")
-@_all_dead
 @_id_options
-def prune_command(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
-    """Remove dead jobs from Redis before their retention ends. Their history stays in SQL."""
+def prune_command(ids: Sequence[str], **given: Any) -> None:
+    """Remove dead jobs, given by their ids or by a filter, before their retention ends. Their history stays in SQL."""
+    asked, given = split_options(given)
+    check_either(ids, asked)
     with connect(given["redis_url"], given["prefix"]) as client:
-        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
-        _apply(client, client.calls.admin.prune, chosen, given, done={"pruned"})
-
-
-def _chosen(
-    client: Client, ids: Sequence[str], all_of: str | None, queue: str | None
-) -> tuple[Sequence[str], str | None]:
-    """Return the ids that the operator passed, or the ids of all dead jobs of a queue. Also return the queue, or None
-    if it is unknown."""
-    if bool(ids) == (all_of is not None):
-        raise click.UsageError("give either jobs or --all-dead QUEUE", click.get_current_context())
-    if all_of is None:
-        return ids, queue
-    known_queues(client, all_of)
-    found = client.run(client.calls.reads.dead(all_of, LIST_MAX))
-    for why in found.damaged:
-        say(f"rq-core: {why}", err=True)
-    return [job.id for job in reversed(found.jobs)], all_of
+        if not ids:
+            change_many(client, "prune", asked, given)
+            return
+        _apply(client, client.calls.admin.prune, ids, given, done={"pruned"})
 
 
 def _apply(

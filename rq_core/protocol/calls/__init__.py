@@ -3,6 +3,7 @@
 - ``enqueue``: enqueues in chunks, and the enqueue of one job without a plan.
 - ``claims``: claim, turn, settlements and the extension of leases.
 - ``admin``: cancel, edit, requeue, prune, configure and the deletion of a queue.
+- ``bulk``: changes of all jobs that match a filter.
 - ``caps``: limits of scopes, and policies of tasks.
 - ``unique``: names of unique jobs.
 - ``boxes``: saves what durable jobs have done.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import QueueInUse
 from rq_core.model.keys import check_name, queue_keys, queues_key
 from rq_core.model.settings import FLAGS, SETTINGS, VALUE_MAX
+from rq_core.model.table.machine import State
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.reads.reads import Reads
@@ -37,10 +38,18 @@ class Admin:
         self._delivery = delivery
 
     def cancel(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+        self,
+        queue: str,
+        ids: Sequence[str],
+        *,
+        only: Iterable[State] = (),
+        by: str | None = None,
+        why: str = "",
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone."""
-        return (yield from self._for_ids("cancel", queue, ids, by, why))
+        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone. With ``only``, a
+        job in a state that is not in ``only`` is not changed, and its outcome is its state."""
+        args = {"only": " ".join(only)}
+        return (yield from self._for_ids("cancel", queue, ids, by, why, args))
 
     def edit(
         self,

@@ -1,0 +1,134 @@
+"""The part of an app that changes many jobs at once: all jobs of a queue that match ``which``.
+
+app.cancel_where(Filter(queue="mail", headers={"tenant": "acme"}), reason="account closed")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from rq_core.app.handles.edit import EditOptions
+from rq_core.app.schedules import ScheduleProducer
+
+if TYPE_CHECKING:
+    from rq_core.model.filters.job_filter import Filter
+    from rq_core.protocol.calls.bulk import JobsChanged, Progress
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+
+class BulkOptions(TypedDict, total=False):
+    """The options of a change of many jobs.
+
+    - ``reason`` is kept in the log with each change, behind the id of the whole change.
+    - ``by`` is who makes the change, for the log; without it, the name of this client.
+    - ``limit`` is the maximum number of jobs that are changed.
+    - ``dry_run=True`` changes no job and counts the jobs that match.
+    - ``progress`` is a function that is called after each page of jobs, with the place to which the change has come:
+      ``place.looked`` jobs were read, ``place.matched`` matched, and ``place.changed`` were changed.
+    - ``resume`` is the text of such a place, ``str(place)``; a change that was stopped goes on there.
+    """
+
+    reason: str
+    by: str | None
+    limit: int | None
+    dry_run: bool
+    progress: Progress | None
+    resume: str | None
+
+
+class EditWhereOptions(BulkOptions, EditOptions, total=False):
+    """The options of ``edit_where``: those of a change of many jobs, and the new options of the jobs as in
+    JobHandle.edit."""
+
+
+class ChangeProducer(ScheduleProducer):
+    """A producer with the methods for changes of many jobs. Threads may share a producer.
+
+    Each change goes through the queue in pages of at most 250 jobs, and pauses after each page as long as the page
+    took, so that workers go on meanwhile. It reads the queue again, at most three times, until a time changes nothing,
+    since jobs move while the queue is read. A change that was stopped at any moment can be made again, or can go on:
+    each job is changed once.
+    """
+
+    def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Cancel all jobs of a queue that match ``which``: jobs that wait, unless ``which`` says other states.
+
+        A job that a worker claims meanwhile is left alone, unless ``which`` has the state running: then the job is
+        asked to stop. See BulkOptions for the options. Raises InvalidOption.
+        """
+        return self.client.run(_plan(self.client.calls, "cancel", which, options))
+
+    async def cancel_where_async(
+        self, which: Filter, /, **options: Unpack[BulkOptions]
+    ) -> JobsChanged:
+        """See cancel_where."""
+        client = self.async_client()
+        return await client.run(_plan(client.calls, "cancel", which, options))
+
+    def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first. Jobs that die during the
+        change stay dead.
+
+        See BulkOptions for the options. Raises InvalidOption.
+        """
+        return self.client.run(_plan(self.client.calls, "requeue", which, options))
+
+    async def requeue_where_async(
+        self, which: Filter, /, **options: Unpack[BulkOptions]
+    ) -> JobsChanged:
+        """See requeue_where."""
+        client = self.async_client()
+        return await client.run(_plan(client.calls, "requeue", which, options))
+
+    def edit_where(self, which: Filter, /, **options: Unpack[EditWhereOptions]) -> JobsChanged:
+        """Change priority, due time or deadline of all jobs of a queue that wait and match ``which``.
+
+        ``delay`` and ``expires`` in seconds count from the beginning of the whole change. See JobHandle.edit and
+        BulkOptions for the options. Raises InvalidOption, or AuditBacklogFull.
+        """
+        return self.client.run(_plan(self.client.calls, "edit", which, options))
+
+    async def edit_where_async(
+        self, which: Filter, /, **options: Unpack[EditWhereOptions]
+    ) -> JobsChanged:
+        """See edit_where."""
+        client = self.async_client()
+        return await client.run(_plan(client.calls, "edit", which, options))
+
+    def prune_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
+        """Remove all dead jobs of a queue that match ``which`` from Redis. Their history stays in SQL.
+
+        See BulkOptions for the options. Raises InvalidOption.
+        """
+        return self.client.run(_plan(self.client.calls, "prune", which, options))
+
+    async def prune_where_async(
+        self, which: Filter, /, **options: Unpack[BulkOptions]
+    ) -> JobsChanged:
+        """See prune_where."""
+        client = self.async_client()
+        return await client.run(_plan(client.calls, "prune", which, options))
+
+
+def _plan(calls: Operations, verb: str, which: Filter, options: Any) -> Plan[JobsChanged]:
+    """Return the plan of a change. Raises InvalidOption, or TypeError for an unknown option."""
+    from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
+
+    given = dict(options)
+    progress, resume = given.pop("progress", None), given.pop("resume", None)
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    if verb == "edit":
+        from rq_core.app.handles.edit import change_of
+
+        own["edit"] = change_of("-", **given)
+    elif given:
+        known = ", ".join(BulkOptions.__annotations__)
+        unknown = next(iter(given))
+        raise TypeError(f"{verb}_where() has no option {unknown!r}: its options are {known}")
+    change = BulkChange(VERBS[verb], which, **own)
+    place = None if resume is None else BulkPlace.parse(resume)
+    return calls.bulk.run(change, place, progress)
+
+
+_OWN = ("reason", "by", "limit", "dry_run")

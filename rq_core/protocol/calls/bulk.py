@@ -1,0 +1,352 @@
+"""Changes of all jobs of a queue that match a filter: cancel, edit, requeue and prune.
+
+A change goes through the queue page by page. :meth:`Bulk.step` reads one page and changes the jobs that match, at most
+250, in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the command line
+and a page with a form can drive the same steps, and can go on where another process stopped.
+
+The events of all calls have the id of the change at the beginning of their reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.filters.job_filter import Filter
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.state_line import JobState
+from rq_core.model.table.machine import State
+from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Pause, Plan
+from rq_core.protocol.reads.paging import Page, Source, sources_of, specs_of
+from rq_core.protocol.reads.reads import Reads
+from rq_core.protocol.reads.steps import Steps, errors_of, jobs_of, run_steps
+
+ROUNDS_MAX: Final = 3
+"""Maximum number of times that a change goes through the queue. Each time after the first finds jobs that moved while
+the queue was read."""
+PAUSE_S_MAX: Final = 1.0
+"""Longest pause after a step, in seconds. Usually the pause is as long as the step."""
+LIMIT_MAX: Final = 1_000_000_000
+"""Highest limit of changed jobs."""
+_WHY_ID: Final = "bulk {id}"
+_REASON_MAX: Final = WHY_MAX - 50
+
+_WAITING: Final = (State.READY, State.SCHEDULED)
+
+
+class Verb(NamedTuple):
+    """One kind of change."""
+
+    name: str
+    usual: tuple[State, ...]
+    """The states of the jobs that it changes if the filter says no states."""
+    states: tuple[State, ...]
+    """The states that a filter may say."""
+    done: tuple[str, ...]
+    """The outcomes of jobs that it changed."""
+    refused: tuple[str, ...] = ()
+    """The outcomes of jobs that it cannot change, although they match."""
+
+
+CANCEL: Final = Verb("cancel", _WAITING, (*_WAITING, State.RUNNING), ("cancelled", "cancelling"))
+EDIT: Final = Verb("edit", _WAITING, _WAITING, ("edited",), ("never",))
+REQUEUE: Final = Verb("requeue", (State.DEAD,), (State.DEAD,), ("requeued",), ("held",))
+PRUNE: Final = Verb("prune", (State.DEAD,), (State.DEAD,), ("pruned",))
+VERBS: Final[Mapping[str, Verb]] = {verb.name: verb for verb in (CANCEL, EDIT, REQUEUE, PRUNE)}
+
+
+UNCHANGED: Final = Change()
+
+
+@dataclass(frozen=True, slots=True)
+class BulkChange:
+    """A change of many jobs: what it does, and to which jobs."""
+
+    verb: Verb
+    filter: Filter
+    edit: Change = UNCHANGED
+    """The new options, for an edit."""
+    by: str | None = None
+    reason: str = ""
+    limit: int | None = None
+    """Maximum number of jobs that are changed; None: all."""
+    dry_run: bool = False
+    """Whether the jobs are only counted."""
+
+    def __post_init__(self) -> None:
+        given: object = self.filter
+        if not isinstance(given, Filter):
+            raise InvalidOption.of("filter", given, "must be a Filter, like Filter(queue='mail')")
+        unfit = [state for state in given.states if state not in self.verb.states]
+        if unfit:
+            must = f"must be of {', '.join(self.verb.states)}: {self.verb.name} changes no others"
+            raise InvalidOption.of("states", str(unfit[0]), must)
+        if given.error is not None and State.DEAD not in self.verb.states:
+            must = f"must be left out: only dead jobs have an error, and {self.verb.name} changes none of them"
+            raise InvalidOption.of("error", given.error, must)
+        if given.due is not None and State.SCHEDULED not in self.verb.states:
+            must = f"must be left out: only scheduled jobs are due, and {self.verb.name} changes none of them"
+            raise InvalidOption.of("due", given.due, must)
+        if self.limit is not None:
+            check_whole("limit", self.limit, 1, LIMIT_MAX)
+        check_why(self.reason)
+        if len(self.reason) > _REASON_MAX:
+            must = f"must have at most {_REASON_MAX:,} characters"
+            raise InvalidOption.of("reason", self.reason[:50], must)
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The states of the jobs that are changed."""
+        said = tuple(map(State, self.filter.states)) or self.verb.usual
+        if self.filter.error is not None:
+            return (State.DEAD,)
+        return (State.SCHEDULED,) if self.filter.due is not None else said
+
+    def why(self, bulk_id: str) -> str:
+        """Return the reason that the log keeps for each call of the change."""
+        about = _WHY_ID.format(id=bulk_id)
+        return f"{about}: {self.reason}" if self.reason else about
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPlace:
+    """How far a change has come. ``str`` returns the place as text, which parse reads."""
+
+    id: str
+    """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
+    round: int = 1
+    source: int = 0
+    """Number of the key that is read, by ``sources_of``."""
+    at: str = ""
+    """The place in that key."""
+    looked: int = 0
+    matched: int = 0
+    changed: int = 0
+    changed_before: int = 0
+    """Number of jobs that were changed before this round."""
+
+    @property
+    def begun_ms(self) -> int:
+        """The time at which the change began, by the clock of the queue's server (Unix ms)."""
+        return int(self.id[:12], 16)
+
+    def __str__(self) -> str:
+        numbers = self.round, self.source, self.looked, self.matched, self.changed
+        return "/".join([self.id, *map(str, numbers), str(self.changed_before), self.at])
+
+    @classmethod
+    def parse(cls, text: str) -> BulkPlace:
+        """Return the place with this text. Raises InvalidOption."""
+        given: object = text
+        found = _PLACE.fullmatch(given) if isinstance(given, str) else None
+        if found is None:
+            must = "must be the place that a change of many jobs has returned"
+            raise InvalidOption.of("resume", str(text)[:100], must)
+        bulk_id, *numbers, at = found.groups()
+        number, source, looked, matched, changed, before = map(int, numbers)
+        return cls(bulk_id, number, source, at, looked, matched, changed, before)
+
+
+_PLACE: Final = re.compile(
+    r"([0-9a-f]{16})/([1-3])/([0-8])" + r"/([0-9]{1,15})" * 4 + "/(.{0,20000})"
+)
+
+
+class BulkStep(NamedTuple):
+    """The result of one step."""
+
+    place: BulkPlace
+    """How far the change has come."""
+    is_last: bool
+    """Whether the change is complete."""
+    outcomes: dict[str, str]
+    """The outcomes of the jobs that matched, by id. In a dry run, the jobs' states."""
+    damaged: tuple[str, ...] = ()
+    """A message for each job that could not be read."""
+
+
+@dataclass(frozen=True)
+class JobsChanged:
+    """The result of a change of many jobs."""
+
+    id: str
+    """The id of the change. The events of the changed jobs have it in their reason: ``bulk ID: REASON``."""
+    matched: int
+    """Number of jobs that matched. A job that moved while the queue was read may count twice."""
+    changed: int
+    """Number of jobs that were changed; 0 in a dry run."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Number of jobs by outcome: the jobs that were changed, and those of the first round that were not. In a dry run,
+    by state."""
+    left: int = 0
+    """Number of jobs that match and cannot be changed: a dead job whose name another job has, or an edited job that
+    would become ready at its deadline or later."""
+    looked: int = 0
+    """Number of jobs that were read."""
+    complete: bool = True
+    """Whether the last time that the queue was read, no further job was changed. If not, the limit was reached, or
+    jobs that match keep coming."""
+    damaged: tuple[str, ...] = ()
+    """A message for each job that could not be read."""
+
+
+Progress = Callable[[BulkPlace], None]
+"""A function that is called after each step. It may raise, to stop the change; the change can then go on at the
+place."""
+
+
+class Bulk:
+    """The calls that change many jobs."""
+
+    def __init__(self, delivery: Delivery, admin: Admin, reads: Reads) -> None:
+        self._delivery = delivery
+        self._admin = admin
+        self._reads = reads
+
+    def begin(self, queue: str) -> Plan[BulkPlace]:
+        """Return the place at which a new change of jobs of a queue begins."""
+        now_ms = yield from self._reads.now_ms(queue)
+        return BulkPlace(f"{now_ms:012x}{os.urandom(2).hex()}")
+
+    def run(
+        self, change: BulkChange, place: BulkPlace | None = None, progress: Progress | None = None
+    ) -> Plan[JobsChanged]:
+        """Make a whole change, from ``place`` on; None: from the beginning.
+
+        After each step there is a pause as long as the step, so that workers have at least half of the server."""
+        at = place or (yield from self.begin(change.filter.queue))
+        told: Counter[str] = Counter()
+        damaged: dict[str, None] = {}
+        left, clock = 0, self._delivery.asking.clock
+        while True:
+            since, number = clock(), at.round
+            step = yield from self.step(change, at)
+            # After the first round, a job that was not changed comes a second time.
+            words = [o for o in step.outcomes.values() if number == 1 or o in change.verb.done]
+            told.update(words)
+            left += sum(outcome in change.verb.refused for outcome in step.outcomes.values())
+            damaged |= dict.fromkeys(step.damaged)
+            at = step.place
+            if progress is not None:
+                progress(at)
+            if step.is_last:
+                break
+            left = left if at.round == number else 0
+            yield Pause(min(clock() - since, PAUSE_S_MAX))
+        return JobsChanged(
+            id=at.id,
+            matched=at.matched,
+            changed=0 if change.dry_run else at.changed,
+            outcomes=dict(told),
+            left=0 if change.dry_run else left,
+            looked=at.looked,
+            complete=change.dry_run or at.changed == at.changed_before,
+            damaged=tuple(damaged),
+        )
+
+    def step(self, change: BulkChange, place: BulkPlace) -> Plan[BulkStep]:
+        """Read one page of jobs, and change the jobs that match.
+
+        The step may be repeated at the same place: a job that was changed does not match again."""
+        sources = sources_of(change.states)
+        if place.source >= len(sources):
+            raise InvalidOption.of("resume", str(place), "must be the place of a change like this")
+        source, queue = sources[place.source], change.filter.queue
+        keys = queue_keys(queue, self._delivery.prefix)
+        page, matching, damaged = yield from run_steps(
+            self._delivery, queue, self._matching(change, keys, source, place)
+        )
+        ids = [job.id for job in matching]
+        room = len(ids) if change.limit is None else max(0, change.limit - place.changed)
+        outcomes: dict[str, str] = {}
+        changed = 0
+        if change.dry_run:
+            outcomes = {job.id: str(job.state) for job in matching[:room]}
+            changed = len(outcomes)
+        while not change.dry_run and ids[len(outcomes) :] and changed < room:
+            some = ids[len(outcomes) : len(outcomes) + room - changed]
+            told = yield from self._change(change, some, place.id)
+            outcomes |= told
+            changed += sum(outcome in change.verb.done for outcome in told.values())
+        at = source.after_change(page.place, 0 if change.dry_run else changed)
+        after = replace(
+            place,
+            at=at or "",
+            looked=place.looked + len(page.ids),
+            matched=place.matched + (len(outcomes) if place.round == 1 else changed),
+            changed=place.changed + changed,
+        )
+        is_full = change.limit is not None and after.changed >= change.limit
+        if is_full or page.place is not None:
+            return BulkStep(after, is_full, outcomes, tuple(damaged))
+        after = replace(after, source=after.source + 1)
+        if after.source < len(sources):
+            return BulkStep(after, False, outcomes, tuple(damaged))
+        changed_now = after.changed - after.changed_before
+        if change.dry_run or not changed_now or after.round == ROUNDS_MAX:
+            return BulkStep(after, True, outcomes, tuple(damaged))
+        again = replace(after, round=after.round + 1, source=0, changed_before=after.changed)
+        return BulkStep(again, False, outcomes, tuple(damaged))
+
+    def _matching(
+        self, change: BulkChange, keys: QueueKeys, source: Source, place: BulkPlace
+    ) -> Steps[tuple[Page, list[JobState], list[str]]]:
+        """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
+        page = yield from source.page(keys, place.at, IDS_CHUNK)
+        jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))
+        wanted, states = change.filter, source.states.intersection(change.states)
+        found = [
+            job
+            for job in jobs
+            if job.state in states
+            and wanted.matches_line(job, place.begun_ms)
+            and not _came_later(change.verb, job, place.begun_ms)
+        ]
+        if wanted.needs_error and found:
+            said = yield from errors_of(keys, [job.id for job in found])
+            read = (replace(job, error=error) for job, error in zip(found, said, strict=True))
+            found = [job for job in read if wanted.matches_error(job)]
+        if wanted.needs_spec and found:
+            specs = yield from specs_of(keys, [job.id for job in found])
+            read_too = zip(found, specs, strict=True)
+            found = [job for job, spec in read_too if wanted.matches_spec(spec)]
+        return page, found, damaged
+
+    def _change(self, change: BulkChange, ids: Sequence[str], bulk_id: str) -> Plan[dict[str, str]]:
+        queue, by, why = change.filter.queue, change.by, change.why(bulk_id)
+        match change.verb.name:
+            case "cancel":
+                only = change.states
+                return (yield from self._admin.cancel(queue, ids, only=only, by=by, why=why))
+            case "edit":
+                edit = _from_the_beginning(change.edit, int(bulk_id[:12], 16))
+                return (yield from self._admin.edit(queue, ids, edit, by=by, why=why))
+            case "requeue":
+                return (yield from self._admin.requeue(queue, ids, by=by, why=why))
+        return (yield from self._admin.prune(queue, ids, by=by, why=why))
+
+
+def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
+    """Return whether a job came into its state after the change began, so that the change may have caused it: a
+    requeued job that died again, or an edited job that ran and waits again."""
+    if (job.since_ms or 0) <= begun_ms:
+        return False
+    return verb in (REQUEUE, PRUNE) or (verb is EDIT and "claim" in job.fields)
+
+
+def _from_the_beginning(change: Change, begun_ms: int) -> Change:
+    """Return an edit whose times count from the beginning of the change of many jobs, not from each call: so an edit
+    of a job that was edited already changes nothing."""
+
+    def instant(text: str) -> str:
+        return str(begun_ms + int(text[1:])) if text.startswith("+") else text
+
+    return change._replace(due=instant(change.due), expires=instant(change.expires))

@@ -1,0 +1,156 @@
+"""Pages of all jobs of a queue in some states, for changes of many jobs.
+
+A page begins at a place, which is text. Beside programs that change the queue, pages may have a job twice, but no job
+that stays where it is is left out. Lists are read from the tail to the head: jobs leave at the head and come at the
+tail, so that jobs are read again, and none is skipped. Sorted sets are read from the last member of the page before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.job import spec_of
+from rq_core.model.keys import QueueKeys
+from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.protocol.engine.plan import pairs_of
+from rq_core.protocol.reads.ranges import job_of
+from rq_core.protocol.reads.steps import Steps
+
+SPECS_BYTES_MAX: Final = 1024 * 1024
+"""Maximum number of bytes of jobs that one command reads, unless a single job is larger."""
+
+
+class Page(NamedTuple):
+    """Jobs of one key."""
+
+    ids: list[str]
+    place: str | None
+    """The place at which the next page of the key begins; None: this page is the last one of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A key that has jobs of some states."""
+
+    key: str
+    states: frozenset[State]
+
+    def page(self, keys: QueueKeys, place: str, count: int) -> Steps[Page]:
+        """Return the page of at most ``count`` jobs that begins at ``place``; an empty place is the beginning."""
+        if self.key.startswith("ready:"):
+            return _of_list(keys(self.key), place, count)
+        if self.key == "waiting":
+            return _by_member(keys(self.key), place, count)
+        return _by_score(keys(self.key), place, count)
+
+    def after_change(self, place: str | None, gone: int) -> str | None:
+        """Return a place after ``gone`` jobs before it have left the key. A false number costs further reads, but skips
+        no job."""
+        if not place or self.key.startswith("ready:") or self.key == "waiting":
+            return place
+        found = _Place.parse(place)
+        return str(found._replace(rank=max(0, found.rank - gone)))
+
+
+SOURCES: Final = (
+    Source("scheduled", frozenset({State.SCHEDULED})),
+    *(Source(f"ready:{rank}", frozenset({State.READY})) for rank in range(len(PRIORITIES))),
+    Source("waiting", frozenset({State.READY})),
+    Source("leases", CLAIMED_STATES),
+    Source("dead", frozenset({State.DEAD})),
+)
+"""The keys in the order in which they are read: jobs that become ready move from a key to one that is read later."""
+
+
+def sources_of(states: Collection[State]) -> list[Source]:
+    """Return the keys that have jobs in these states."""
+    return [source for source in SOURCES if not source.states.isdisjoint(states)]
+
+
+def _of_list(key: str, place: str, count: int) -> Steps[Page]:
+    """Return a page of a list. The place is the number of entries between the page and the tail."""
+    passed = int(place or 0)
+    (ids,) = yield [["LRANGE", key, -passed - count, -passed - 1]]
+    return Page(ids[::-1], str(passed + count) if len(ids) == count else None)
+
+
+def _by_member(key: str, place: str, count: int) -> Steps[Page]:
+    """Return a page of a sorted set whose members have one score. The place is the last member of the page before."""
+    (members,) = yield [["ZRANGEBYLEX", key, f"({place}" if place else "-", "+", "LIMIT", 0, count]]
+    return Page(list(map(job_of, members)), members[-1] if len(members) == count else None)
+
+
+# Sorted sets by score.
+
+
+class _Place(NamedTuple):
+    """The last member of the page before, and how many members stand before the place, as far as known."""
+
+    score: float
+    member: str
+    rank: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Place:
+        score, rank, member = text.split("|", 2)
+        return cls(float(score), member, int(rank))
+
+    def __str__(self) -> str:
+        return f"{self.score:.17g}|{self.rank}|{self.member}"
+
+
+def _by_score(key: str, place: str, count: int) -> Steps[Page]:
+    """Return a page of a sorted set in the order of scores, and of members with equal scores.
+
+    Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
+    begins with a member of the page before, or with an earlier one, which shows that no member is skipped. If members
+    have left the set meanwhile, so that the first member comes after the place, the read steps back.
+    """
+    last = _Place.parse(place) if place else None
+    first, back = max(0, last.rank - 1) if last else 0, count
+    while True:
+        (found,) = yield [["ZRANGE", key, first, first + count, "WITHSCORES"]]
+        members = [(float(score), member) for member, score in pairs_of(found).items()]
+        if last is None or first == 0 or (members and members[0] <= last[:2]):
+            fresh = [each for each in members if last is None or each > last[:2]][:count]
+            whole = len(members) <= count
+            if fresh or whole:
+                end = None
+                if fresh and not (whole and fresh[-1] == members[-1]):
+                    end = str(_Place(*fresh[-1], first + members.index(fresh[-1]) + 1))
+                return Page([_job_of(member) for _, member in fresh if _job_of(member)], end)
+            first += len(members) - 1
+        else:
+            first, back = max(0, first - back), back * 2
+
+
+def _job_of(member: str) -> str:
+    """Return the job of a member of `scheduled`, `leases` or `dead`; empty text for a member without a job."""
+    kind, found, rest = member.partition("|")
+    if not found:
+        return member
+    return rest if kind == "job" else ""
+
+
+# The jobs' JSON.
+
+
+def specs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
+    """Read the JSON of jobs, in order; None for a job that Redis does not have. A command reads at most
+    SPECS_BYTES_MAX bytes, unless a single job is larger."""
+    sizes: list[int] = (yield [["HSTRLEN", keys("jobs"), job_id] for job_id in ids]) if ids else []
+    commands: list[list[Any]] = []
+    together = 0
+    for job_id, size in zip(ids, sizes, strict=True):
+        if not commands or together + size > SPECS_BYTES_MAX:
+            commands.append(["HMGET", keys("jobs")])
+            together = 0
+        commands[-1].append(job_id)
+        together += size
+    found: list[str | None] = []
+    for command in commands:
+        (values,) = yield [command]
+        found += (None if value is None else spec_of(value) for value in values)
+    return found
