@@ -39,17 +39,17 @@ class By(NamedTuple):
     why: str
 
 
-class Told(NamedTuple):
+class ActionOutcome(NamedTuple):
     """The outcome of an action, in a sentence."""
 
     done: bool
     says: str
 
 
-Change = Callable[["Operations", Form, By], "Plan[Told]"]
+Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
 
 
-class Field(NamedTuple):
+class FormField(NamedTuple):
     """A field of a form."""
 
     name: str
@@ -71,7 +71,7 @@ class Action(NamedTuple):
     says: str
     """A sentence that says what the action does."""
     change: Change
-    fields: tuple[Field, ...] = ()
+    fields: tuple[FormField, ...] = ()
     hidden: tuple[str, ...] = ()
     """Further fields of the form, which only the page fills in. They may be missing."""
 
@@ -148,12 +148,17 @@ def by_of(access: Access, reason: str) -> By:
     return By(name, check_why(f"{said}: {reason}" if reason else said))
 
 
-def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[Told]:
-    """Carry out an action. Raises UnknownQueue if the queue does not exist, since a change would create it."""
-    if not (yield from calls.reads.is_there(form["queue"])):
-        listed = yield from calls.reads.listed()
-        raise UnknownQueue(queue=form["queue"], known=", ".join(listed.queues) or "none")
+def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
+    """Carry out an action. Raises UnknownQueue."""
+    yield from check_queue(calls, form["queue"])
     return (yield from action.change(calls, form, by))
+
+
+def check_queue(calls: Operations, queue: str) -> Plan[None]:
+    """Raise UnknownQueue if a queue does not exist, since a change would create it."""
+    if not (yield from calls.reads.is_there(queue)):
+        listed = yield from calls.reads.listed()
+        raise UnknownQueue(queue=queue, known=", ".join(listed.queues) or "none")
 
 
 # Jobs.
@@ -172,28 +177,28 @@ _SAID: Final[Mapping[str, str]] = {
 }
 
 
-def _told(outcome: str, done: Collection[str]) -> Told:
+def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
     """Return the outcome of a change of a job. ``done`` has the outcomes of a change that was made."""
     if outcome in done:
-        return Told(True, _SAID[outcome])
+        return ActionOutcome(True, _SAID[outcome])
     if outcome in ("gone", "held", "never"):
-        return Told(False, f"Nothing is changed. {_SAID[outcome]}")
-    return Told(False, f"Nothing is changed: the job is {word(outcome, 40)}.")
+        return ActionOutcome(False, f"Nothing is changed. {_SAID[outcome]}")
+    return ActionOutcome(False, f"Nothing is changed: the job is {word(outcome, 40)}.")
 
 
-def _cancel(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _cancel(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id = form["id"]
     made = yield from calls.admin.cancel(form["queue"], [job_id], by=by.name, why=by.why)
     return _told(made[job_id], {"cancelled", "cancelling"})
 
 
-def _requeue(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _requeue(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id = form["id"]
     made = yield from calls.admin.requeue(form["queue"], [job_id], by=by.name, why=by.why)
     return _told(made[job_id], {"requeued"})
 
 
-def _prune(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _prune(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id = form["id"]
     made = yield from calls.admin.prune(form["queue"], [job_id], by=by.name, why=by.why)
     return _told(made[job_id], {"pruned"})
@@ -227,7 +232,7 @@ def _seconds(form: Form, name: str) -> float | None:
         raise InvalidOption.of(name, text[:50], "must be a number of seconds") from None
 
 
-def _edit(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id, change = form["id"], change_of(form["queue"], **edit_options(form))
     made = yield from calls.admin.edit(form["queue"], [job_id], change, by=by.name, why=by.why)
     return _told(made[job_id], {"edited", "same"})
@@ -237,16 +242,16 @@ def _edit(calls: Operations, form: Form, by: By) -> Plan[Told]:
 
 
 def _pausing(value: int, done: str, same: str) -> Change:
-    def change(calls: Operations, form: Form, by: By) -> Plan[Told]:
+    def change(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
         made = yield from calls.admin.configure(
             form["queue"], {"paused": value}, by=by.name, why=by.why
         )
-        return Told(True, done if made["paused"] == "changed" else same)
+        return ActionOutcome(True, done if made["paused"] == "changed" else same)
 
     return change
 
 
-def _limit(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _limit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     queue, scope, version = form["queue"], form["scope"], form.get("version", "")
     if version and not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InvalidOption.of("version", version, "must be a whole number")
@@ -260,44 +265,46 @@ def _limit(calls: Operations, form: Form, by: By) -> Plan[Told]:
         why=by.why,
     )
     is_now = "is now" if made.outcome == "changed" else "was already"
-    return Told(True, f"The limit of {word(scope)} {is_now} {shown(made.limit)}.")
+    return ActionOutcome(True, f"The limit of {word(scope)} {is_now} {shown(made.limit)}.")
 
 
 # Schedules.
 
 
 def _scheduling(what: str, done: str, same: str) -> Change:
-    def change(calls: Operations, form: Form, by: By) -> Plan[Told]:
+    def change(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
         made = yield from calls.schedules.change(
             form["queue"], form["name"], what, by=by.name, why=by.why
         )
         if made.outcome == "undeclared":
-            return Told(False, "Nothing is changed: no code declares this schedule.")
+            return ActionOutcome(False, "Nothing is changed: no code declares this schedule.")
         if made.outcome == "gone":
-            return Told(False, "Nothing is changed: the schedule is removed, or it never existed.")
+            return ActionOutcome(
+                False, "Nothing is changed: the schedule is removed, or it never existed."
+            )
         if made.outcome not in ("changed", "same"):
-            return Told(False, f"Nothing is changed: {word(made.outcome, 40)}.")
-        return Told(True, done if made.outcome == "changed" else same)
+            return ActionOutcome(False, f"Nothing is changed: {word(made.outcome, 40)}.")
+        return ActionOutcome(True, done if made.outcome == "changed" else same)
 
     return change
 
 
-def _run(calls: Operations, form: Form, by: By) -> Plan[Told]:
+def _run(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     made = yield from calls.schedules.run(form["queue"], form["name"], by=by.name, why=by.why)
     if made.outcome == "run":
-        return Told(True, "Its job is enqueued.")
+        return ActionOutcome(True, "Its job is enqueued.")
     why = f"{word(made.holder)} is in its place" if made.holder else word(made.outcome, 40)
     why = {"gone": "the schedule is removed", "later": "its stored job cannot be read"}.get(
         made.outcome, why
     )
-    return Told(False, f"No job is enqueued: {why}.")
+    return ActionOutcome(False, f"No job is enqueued: {why}.")
 
 
-_EDITED: Final = (
-    Field("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
-    Field("delay", "ready in (seconds)", "number", hint="0: at once"),
-    Field("expires", "expires in (seconds)", "number"),
-    Field("no_deadline", "no deadline", "checkbox"),
+EDITED: Final = (
+    FormField("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
+    FormField("delay", "ready in (seconds)", "number", hint="0: at once"),
+    FormField("expires", "expires in (seconds)", "number"),
+    FormField("no_deadline", "no deadline", "checkbox"),
 )
 
 ACTIONS: Final = (
@@ -307,7 +314,7 @@ ACTIONS: Final = (
     ),
     Action(
         "job/edit", OPERATOR, "edit",
-        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, _EDITED,
+        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, EDITED,
     ),
     Action(
         "job/requeue", OPERATOR, "requeue",
@@ -330,8 +337,8 @@ ACTIONS: Final = (
         "queue/limit", ADMIN, "set a limit",
         "It holds at once, for every worker. Lowering a limit ends no running job.", _limit,
         (
-            Field("scope", "scope", hint="queue, task=NAME, a family, or FAMILY=KEY", required=True),
-            Field("limit", "limit", hint="10, none, 100/60s, or code: what the code declares", required=True),
+            FormField("scope", "scope", hint="queue, task=NAME, a family, or FAMILY=KEY", required=True),
+            FormField("limit", "limit", hint="10, none, 100/60s, or code: what the code declares", required=True),
         ),
         hidden=("version",),
     ),
