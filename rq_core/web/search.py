@@ -36,7 +36,7 @@ FAILED: Final = ("died", "retried", "lease_expired")
 NOT_SUCCEEDED: Final = tuple(each for each in OUTCOMES if each != SUCCEEDED)
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"any": OUTCOMES, "failed": FAILED}
 BULK_FIELDS: Final = (
-    "verb", "where", "at", "number", "reason", "seal", "priority", "delay", "expires", "no_deadline",
+    "verb", "where", "counted", "at", "number", "reason", "seal", "priority", "delay", "expires", "no_deadline",
 )  # fmt: skip
 """The fields that the address of the page /bulk may have."""
 TEXT_MAX: Final = 1_000

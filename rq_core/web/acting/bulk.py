@@ -60,6 +60,8 @@ class BulkAsked(NamedTuple):
     verb: str
     filter: Filter
     place: BulkPlace | None
+    counted: BulkPlace | None
+    """The place to which the jobs were counted."""
     number: int
     """The number of jobs that the operator has confirmed; 0: none yet."""
     reason: str
@@ -103,9 +105,7 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
     if len(str(found)) > LINK_MAX:
         must = f"must have at most {LINK_MAX:,} characters here"
         raise InvalidOption.of("filter", str(found)[:50], must)
-    place = BulkPlace.parse(form["at"]) if form.get("at") else None
-    if place is not None and not now_ms - AGE_MAX_MS < place.begun_ms < now_ms + SOON_MS:
-        raise InvalidOption.of("at", form["at"][:30], "must be of a change of the last 7 days")
+    place, counted = _place_of(form, "at", now_ms), _place_of(form, "counted", now_ms)
     number = form.get("number", "").replace(",", "")
     if number and not (number.isascii() and number.isdigit() and 0 < len(number) < 10):
         raise InvalidOption.of("number", word(number, 50), "must be a number of jobs")
@@ -113,10 +113,19 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
     if len(reason) > REASON_MAX:
         must = f"must have at most {REASON_MAX} characters"
         raise InvalidOption.of("reason", f"{reason[:50]}…", must)
-    asked = BulkAsked(verb, found, place, int(number or 0), reason, form)
+    asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
     # For its checks.
     asked.change(None)
     return asked
+
+
+def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
+    if not form.get(name):
+        return None
+    place = BulkPlace.parse(form[name])
+    if not now_ms - AGE_MAX_MS < place.begun_ms < now_ms + SOON_MS:
+        raise InvalidOption.of(name, form[name][:30], "must be of a change of the last 7 days")
+    return place
 
 
 class Seals:
@@ -162,6 +171,8 @@ class Seen:
     complete: bool = True
     """True if all jobs of the queue were counted."""
     states: dict[str, int] = field(default_factory=dict)
+    counted: str = ""
+    """The place at which the count goes on."""
     sample: list[tuple[str, str]] = field(default_factory=list)
     """The first jobs, each with its state."""
 
@@ -181,7 +192,8 @@ def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen]:
     if asked.place is not None:
         return Seen(asked, begin=str(asked.place))
     change, until = asked.change(None), time.monotonic() + COUNT_S
-    place = begin = yield from calls.bulk.begin(queue)
+    place = asked.counted or (yield from calls.bulk.begin(queue))
+    begin = BulkPlace(place.id)
     states: Counter[str] = Counter()
     sample: list[tuple[str, str]] = []
     while True:
@@ -192,7 +204,7 @@ def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen]:
         if step.is_last or time.monotonic() >= until:
             return Seen(
                 asked, begin=str(begin), matched=place.matched, looked=place.looked,
-                complete=step.is_last, states=dict(states), sample=sample,
+                complete=step.is_last, states=dict(states), sample=sample, counted=str(place),
             )  # fmt: skip
 
 
@@ -255,7 +267,7 @@ def bulk_page(facts: Facts) -> Document:
     document: Document = {
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(VERBS), "wrong": "",
         "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
-        "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
+        "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
         "edit": {name: form.get(name, "") for name in EDIT_FIELDS},
     }  # fmt: skip
     found: Any = facts.found
@@ -269,6 +281,9 @@ def bulk_page(facts: Facts) -> Document:
     document |= {
         "queue": queue, "where": str(asked.filter), "begin": found.begin, "matched": found.matched,
         "looked": found.looked, "complete": found.complete, "states": found.states,
+        "count_on": "" if found.complete else query(
+            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted
+        ),
         "sample": [
             {"id": job_id, "state": state, "path": job_path(queue, job_id)}
             for job_id, state in found.sample

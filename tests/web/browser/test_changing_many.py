@@ -65,6 +65,8 @@ def test_a_change_of_12000_jobs_goes_on_after_the_server_was_killed_half_way(
         with server(site, url, tmp_path) as first:
             login(page, url, token)
             page.goto(f"{url}/bulk?verb=cancel&where={WHERE}")
+            while page.get_by_role("link", name="count on").count():
+                page.get_by_role("link", name="count on").click()
             expect(page.locator(".count")).to_contain_text("12,000 jobs match", timeout=WAIT_MS)
             page.locator("#many-number").fill("12,000")
             page.locator("#many-reason").fill(WHY)
@@ -96,7 +98,7 @@ def test_a_change_of_12000_jobs_goes_on_after_the_server_was_killed_half_way(
 
     assert cancelled_by_job(site) == {f"bulky-{number}": 1 for number in range(MANY)}
     bulks = {
-        str(event.fields["why"])
+        entry.why
         for entry in seed.entries()
         for event in entry.jobs
         if entry.event == "cancelled" and event.job_id.startswith("bulky")
