@@ -187,6 +187,14 @@ class InboxMissing(UsageError):
     url: str
 
 
+class InboxIdsUsed(RqCoreError):
+    """the inbox did not take {rows} of the rows, since other rows have the ids that its sequence gives. Roll back, and
+    let the owner of the table set the sequence: `SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), max(id)) FROM
+    rqc_inbox`."""
+
+    rows: int
+
+
 class Refused(RqCoreError):
     """the queue refused the call, and changed nothing."""
 

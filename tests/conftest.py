@@ -2,7 +2,8 @@
 thread, process or task behind.
 
 `redis_url` runs a test once per engine: on Valkey, and on Redis if `redis-server` is on PATH. With CI=true,
-`redis-server` must be on PATH. `audit_url` runs a test on SQLite and on PostgreSQL.
+`redis-server` must be on PATH. The second run of a test is marked `slow`, so that `scripts/test` leaves it out.
+`audit_url` runs a test on SQLite and on PostgreSQL.
 
 With `-n`, several processes share the tests. Each process has servers of its own, so that tests of different processes
 do not affect each other. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
@@ -12,6 +13,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
@@ -23,9 +25,10 @@ import redis.utils
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kit import leaks, servers
+from tests.kit import leaks, servers, statements
 from tests.kit.quiet import Room
 from tests.kit.reaper import close_reaper
+from tests.kit.schemas import create_migrated
 from tests.kit.servers import Engine, PostgresServer, RedisServer
 
 # Real servers take their time now and then; a failure prints how to repeat it.
@@ -41,6 +44,7 @@ sys.dont_write_bytecode = False
 
 # redis-py reads the metadata of its package, to find its own version, at every connection.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+statements.share()
 
 ENGINES = servers.engines()
 
@@ -51,11 +55,30 @@ def pytest_report_header() -> list[str]:
     return [f"redis engines: {found}{missing}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _mark_repetitions(items)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "_no_leaked_tasks")
     items.sort(key=_turn)
+
+
+ON_SECOND_ENGINE: Final = frozenset({"tests/lua/test_remembered.py"})
+"""Files whose tests are not marked `slow` on the second engine. What functions remember can be wrong on Redis only."""
+
+
+def _mark_repetitions(items: list[pytest.Item]) -> None:
+    """Mark a test on the second engine as `slow` if the same test also runs on the first engine."""
+    names = {item.nodeid for item in items}
+    for item in items:
+        if not isinstance(item, pytest.Function) or _file(item.nodeid) in ON_SECOND_ENGINE:
+            continue
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        for other in ENGINES[1:]:
+            first = re.sub(rf"\b{other.name}\b", ENGINES[0].name, item.nodeid)
+            if engine == other and first in names:
+                item.add_marker("slow")
 
 
 def _turn(item: pytest.Item) -> int:
@@ -81,6 +104,7 @@ _ROOM: Final = pytest.StashKey[Path]()
 
 WHOLE_FILES: Final = frozenset(
     {
+        "tests/audit/test_everyday.py",
         "tests/unit/test_wheel.py",
         "tests/web/browser/test_journeys.py",
         "tests/web/browser/test_look.py",
@@ -222,9 +246,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """Return the SQLAlchemy URL of a new, empty PostgreSQL database."""
-    name = postgres_server.create_database()
+def postgres_url(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[str]:
+    """Return the SQLAlchemy URL of a new, empty PostgreSQL database.
+
+    If the test uses the fixture `database`, which creates the schema, the database has the schema from the start.
+    """
+    migrated = "database" in request.fixturenames
+    name = create_migrated(postgres_server) if migrated else postgres_server.create_database()
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
 

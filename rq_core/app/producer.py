@@ -168,9 +168,10 @@ class Producer:
         """Return the running event loop's client; its first use makes it."""
         return self.connections.async_client()
 
-    def wake_relay(self) -> None:
-        """Ask a relay to look into the inbox soon. Does not block, and does not raise."""
-        self.connections.waker.wake()
+    def wake_relay(self, *queues: str) -> None:
+        """Ask a relay to look into the inbox soon, first for rows of these queues. Does not block, and does not
+        raise."""
+        self.connections.waker.wake(*queues)
 
     def close(self) -> None:
         """Close the synchronous client's connections. The app can be used again."""

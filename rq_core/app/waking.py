@@ -1,5 +1,5 @@
-"""Wakes a relay after a commit: a thread pushes a token into a list in Redis. If that fails, the relay still finds the
-rows, only a little later.
+"""Wakes a relay after a commit: a thread pushes a token into a list in Redis, the name of a queue with new rows. If
+that fails, the relay still finds the rows, only a little later.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.model.keys import inbox_key
@@ -22,6 +22,8 @@ PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
 database by itself."""
 TOKENS_MAX: Final = 16
 """Maximum number of tokens in the list while no relay takes them."""
+ANY: Final = "*"
+"""The token that names no queue."""
 JOIN_S: Final = 0.2
 """Maximum seconds that ``close`` waits for the thread's end."""
 
@@ -35,19 +37,20 @@ class Waker:
 
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
-        self._is_asked = False
+        self._asked: set[str] = set()
+        """The queues for which tokens are still to be pushed."""
         self._thread: threading.Thread | None = None
         """The thread that pushes tokens; None if no thread runs."""
         self._client: Client | None = None
         self._pid = os.getpid()
 
-    def wake(self) -> None:
-        """Push a token soon, on another thread. Does not block, and does not raise."""
+    def wake(self, *queues: str) -> None:
+        """Push a token for each queue soon, on another thread. Does not block, and does not raise."""
         if os.getpid() != self._pid:
             # The parent's thread is not in this child.
             self._begin_process()
         with self._lock:
-            self._is_asked = True
+            self._asked.update(queues or (ANY,))
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="rq-core-inbox", daemon=True)
@@ -76,17 +79,18 @@ class Waker:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._is_asked:
+                if not self._asked:
                     self._thread = None
                     return
-                self._is_asked = False
+                asked, self._asked = self._asked, set()
             with contextlib.suppress(Exception):
                 with self._lock:
                     client = self._client = self._client or self._make_client()
-                client.run(_push(client.prefix))
+                client.run(_push(client.prefix, asked))
 
 
-def _push(prefix: str) -> Plan[None]:
+def _push(prefix: str, queues: Iterable[str]) -> Plan[None]:
     key = inbox_key(prefix)
-    commands: list[list[Any]] = [["LPUSH", key, "1"], ["LTRIM", key, 0, TOKENS_MAX - 1]]
+    tokens = list(queues)[:TOKENS_MAX]
+    commands: list[list[Any]] = [["LPUSH", key, *tokens], ["LTRIM", key, 0, TOKENS_MAX - 1]]
     yield Send(commands, patience=PATIENCE)

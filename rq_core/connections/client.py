@@ -147,10 +147,11 @@ class Client:
         found = self._transport.block(command, seconds)
         return {names[name] for name, _ in found or ()}
 
-    def wait_token(self, key: str, seconds: float) -> bool:
-        """Take a token out of a list, waiting for a token for ``seconds`` at most. Return whether a token came. Raises
-        Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
-        return self._transport.block(["BLPOP", key, seconds], seconds) is not None
+    def wait_token(self, key: str, seconds: float) -> str | None:
+        """Take a token out of a list, waiting for a token for ``seconds`` at most. Return the token; None: none came.
+        Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
+        found = self._transport.block(["BLPOP", key, seconds], seconds)
+        return None if found is None else str(found[1])
 
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float

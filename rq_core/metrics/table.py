@@ -289,8 +289,8 @@ FAMILIES: Final = (
     ),
     _inbox(
         "rqc_inbox_parked",
-        "Rows that cannot become jobs, and wait for a person. A look counts 10,000 rows of all queues together; then"
-        " it is a lower bound.",
+        "Rows that cannot become jobs, and wait for a person. A look counts 100 rows of a queue; then it is a lower"
+        " bound.",
         "queue",
     ),
     _inbox(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
@@ -212,7 +213,7 @@ class OpenQuestions(Protocol):
     def __call__(self, audit_url: str, /) -> AuditQuestions: ...
 
 
-def commands() -> dict[str, EntryPoint]:
+def commands() -> Mapping[str, EntryPoint]:
     """Return the commands of other packages, by name, without importing them."""
     return _points(COMMANDS)
 
@@ -282,7 +283,9 @@ def _audit(name: str) -> object:
     return point.load()
 
 
-def _points(group: str) -> dict[str, EntryPoint]:
+@cache
+def _points(group: str) -> Mapping[str, EntryPoint]:
+    # Cached: it reads the metadata of every installed package, and ``rq-core --help`` asks for each command.
     # Imported only here: it is slow, and most programs look for no plugin.
     from importlib.metadata import entry_points
 

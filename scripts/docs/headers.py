@@ -21,6 +21,7 @@ rules, when the documentation is generated and not at run time:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -69,7 +70,7 @@ class Source:
         return _STRING.sub("''", self.code)
 
     @cached_property
-    def mentions(self) -> set[str]:
+    def mentions(self) -> frozenset[str]:
         """Return the names of variables in the code."""
         return lua_names.mentioned(self.code)
 
@@ -311,13 +312,14 @@ def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
     another field, or does not use a declared field.
     """
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
+    count = Counter(re.findall(r"(?<![.\w])\w+", bare) if fields else ())
     for names in _EACH.findall(bare):
         for place, word in enumerate(w.strip() for w in names.split(",")):
             if place >= len(fields):
                 yield f"takes {word} from records that have {len(fields)} fields"
             elif word in fields and word != fields[place]:
                 yield f"takes {fields[place]} from its records as {word}"
-            elif len(re.findall(rf"(?<![.\w]){word}\b", bare)) > 1 and word != "_":
+            elif count[word] > 1 and word != "_":
                 used.add(place)
     for place, word in enumerate(fields):
         if place not in used:

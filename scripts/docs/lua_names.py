@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _TOKEN: Final = re.compile(
@@ -11,33 +12,39 @@ _TOKEN: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _CLOSING: Final = {"]": "[", ")": "("}
+_FILES: Final = 512
+"""The number of texts whose names are kept. Most files are read again unchanged, by several rules and several tests."""
 
 
+@lru_cache(_FILES)
 def tokens(code: str) -> list[str]:
-    """Yield words, numbers, strings and signs, without comments."""
+    """Return words, numbers, strings and signs, without comments. The caller must not change the list."""
     return [token for token in _TOKEN.findall(code) if not token.startswith("--")]
 
 
-def mentioned(code: str) -> set[str]:
+@lru_cache(_FILES)
+def mentioned(code: str) -> frozenset[str]:
     """Return the names of variables in the text, without fields after a dot or a colon, and without keys of a table."""
-    found, words, depth = set(), tokens(code), 0
+    words, depth = tokens(code), 0
+    found: set[str] = set()
     for at, word in enumerate(words):
         depth += (word == "{") - (word == "}")
         before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
         is_key = depth > 0 and after == "=" and before in ("{", ",")
         if _NAME.fullmatch(word) and before not in (".", ":") and not is_key:
             found.add(word)
-    return found
+    return frozenset(found)
 
 
-def local_names(code: str) -> set[str]:
+@lru_cache(_FILES)
+def local_names(code: str) -> frozenset[str]:
     """Return the names that a `local`, function or `for` declares, at any depth."""
     found: set[str] = set()
     for names in re.findall(r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+?) (?:=|in)\b", code):
         found |= set(_NAME.findall(" ".join(names)))
     for name, parameters in re.findall(r"\bfunction ?(\w*)\(([\w, ]*)\)", code):
         found |= {name, *_NAME.findall(parameters)}
-    return found - {""}
+    return frozenset(found - {""})
 
 
 def assigned(code: str) -> set[str]:
@@ -51,8 +58,9 @@ def rebound(code: str) -> set[str]:
     return {name for name, is_whole in _assignments(code) if is_whole}
 
 
-def _assignments(code: str) -> set[tuple[str, bool]]:
-    """Yield the names that :func:`assigned` returns. Each comes with whether the name itself is assigned."""
+@lru_cache(_FILES)
+def _assignments(code: str) -> frozenset[tuple[str, bool]]:
+    """Return the names that :func:`assigned` returns. Each comes with whether the name itself is assigned."""
     found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
@@ -69,7 +77,7 @@ def _assignments(code: str) -> set[tuple[str, bool]]:
             end -= 1
         if end < 0 or words[end] not in ("local", "for"):
             found.update(roots)
-    return found
+    return frozenset(found)
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:

@@ -5,6 +5,7 @@ this module."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from sql_audit.errors import InboxDamaged
 from sql_audit.inbox.schema import AGE_MS, COLUMNS, PARKED
 from sql_audit.inbox.session import Session, Transaction
+from sql_audit.inbox.statements import queues_of
 
 COUNT_MAX: Final = 100_000
 """Maximum number of rows that ``inbox status`` counts, so that a look at a full inbox stays cheap."""
@@ -30,7 +32,7 @@ class QueueState:
     oldest_ms: int | None
     """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
-    """Number of parked rows. If all queues together have more parked rows than a look counts, the number is too low."""
+    """Number of parked rows. If there are more than a look counts, it is the number that the look counted."""
     relayed: int
     """Number of rows that became jobs."""
     held: int
@@ -65,16 +67,23 @@ def states(session: Session) -> list[QueueState]:
 
 
 def look(
-    session: Session, *, rows_max: int = COUNT_MAX, queues_max: int | None = None
+    session: Session,
+    *,
+    rows_max: int = COUNT_MAX,
+    parked_max: int = COUNT_MAX,
+    queues_max: int | None = None,
 ) -> QueueStates:
     """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
 
-    At most ``rows_max`` rows of each queue are counted, and at most ``rows_max`` parked rows of all queues together.
+    Of each queue at most ``rows_max`` rows and ``parked_max`` parked rows are counted, and parked rows of at most
+    ``rows_max`` queues.
     """
     with session.transaction() as transaction:
-        parked = dict(_parked_queues(transaction, session, rows_max))
-        known = {name for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
-        names = sorted(known | parked.keys() | set(transaction.queues()))
+        # First, since it sets how PostgreSQL reads tables.
+        waiting = set(map(_text, transaction.queues()))
+        parked = _parked_queues(transaction, session, parked_max, rows_max)
+        known = {_text(name) for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
+        names = sorted(known | parked.keys() | waiting)
         shown = names[:queues_max]
         found = [_state(transaction, session, n, parked.get(n, 0), rows_max) for n in shown]
     return QueueStates(found, len(names) - len(shown))
@@ -112,12 +121,20 @@ def _state(
 
 
 def _parked_queues(
-    transaction: Transaction, session: Session, rows_max: int
-) -> list[tuple[str, int]]:
-    some = f"SELECT queue FROM {PARKED} LIMIT ?"
-    counted = session.text(f"SELECT queue, count(*) FROM ({some}) AS p GROUP BY queue")
-    found = transaction.run(counted, rows_max)
-    return [(queue, count) for queue, count in found]
+    transaction: Transaction, session: Session, parked_max: int, queues_max: int
+) -> dict[str, int]:
+    counted = f"(SELECT count(*) FROM (SELECT 1 FROM {PARKED} WHERE queue = q.name LIMIT ?) AS p)"
+    select = session.text(f"{queues_of(PARKED, f'name, {counted}')} LIMIT ?")
+    found = transaction.run(select, parked_max, queues_max)
+    counts: Counter[str] = Counter()
+    for queue, count in found:
+        counts[_text(queue)] += count
+    return counts
+
+
+def _text(queue: str | bytes) -> str:
+    """Return the name of a queue. On SQLite a person may have written bytes."""
+    return queue if isinstance(queue, str) else queue.decode("utf-8", "backslashreplace")
 
 
 def parked_rows(

@@ -141,6 +141,10 @@ class Relay:
         with self._session.transaction() as transaction:
             return transaction.queues()
 
+    def knows(self, name: str) -> bool:
+        """Return whether this relay has made a turn for a queue."""
+        return name in self._queues
+
     def turn(self, name: str) -> RelayOutcome:
         """Delete the rows of the batch that Redis has answered, and send the next batch.
 

@@ -1,6 +1,7 @@
 """A relay as a service: makes turns for all queues with rows, until it is stopped.
 
-Producers push a token into ``rqc:inbox`` after their COMMIT, which wakes the relay. Without a token the relay looks for
+Producers push a token into ``rqc:inbox`` after their COMMIT, which wakes the relay. The token is the name of a queue,
+whose turn then comes before the relay looks for queues with rows: that saves a ms. Without a token the relay looks for
 rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
 changed.
 
@@ -72,6 +73,8 @@ class RelayService:
     _file: tuple[int, int] | None = None
     """The file of a SQLite database whose place was checked."""
     _woken: threading.Event = field(default_factory=threading.Event)
+    _named: str = ""
+    """The queue that the last token named."""
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
         """Make turns until ``stop`` is set; with ``once``, until no row is left that can be sent now."""
@@ -83,11 +86,12 @@ class RelayService:
         backoff_s = BACKOFF_S
         while not stop.is_set():
             self._woken.clear()
+            named, self._named = self._named, ""
             # Read first: what is written from now on changes it.
             version = self._version()
             try:
                 self._look_at_file()
-                moved = self.round()
+                moved = self._turn_of(named) or self.round()
             except InboxError as error:
                 if once:
                     raise
@@ -113,6 +117,17 @@ class RelayService:
             self.session.close()
             self.relay.inbox_id = check_place(self.session)
             self._file = file
+
+    def _turn_of(self, name: str) -> bool:
+        """Make a turn for the queue that a token named. Return whether it did something; then all queues are next.
+
+        Any client of Redis may push a token, so only a queue that had rows before is taken.
+        """
+        if self._moved or not self.relay.knows(name):
+            return False
+        pause = self._pauses.setdefault(name, _Pause())
+        self._moved = pause.not_before <= self.clock() and self._turn(name, pause)
+        return self._moved
 
     def round(self) -> bool:
         """Make a turn for each queue whose pause is over. Return whether any turn did something. Raise InboxError."""
@@ -194,7 +209,9 @@ class RelayService:
         key = inbox_key(self.client.prefix)
         while not stop.is_set():
             try:
-                if self.client.wait_token(key, TOKEN_WAIT_S):
+                token = self.client.wait_token(key, TOKEN_WAIT_S)
+                if token is not None:
+                    self._named = token
                     self._woken.set()
             except Exception:  # noqa: BLE001 - the polls go on, and say what is wrong with Redis
                 stop.wait(TOKEN_WAIT_S)

@@ -24,7 +24,16 @@ _BY_INDEX: Final = tuple(
 )
 """Make PostgreSQL read rows in the order of their index. Its statistics are mostly of a moment at which the table was
 nearly empty, so it would read and sort the whole queue for each batch."""
-_STEP: Final = "SELECT min(queue) FROM rqc_inbox"
+
+
+def queues_of(table: str, what: str = "name") -> str:
+    """Return a statement that selects something for each queue of a table with an index that begins with the queue. It
+    steps from queue to queue through the index, so it reads as many rows as there are queues."""
+    first = f"SELECT min(queue) FROM {table}"
+    return (
+        f"WITH RECURSIVE q(name) AS (SELECT ({first}) UNION ALL SELECT ({first} WHERE queue > q.name) FROM q"
+        f" WHERE q.name IS NOT NULL) SELECT {what} FROM q WHERE name IS NOT NULL"
+    )
 
 
 class Statements(NamedTuple):
@@ -35,8 +44,7 @@ class Statements(NamedTuple):
     settings: str
     """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
-    """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
-    index, so it reads as many rows as there are queues."""
+    """Selects the queues with rows, or with a batch that was not answered yet."""
     lock: str
     """Selects and locks a queue's row of ``rqc_relay``. It selects no row if another relay has locked the row, or if
     the row is missing."""
@@ -93,9 +101,7 @@ def _statements(
         ids=ids,
         settings=settings,
         queues=(
-            f"WITH RECURSIVE q(name) AS (SELECT ({_STEP}) UNION ALL SELECT ({_STEP} WHERE queue > q.name) FROM q"
-            " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
-            " UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
+            f"{queues_of('rqc_inbox')} UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
         ),
         lock=f"{relay.format(bound)}{lock}",
         look=relay.format(""),

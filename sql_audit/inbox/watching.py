@@ -11,8 +11,10 @@ from sql_audit.inbox.admin import look
 from sql_audit.inbox.session import Session, require_tables
 
 ROWS_MAX: Final = 10_000
-"""Maximum number of rows that a look counts, of each queue, and of parked rows in all queues. A look may come each
-second."""
+"""Maximum number of rows of a queue that a look counts. A look may come each second."""
+PARKED_MAX: Final = 100
+"""Maximum number of parked rows of a queue that a look counts. Parked rows may stay for ever, so they must not make a
+look slower. ``rq-core inbox status`` counts more."""
 
 
 class InboxWatch:
@@ -34,12 +36,16 @@ class InboxWatch:
                 if not self._checked:
                     require_tables(self._session)
                     self._checked = True
-                found = look(self._session, rows_max=ROWS_MAX, queues_max=QUEUES_MAX)
+                found = look(
+                    self._session,
+                    rows_max=ROWS_MAX,
+                    parked_max=PARKED_MAX,
+                    queues_max=QUEUES_MAX,
+                )
             finally:
                 if self._session.engine.dialect.name == "sqlite":
                     # The next look opens the file that the path names then.
                     self._session.close()
-        parked_exact = sum(each.parked for each in found.queues) < ROWS_MAX
         queues = (
             InboxQueue(
                 queue=each.queue,
@@ -47,7 +53,7 @@ class InboxWatch:
                 rows_exact=each.rows < ROWS_MAX,
                 oldest_ms=each.oldest_ms,
                 parked=each.parked,
-                parked_exact=parked_exact,
+                parked_exact=each.parked < PARKED_MAX,
                 relayed=each.relayed,
                 sent_ms=each.sent_ms,
                 damage=each.damage,

@@ -76,8 +76,8 @@ _PROOFS: Final = text(
     "EXISTS (SELECT 1 FROM mirror_prune c WHERE c.queue = p.queue AND c.cut_batch >= p.batch) AS of_this_log "
     "FROM mirror_proof p WHERE id IN (SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
 )
-"""``of_this_log``: the chain has the head that was proven, or a prune removed its batch. Nothing else protects these
-rows: see :mod:`sql_audit.proof.record`."""
+"""``of_this_log`` is true if the chain has the head that was proven, or if a prune removed its batch. Nothing else
+protects these rows: see :mod:`sql_audit.proof.record`."""
 
 
 T = TypeVar("T")

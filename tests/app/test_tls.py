@@ -35,9 +35,9 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Certificates:
-    return certificates.make(tmp_path / "certificates")
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return certificates.make(tmp_path_factory.mktemp("tls") / "certificates")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.connection.database import Database
-from tests.kit.matrix import run_once
+from tests.kit.matrix import run_once, slow_again
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import Engine, engines
@@ -41,6 +41,8 @@ ON_SQLITE = {
     "test_names.py",
     "test_schedules.py",
     "test_lines_put_back.py",
+    # Damage is found in Python. That PostgreSQL returns all rows of an undamaged queue: the other test of the file.
+    "test_a_planted_damage_is_found_and_repaired",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_correct_results_names_and_ids_are_never_reported_as_differences",
     # SQLite counts the steps of its machine; the statements are the same.
@@ -61,9 +63,29 @@ ON_SQLITE = {
 """The files and tests that run only on the first database. A comment before each group gives the reason."""
 
 
+SLOW_ON_POSTGRESQL = {
+    # They use the statements of test_mirror.py, test_crash.py and test_verify_real.py. What follows from the rows is
+    # decided in Python.
+    "epochs", "restore",
+    "test_poison.py", "test_prune.py", "test_prune_losses.py", "test_verify.py", "test_results_mended.py",
+    "test_unread_rows.py", "test_settings_compared.py", "test_compared_while_busy.py", "test_off_and_on.py",
+    "test_damages.py", "test_saved_steps.py", "test_edits.py", "test_forgetful_redis.py",
+}  # fmt: skip
+"""The folders and files whose tests `scripts/test` runs only on SQLite. CI runs them on PostgreSQL, too."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for name in SLOW_ON_POSTGRESQL:
+        slow_again(items, HERE / name, lambda *_: True)
     run_once(
         items, HERE, lambda file, test: not ON_SQLITE.isdisjoint((file, test.partition("[")[0]))
+    )
+    # How Redis is read does not depend on the database; in pages it is read more often.
+    run_once(
+        items,
+        HERE,
+        lambda file, test: file == "test_compared_while_busy.py" and "-at once]" in test,
     )
 
 

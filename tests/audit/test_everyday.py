@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from scripts.measure.once import ten_million
@@ -17,10 +20,20 @@ from tests.kit import auditlog
 EVENTS = 40_000
 
 
-@pytest.fixture
-def long_log(database: Database) -> Database:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def long_log(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Database]:
+    """Yield a long log. The tests of this file only read it, and run in one process (`tests/conftest.py`)."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{Path(tmp_path_factory.mktemp('long')) / 'audit.db'}"
+    else:
+        server = request.getfixturevalue("postgres_server")
+        url = server.url(server.create_database())
+    database = Database(url)
     ten_million.build(database, EVENTS)
-    return database
+    yield database
+    database.close()
 
 
 def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:

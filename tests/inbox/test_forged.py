@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,6 +145,26 @@ def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> No
     for words in ("parked", "--json"), ("parked",), ("drop", "--all", "--json"):
         assert command("inbox", words[0], url, *words[1:]).exit_code == 0
     assert stage.parked() == {}
+
+
+@pytest.mark.parametrize("table", ["parked", "relay"])
+def test_a_queue_whose_name_is_bytes_is_shown_beside_the_others(stage: Stage, table: str) -> None:
+    """Checks SQLite, which takes bytes as a text."""
+    stage.insert("a")
+    if table == "relay":
+        stage.sql("INSERT INTO rqc_relay (queue) VALUES (x'00ff')")
+    else:
+        columns = "queue, id, job_id, task, args, created_at, why"
+        stage.sql(
+            f"INSERT INTO rqc_inbox_parked ({columns}) VALUES (x'00ff', 1, 'j', 't', '', '', '')"
+        )
+
+    states = json.loads(command("inbox", "status", stage.database_url, "--json").stdout)
+
+    assert ["\0\\xff", QUEUE] == [each["queue"] for each in states]
+    assert command("inbox", "status", stage.database_url).exit_code == 0
+    found = InboxWatch(stage.database_url).look()
+    assert [each.queue for each in found.queues] == ["\0\\xff", QUEUE]
 
 
 @pytest.mark.parametrize("words", [("run", "--once"), ("settle", "--moved"), ("verify",)])

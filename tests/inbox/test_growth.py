@@ -28,11 +28,16 @@ def test_a_relay_hands_all_rows_over_whether_parked_rows_exist_or_not(
 
 
 def test_an_inbox_that_grows_or_a_slow_relay_fails_the_check() -> None:
-    assert not Growth("sqlite", 10, {"table": [100, 115], "indexes": [100, 110]}, [1, 1], 1.0).holds
-    flat = {"table": [100, 101], "indexes": [100, 99]}
-    assert Growth("sqlite", 10, flat, [1, 1], 1.0).holds
-    assert not Growth("sqlite", 10, {**flat, "relay": [1, 2**23]}, [1, 1], 1.0).holds
-    assert not Parked("sqlite", 10, [[100, 90], [79, 79]], [1.0, 1.0], [1.0, 1.0]).holds
+    def holds(*, autovacuum: bool = False, **sizes: list[int]) -> bool:
+        return Growth("postgresql", 10, sizes, autovacuum, [1, 1], 1.0).holds
+
+    assert holds(table=[100, 100], relay=[1, 2])
+    assert not holds(table=[100, 100], relay=[1, 2**23])
+    assert not holds(table=[100, 101], relay=[1, 1])
+    assert not holds(autovacuum=True, table=[100, 115], ids=[100, 110], relay=[1, 1])
+    assert holds(autovacuum=True, table=[100, 101], ids=[100, 99], relay=[1, 2])
+    assert not Parked("sqlite", 10, [[100, 90], [79, 71]], [1.0, 1.0], [1.0, 1.0]).holds
+    assert not Parked("sqlite", 10, [[100, 90], [99, 80]], [1.0, 1.0], [1.0, 1.6]).holds
 
 
 def test_a_failover_to_an_outdated_replica_loses_no_row_and_the_log_says_which_jobs_ran_twice(

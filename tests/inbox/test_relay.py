@@ -304,6 +304,27 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 # The service.
 
 
+def test_a_token_that_names_a_queue_saves_the_look_for_queues(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks also that a token with a name that the relay does not know makes no row: any client of Redis may push
+    it."""
+    with stage.relay() as relay:
+        service = RelayService(relay._session, relay._client, relay)
+        assert not service._turn_of(QUEUE)
+        assert stage.sql("SELECT * FROM rqc_relay") == []
+        stage.insert("a")
+        while service.round():
+            pass
+        stage.insert("b", "c")
+        monkeypatch.setattr(relay, "queues", lambda: pytest.fail("a look for queues"))
+
+        assert service._turn_of(QUEUE)
+        assert not service._turn_of(QUEUE), "all queues are next"
+
+    assert stage.drain() == ["a", "b", "c"]
+
+
 def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues_meanwhile(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

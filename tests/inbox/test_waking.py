@@ -56,7 +56,7 @@ def pushed(app: App) -> None:
 
 
 def test_a_commit_pushes_a_wake_token_and_a_rollback_pushes_no_token(
-    app: App, path: str, tokens: Callable[[], int]
+    app: App, path: str, tokens: Callable[[], int], valkey: RedisServer
 ) -> None:
     send = app.tasks["send"]
     engine = create_engine(path)
@@ -74,6 +74,8 @@ def test_a_commit_pushes_a_wake_token_and_a_rollback_pushes_no_token(
         assert 0 == tokens()
         session.commit()
         wait_until(lambda: tokens() == 1, "a token")
+        with valkey.client() as control:
+            assert [b"mail"] == control.lrange("rqc:inbox", 0, -1)
         session.execute(text("INSERT INTO orders VALUES (2)"))
         session.commit()
         pushed(app)

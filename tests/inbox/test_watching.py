@@ -126,6 +126,7 @@ def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "ROWS_MAX", 3)
+    monkeypatch.setattr(watching, "PARKED_MAX", 3)
     stage.insert(*"abcd", args="[")
     stage.hand_over()
     stage.insert(*"efgh")
@@ -134,6 +135,23 @@ def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     assert all_four(scraped(stage))[0] == all_four(scraped(stage))[2] == 3
     assert said(stage)["RqCoreInboxWaits"].startswith("at least 3 rows wait in the inbox")
     assert said(stage)["RqCoreInboxParked"].startswith("at least 3 rows of the inbox are parked")
+
+
+def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_beside_very_many_of_another(
+    stage: Stage, on_postgres: Stage
+) -> None:
+    for each in (stage, on_postgres):
+        each.sql(
+            "INSERT INTO rqc_inbox_parked (queue, id, job_id, task, args, created_at, why)"
+            " SELECT 'a', n * n, 'j', 't', '{}', CURRENT_TIMESTAMP, 'w' FROM (WITH RECURSIVE c(n) AS"
+            " (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 150) SELECT n FROM c) AS numbers"
+        )
+        each.insert("bad", args="[", queue="b")
+        each.hand_over()
+
+        found = scraped(each)
+
+        assert [all_four(found, queue)[2] for queue in "ab"] == [watching.PARKED_MAX, 1]
 
 
 def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from rq_core import App, InboxMissing, NotInTransaction
+from rq_core import App, InboxIdsUsed, InboxMissing, NotInTransaction
 from rq_core.model.packed_job import unpack
 from tests.inbox.conftest import committed, orders
 from tests.kit.pgbouncer import pgbouncer
@@ -194,6 +194,54 @@ def test_the_error_of_missing_tables_names_the_inbox_of_the_app_without_its_pass
     assert "inbox migrate postgresql://shop:***@db/shop" in str(caught.value)
 
 
+def ids_begin_at(url: str, number: int) -> None:
+    """Set the sequence of ids back, as that of a database that took over from a logical replica may be."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        setval = f"SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), {number}, false)"
+        connection.execute(text(setval))
+    engine.dispose()
+
+
+def use_ids(url: str, app: App, count: int) -> None:
+    """Commit rows, and let the sequence of ids give the ids of these rows again."""
+    with opened("connection", url) as scene:
+        app.within(scene.connection).enqueue_many(app.tasks["send"].job(n) for n in range(count))
+        scene.commit()
+    ids_begin_at(url, committed(url)[0].id)
+
+
+@pytest.mark.parametrize("kind", SYNC)
+def test_an_enqueue_raises_if_other_rows_have_the_ids_that_the_sequence_gives(
+    kind: str, pg_url: str, app: App
+) -> None:
+    use_ids(pg_url, app, 10)
+    with opened(kind, pg_url) as scene:
+        with pytest.raises(InboxIdsUsed, match=r"did not take 1 of the rows.*setval"):
+            app.tasks["send"].within(scene.connection).enqueue(1)
+        scene.rollback()
+        ids_begin_at(pg_url, committed(pg_url)[-1].id + 1)
+        app.tasks["send"].within(scene.connection).enqueue(1)
+        scene.commit()
+
+    assert 11 == len(committed(pg_url))
+
+
+def test_a_sequence_that_is_a_little_behind_loses_no_row_and_a_duplicate_raises_nothing(
+    pg_url: str, app: App
+) -> None:
+    send = app.tasks["send"]
+    use_ids(pg_url, app, 2)
+    again = send.with_options(id="again")
+    with opened("session", pg_url) as scene:
+        again.within(scene.connection).enqueue(1)
+        again.within(scene.connection).enqueue(1)
+        app.within(scene.connection).enqueue_many([again.job(1), send.job(2), again.job(1)])
+        scene.commit()
+
+    assert [0, 1, 1, 2] == [int(row.args[12:13]) for row in committed(pg_url)]
+
+
 # --- Asynchronous libraries -----------------------------------------------------------------------
 
 
@@ -254,6 +302,19 @@ async def test_missing_tables_are_reported_in_an_event_loop(
         with pytest.raises(InboxMissing):
             await app.tasks["send"].within(scene.connection).enqueue_async(1)
         await scene.rollback()
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+async def test_an_enqueue_raises_in_an_event_loop_if_other_rows_have_the_ids_of_the_sequence(
+    kind: str, pg_url: str, app: App
+) -> None:
+    use_ids(pg_url, app, 10)
+    async with opened_async(kind, pg_url) as scene:
+        with pytest.raises(InboxIdsUsed):
+            await app.tasks["send"].within(scene.connection).enqueue_async(1)
+        await scene.rollback()
+
+    assert 10 == len(committed(pg_url))
 
 
 async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(

@@ -1,7 +1,8 @@
 """The engines and databases on which tests run, and which tests run on all of them.
 
 A test runs on each engine whose fixture the test uses, and on each database. If a second engine or database would prove
-nothing more, a `conftest.py` gives the reason and calls `run_once`.
+nothing more, a `conftest.py` gives the reason and calls `run_once`. If it would prove little more, it calls
+`slow_again`.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,16 @@ def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str]
     function from `pytest_collection_modifyitems`.
     """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
+
+
+def slow_again(items: list[pytest.Item], where: Path, is_slow: Callable[[str, str], bool]) -> None:
+    """Mark some tests in the folder ``where`` as slow, except on the first engine and the first database.
+
+    `scripts/test` then runs them once, and CI on all engines and databases. The arguments are those of `run_once`.
+    """
+    for item in items:
+        if not _is_first(item) and _is_named(item, where, is_slow):
+            item.add_marker("slow")
 
 
 def _is_named(item: pytest.Item, where: Path, is_once: Callable[[str, str], bool]) -> bool:

@@ -20,6 +20,8 @@ from sql_audit.store.connection.database import Database
 from tests.kit import servers
 
 TEMPLATE = "migrated"
+_migrated_databases: set[tuple[str, int, str]] = set()
+"""The databases that `create_migrated` made and that no test has used yet, by host, port and name."""
 
 
 def lay_schema(database: Database) -> None:
@@ -34,19 +36,29 @@ def lay_schema(database: Database) -> None:
         _migrate_template(host, port)
         name = database.address.database
         assert name is not None
-        with _connect(host, port) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
-                    sql.Identifier(name), sql.Identifier(TEMPLATE)
+        if (host, port, name) not in _migrated_databases:
+            with _connect(host, port) as connection:
+                connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+                connection.execute(
+                    sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
+                        sql.Identifier(name), sql.Identifier(TEMPLATE)
+                    )
                 )
-            )
+        _migrated_databases.discard((host, port, name))
     # Each database has an identity, as if it had been migrated by itself.
     with database.writing(wait=True) as writing:
         assert writing is not None
         changed = writing.exec_driver_sql(f"UPDATE audit_meta SET audit_id = '{audit_id}'")
         assert changed.rowcount == 1
         writing.commit()
+
+
+def create_migrated(server: servers.PostgresServer) -> str:
+    """Create a database that already has the schema, for `lay_schema`, and return its name."""
+    _migrate_template(server.HOST, server.port)
+    name = server.create_database(TEMPLATE)
+    _migrated_databases.add((server.HOST, server.port, name))
+    return name
 
 
 @contextlib.contextmanager

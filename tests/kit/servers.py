@@ -276,6 +276,7 @@ class RedisServer:
 class PostgresServer:
     """A temporary PostgreSQL from the wheel. The server syncs nothing, and each test gets its own database."""
 
+    HOST: Final = "127.0.0.1"
     SETTINGS: Mapping[str, str] = {
         "autovacuum": "off",
         "fsync": "off",
@@ -310,7 +311,7 @@ class PostgresServer:
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+        return f"postgresql+psycopg://postgres@{self.HOST}:{self.port}/{database}"
 
     def _connect(self) -> psycopg.Connection:
         return psycopg.connect(

@@ -469,7 +469,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob",
         "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied",
-        "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxMissing", "InvalidName",
+        "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxIdsUsed", "InboxMissing", "InvalidName",
         "InvalidOption", "InvalidStep", "InvalidTask", "JobCancelled", "JobContext", "JobExpired", "JobFailed",
         "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded",
         "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult",

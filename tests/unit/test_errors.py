@@ -60,6 +60,7 @@ def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
 
 
 FACTS = {
+    "rows": 3,
     "jobs": 2, "claims": 1, "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
     "kept": 2, "setting": "results_max",

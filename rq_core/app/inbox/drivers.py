@@ -31,7 +31,7 @@ class PsycopgDoor:
         """See Door.run."""
         with _cursor("Cursor", self._connection) as cursor:
             cursor.execute(placeholders(text, "%s"), values)
-            return len(cursor.fetchall()) if has_rows(text) else 0
+            return len(cursor.fetchall())
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""
@@ -54,7 +54,7 @@ class AsyncPsycopgDoor:
         """See Door.run."""
         async with _cursor("AsyncCursor", self._connection) as cursor:
             await cursor.execute(placeholders(text, "%s"), values)
-            return len(await cursor.fetchall()) if has_rows(text) else 0
+            return len(await cursor.fetchall())
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""
@@ -65,14 +65,6 @@ def _cursor(kind: str, connection: Any) -> Any:
     type."""
     rows = importlib.import_module("psycopg.rows")
     return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
-
-
-def has_rows(text: str) -> bool:
-    """Return whether a statement that is run on PostgreSQL returns rows: every statement here does, except an INSERT.
-
-    The statement's text decides, since in a pipeline a cursor knows this only after it has fetched the rows.
-    """
-    return not text.startswith("INSERT")
 
 
 def _check_psycopg(connection: Any) -> None:

@@ -4,15 +4,17 @@ All rows of one INSERT are passed as one value, a JSON array. So the statement's
 rows, and no driver's limit on the number of values applies.
 """
 
+# ruff: noqa: S608 - statements are joined from texts of this module, never from values
+
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.limits.lane_assignment import key_texts
-from rq_core.errors import InvalidOption
+from rq_core.errors import InboxIdsUsed, InvalidOption
 from rq_core.model.job import NewJob
 from rq_core.model.packed_job import pack
 
@@ -110,10 +112,15 @@ _INSERT: Final = f"INSERT INTO rqc_inbox ({', '.join(_COLUMNS)}) SELECT"
 # a duplicate. To name the columns would need the right to read them.
 _UNLESS_THERE: Final = "WHERE true ON CONFLICT DO NOTHING"
 # Some programs let asyncpg encode JSON itself, so the value is text.
+_GIVEN: Final = (
+    "FROM json_to_recordset(CAST(CAST(? AS text) AS json))"
+    f" AS r ({', '.join(f'{name} text' for name in _COLUMNS)})"
+)
 _INSERTS: Final = {
+    # The statement returns one row for each row that it did not insert.
     "postgresql": (
-        f"{_INSERT} {', '.join(_COLUMNS)} FROM json_to_recordset(CAST(CAST(? AS text) AS json))"
-        f" AS r ({', '.join(f'{name} text' for name in _COLUMNS)}) {_UNLESS_THERE}"
+        f"WITH made AS ({_INSERT} {', '.join(_COLUMNS)} {_GIVEN} {_UNLESS_THERE} RETURNING 1)"
+        " SELECT generate_series((SELECT count(*) FROM made) + 1, CAST(CAST(? AS text) AS bigint))"
     ),
     "sqlite": (
         f"""{_INSERT} {", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS)}"""
@@ -124,19 +131,54 @@ DIALECTS: Final = tuple(_INSERTS)
 """The databases that can have an inbox, by their names in SQLAlchemy and Django."""
 
 
+_MAY_LOOK: Final = (
+    "SELECT 1 WHERE has_column_privilege('rqc_inbox', 'queue', 'SELECT')"
+    " AND has_column_privilege('rqc_inbox', 'job_id', 'SELECT')"
+)
+_LACKING: Final = (
+    f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
+    " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
+)
+"""Selects the rows whose jobs have no row in the inbox."""
+TRIES: Final = 3
+"""How often rows are inserted before InboxIdsUsed is raised. Each try takes other numbers of the sequence. And a relay
+may have handed over the row of a duplicate between the INSERT and the look."""
+
+
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
-    """Insert rows, in as few statements as possible."""
-    text = _INSERTS[dialect]
+    """Insert rows, in as few statements as possible. Raises InboxIdsUsed."""
+    insert = _insert_sure if dialect == "postgresql" else _insert
     some: list[dict[str, str | None]] = []
     size = 0
     for row in rows:
         some.append(row._asdict())
         size += len(row.args)
         if len(some) >= INSERT_ROWS or size >= INSERT_BYTES:
-            yield Statement(text, (json.dumps(some, ensure_ascii=False),))
+            yield from insert(some)
             some, size = [], 0
     if some:
-        yield Statement(text, (json.dumps(some, ensure_ascii=False),))
+        yield from insert(some)
+
+
+def _insert(rows: Sequence[Mapping[str, str | None]]) -> Statements:
+    yield Statement(_INSERTS["sqlite"], (json.dumps(rows, ensure_ascii=False),))
+
+
+def _insert_sure(rows: Sequence[Mapping[str, str | None]]) -> Statements:
+    """Insert rows on PostgreSQL, and notice rows that the database left out although their jobs are not in the inbox:
+    the sequence of ids may be behind the rows, and ON CONFLICT then leaves out a row whose id another row has. A user
+    who may not read the inbox cannot notice it."""
+    given = json.dumps(rows, ensure_ascii=False)
+    insert = Statement(_INSERTS["postgresql"], (given, str(len(rows))))
+    if not (yield insert) or not (yield Statement(_MAY_LOOK, ())):
+        return
+    for _ in range(TRIES - 1):
+        if not (yield Statement(_LACKING, (given,))):
+            return
+        yield insert
+    lacking = yield Statement(_LACKING, (given,))
+    if lacking:
+        raise InboxIdsUsed(rows=lacking)
 
 
 _ROW: Final = "FROM rqc_inbox WHERE queue = ? AND job_id = ?"

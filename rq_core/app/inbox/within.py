@@ -10,7 +10,17 @@ with Session(engine) as session, session.begin():
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, Unpack
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+)
 
 from rq_core.app.arguments import dump_untyped
 from rq_core.app.handles.handle import JobHandle
@@ -78,6 +88,17 @@ class _Producing:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+@dataclass(frozen=True)
+class _WakeUp:
+    """Wakes a relay when it is called. Equal objects are called once for a transaction."""
+
+    app: Producer
+    queues: frozenset[str]
+
+    def __call__(self) -> None:
+        self.app.wake_relay(*self.queues)
+
+
 class _Blocking(_Producing):
     """The common base of the objects for blocking connections."""
 
@@ -110,7 +131,7 @@ class _Blocking(_Producing):
         door = self._door
         door.open()
         self._drive(inserts(door.dialect, rows))
-        door.after_commit(self._app.wake_relay)
+        door.after_commit(_WakeUp(self._app, frozenset(row.queue for row in rows)))
 
     def _drive(self, statements: Statements) -> Any:
         answer: Any = None
@@ -153,7 +174,7 @@ class _Awaited(_Producing):
         door = self._door
         await door.open()
         await self._drive(inserts(door.dialect, rows))
-        door.after_commit(self._app.wake_relay)
+        door.after_commit(_WakeUp(self._app, frozenset(row.queue for row in rows)))
 
     async def _drive(self, statements: Statements) -> Any:
         answer: Any = None

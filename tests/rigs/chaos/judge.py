@@ -131,8 +131,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return when the first loss of Redis after this line of the witness file ended (Unix ms), or None if there is
-        no such loss. A claim that Redis forgot in the loss counts only up to that time."""
+        """Return when a loss of Redis ended (Unix ms): the first loss after this line of the witness file. Return None
+        if there is no such loss. A claim that Redis forgot in that loss counts only until the loss ended."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -62,19 +63,25 @@ def losses(only: str | None) -> None:
 @main.command()
 @click.option("--rows", default=1_000_000, show_default=True)
 @click.option(
-    "--naptime", default=1, show_default=True,
-    help="Seconds between two looks of PostgreSQL's autovacuum; its own default is 60.",
+    "--autovacuum", type=int,
+    help="Leave VACUUM to PostgreSQL, which looks every so many seconds; its own default is 60.",
 )  # fmt: skip
 @only_option
-def rows(rows: int, naptime: int, only: str | None) -> None:
+def rows(rows: int, autovacuum: int | None, only: str | None) -> None:
     """Let rows go through an inbox. The sizes of its table and indexes after a fifth of the rows and at the end must be
     equal."""
+    off = {"autovacuum": "off"}
+    settings = off if autovacuum is None else {"autovacuum_naptime": f"{autovacuum}s"}
     held = []
-    with _databases(only, naptime) as (place, kinds):
+    with _databases(only, settings) as (place, kinds):
         for url in kinds.values():
             with _served(engines()[0], place) as server:
                 found = growth.grow(
-                    url(), server.url, rows, on_fifth=lambda said: click.echo(said, err=True)
+                    url(),
+                    server.url,
+                    rows,
+                    on_fifth=lambda said: click.echo(said, err=True),
+                    autovacuum=autovacuum is not None,
                 )
                 held.append(_say(found.document()))
     _end(held)
@@ -128,7 +135,7 @@ def _end(held: list[bool]) -> None:
 
 @contextmanager
 def _databases(
-    only: str | None, naptime: int | None = None
+    only: str | None, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[Path, dict[str, Url]]]:
     """Yield a directory for files and, for each database, a function that creates a new one."""
     with tempfile.TemporaryDirectory() as name:
@@ -140,8 +147,7 @@ def _databases(
             yield place, kinds
             return
         postgres = DurablePostgres()
-        if naptime is not None:
-            postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum_naptime": f"{naptime}s"}
+        postgres.SETTINGS = {**postgres.SETTINGS, **settings}
         postgres.start()
         try:
             kinds["postgresql"] = lambda: postgres.url(postgres.create_database())
