@@ -150,11 +150,11 @@ def by_of(access: Access, reason: str) -> By:
 
 def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
     """Carry out an action. Raises UnknownQueue."""
-    yield from check_queue(calls, form["queue"])
+    yield from check_is_there(calls, form["queue"])
     return (yield from action.change(calls, form, by))
 
 
-def check_queue(calls: Operations, queue: str) -> Plan[None]:
+def check_is_there(calls: Operations, queue: str) -> Plan[None]:
     """Raise UnknownQueue if a queue does not exist, since a change would create it."""
     if not (yield from calls.reads.is_there(queue)):
         listed = yield from calls.reads.listed()

@@ -22,7 +22,7 @@ from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
-from rq_core.web.acting.actions import EDITED, By, Form, check_queue, edit_options
+from rq_core.web.acting.actions import EDITED, By, Form, check_is_there, edit_options
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word
@@ -220,7 +220,7 @@ class Stretch(NamedTuple):
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
     """Change jobs for CHANGE_S seconds at most. Between two calls is a pause as long as a call, so that workers have at
     least half of the server."""
-    yield from check_queue(calls, asked.filter.queue)
+    yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
     outcomes: Counter[str] = Counter()
