@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from pathlib import Path
@@ -23,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -43,13 +44,23 @@ from rq_core.web.access import (
     access_of,
     local_path,
 )
-from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
-from rq_core.web.acting.forms import FormRefused, Outcomes, act, form_pairs
+from rq_core.web.acting import bulk
+from rq_core.web.acting.actions import ACTION_BY_NAME, EDITED, Action, offered
+from rq_core.web.acting.bulk import Seals
+from rq_core.web.acting.forms import (
+    Acted,
+    FormRefused,
+    Outcomes,
+    act,
+    act_on_many,
+    form_pairs,
+)
 from rq_core.web.pages import PAGES, Now, Page
 from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import PageQuery, asked_of
 from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
+from rq_core.web.words import query
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -144,6 +155,7 @@ def environment() -> Environment:
         "schedule_path": words.schedule_path,
         "menu": _menu(),
         "actions": ACTION_BY_NAME,
+        "edited": EDITED,
     }
     made.globals["m"] = made.get_template("macros.html").module
     made.globals["f"] = made.get_template("forms.html").module
@@ -208,6 +220,7 @@ class _Site:
         self._clock = clock
         self._behind_https = behind_https
         self._outcomes = Outcomes()
+        self._seals = Seals(secrets.token_bytes(32))
         self._templates = environment()
 
     def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
@@ -292,7 +305,7 @@ class _Site:
         html = self._render(
             request, page.template, page=page, doc=document, frame=frame, asked=facts.asked,
             acts=offered(page.name, document, facts.access),
-            did=self._outcomes.get(facts.access, request.query_params.get("did", "")),
+            sealed=self._is_sealed(facts), did=self._outcomes.get(facts.access, request.query_params.get("did", "")),
         )  # fmt: skip
         return _Made.of(bytes(html.body), "text/html")
 
@@ -359,6 +372,39 @@ class _Site:
         says = "this page has a bug: the log of its server says more\n"
         # It is answered outside of the guard.
         return PlainTextResponse(says, 500, headers=SECURITY_HEADERS)
+
+    # Changes of many jobs.
+
+    def _is_sealed(self, facts: Facts) -> bool:
+        """Return whether the address is of a change that this operator has confirmed here."""
+        found = facts.found
+        known = isinstance(found, bulk.Seen) and found.asked is not None
+        return known and self._seals.holds(facts.access.name, found.asked)
+
+    async def change_many(self, request: Request) -> Response:
+        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts is
+        redirected to the page that shows how far the change has come."""
+        access = access_of(request)
+        assert access is not None  # The rule asks for a role.
+        as_json = request.headers.get("accept") == "application/json"
+        acted = await act_on_many(self._sources, access, request, int(self._clock() * 1000))
+        self._recent.forget()
+        if isinstance(acted, Acted):
+            if as_json:
+                return JSONResponse({"error": acted.says}, acted.status)
+            return self._sentence(request, acted.says, acted.status, back=acted.back)
+        asked, (place, is_last, _) = acted
+        says = bulk.says(asked, acted.made)
+        if is_last:
+            leads_to = query(bulk.PATH, verb=asked.verb, where=str(asked.filter))
+        else:
+            leads_to = asked.address(place, self._seals.seal(access.name, asked, place))
+        leads_to = f"{_base(request)}{leads_to}&did={self._outcomes.keep(access, says)}"
+        if as_json:
+            return JSONResponse(
+                {"at": str(place), "says": says, "is_last": is_last, "leads_to": leads_to}
+            )
+        return RedirectResponse(leads_to, 303)
 
     # Tokens.
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rq_core.metrics.causes import Unread
+from rq_core.model.filters.filter_text import text_of
 from rq_core.model.keys import is_name
+from rq_core.model.table.machine import State
 from rq_core.views.jobs import ListedJob
 from rq_core.views.table import Found
 from rq_core.web.rows import Document, listed_row, state_counts
@@ -47,7 +49,7 @@ def jobs_page(facts: Facts) -> Document:
         ],
         "choices": _choices(asked, queues, has_log=facts.log is not None),
         "jobs": [], "claims": [], "with_id": [], "notes": [], "empty": "",
-        "looked": 0, "searched_to_ms": None, "next": None,
+        "looked": 0, "searched_to_ms": None, "next": None, "many": _many(asked),
     }  # fmt: skip
     if asked.job_id:
         _add_with_id(document, facts)
@@ -59,6 +61,27 @@ def jobs_page(facts: Facts) -> Document:
     elif not isinstance(found, Unread | None):
         _add_alive(document, facts, found)
     return document
+
+
+def _many(asked: PageQuery) -> list[Document]:
+    """Return the addresses at which all jobs of a search can be changed; empty for a search that no filter can
+    express."""
+    said = dict(asked.words)
+    if asked.queue is None or asked.job_id or asked.of_ended or len(said) < 2:
+        return []
+    where = text_of((name, value) for name, value in asked.words)
+    states = set(asked.states)
+    verbs = {
+        "cancel": states <= {State.READY, State.SCHEDULED, State.RUNNING},
+        "edit": states <= {State.READY, State.SCHEDULED},
+        "requeue": states == {State.DEAD},
+        "prune": states == {State.DEAD},
+    }
+    return [
+        {"says": verb, "path": query("/bulk", verb=verb, where=where)}
+        for verb, fits in verbs.items()
+        if fits
+    ]
 
 
 def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> None:

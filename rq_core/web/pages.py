@@ -14,10 +14,11 @@ from rq_core.views.steps import SHOWN_MAX
 from rq_core.web import job_lists as job_pages
 from rq_core.web import schedules as schedule_pages
 from rq_core.web import views
+from rq_core.web.acting import bulk
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
 from rq_core.web.search import NOT_SUCCEEDED, OUTCOMES, PageQuery
-from rq_core.web.tokens import VIEWER
+from rq_core.web.tokens import OPERATOR, VIEWER
 from rq_core.web.views import ROWS_MAX, Facts
 
 if TYPE_CHECKING:
@@ -147,6 +148,10 @@ def _schedules(calls: Operations, now: Now) -> Plan[Any]:
     return found
 
 
+def _bulk(calls: Operations, now: Now) -> Plan[Any]:
+    return (yield from bulk.seen(calls, dict(now.asked.form), now.now_ms))
+
+
 def _dead(calls: Operations, now: Now) -> Plan[Any]:
     if now.asked.queue is not None:
         return [(yield from job_lists.dead_jobs(calls, now.asked.queue, ROWS_MAX))]
@@ -241,6 +246,7 @@ PAGES: Final = (
     Page("/", "overview", "Overview", views.overview_page, log=_spark),
     Page("/jobs", "jobs", "Jobs", job_pages.jobs_page, redis=_jobs, log=_ended),
     Page("/dead", "dead", "Dead", views.dead_page, redis=_dead, log=_errors),
+    Page(bulk.PATH, "bulk", "Change many", bulk.bulk_page, redis=_bulk, role=OPERATOR),
     Page("/workers", "workers", "Workers", views.workers_page),
     Page("/schedules", "schedules", "Schedules", schedule_pages.schedules_page, redis=_schedules, log=_ticks),
     Page("/log", "log", "Log", views.log_page, log=_tail, of_past=True),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from rq_core.web.acting.actions import ACTIONS, Action
+from rq_core.web.acting.bulk import ACT_PATH
 from rq_core.web.pages import ALSO, PAGES, Page
-from rq_core.web.tokens import VIEWER
+from rq_core.web.tokens import OPERATOR, VIEWER
 
 
 class Rule(NamedTuple):
@@ -33,6 +34,7 @@ def _of_pages() -> list[Rule]:
 RULES: Final = (
     *_of_pages(),
     *(Rule(each.path, "POST", each.role, each) for each in ACTIONS),
+    Rule(ACT_PATH, "POST", OPERATOR, "change_many"),
     Rule("/login", "GET", None, "login"),
     Rule("/login", "POST", None, "login"),
     Rule("/logout", "POST", VIEWER, "logout"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.causes import Cause
+from rq_core.model.filters.filter_text import text_of
 from rq_core.model.job import JobError, place_in
 from rq_core.model.keys import is_name
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
@@ -336,9 +337,21 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
                 "last_ms": max(row["last_ms"] for row in group),
                 "hours": hours,
                 "path": _ended_path(group[0], "died", hours["since_ms"]),
+                "requeue": _requeue_path(group[0], hours["since_ms"]),
             }
         )  # fmt: skip
     return sorted(found, key=lambda each: (-each["deaths"], each["queue"], each["task"]))
+
+
+def _requeue_path(row: Mapping[str, Any], since_ms: int) -> str:
+    """Return the address at which the jobs that died of an error can be requeued; empty if no filter can express which
+    jobs these are."""
+    task, error = row["task"], row["error_type"]
+    if not (task and is_name(task) and error and len(error) <= VALUE_MAX):
+        return ""
+    since = iso(since_ms)[:16] + "Z"
+    terms = [("queue", row["queue"]), ("task", task), ("error", error), ("since", since)]
+    return query("/bulk", verb="requeue", where=text_of(terms))
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:

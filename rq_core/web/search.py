@@ -35,6 +35,10 @@ FAILED: Final = ("died", "retried", "lease_expired")
 """The outcomes that ``outcome:failed`` means."""
 NOT_SUCCEEDED: Final = tuple(each for each in OUTCOMES if each != SUCCEEDED)
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"any": OUTCOMES, "failed": FAILED}
+BULK_FIELDS: Final = (
+    "verb", "where", "counted", "at", "number", "reason", "seal", "priority", "delay", "expires", "no_deadline",
+)  # fmt: skip
+"""The fields that the address of the page /bulk may have."""
 TEXT_MAX: Final = 1_000
 """Maximum number of characters of a search."""
 VALUE_MAX: Final = 300
@@ -70,6 +74,8 @@ class PageQuery:
     """A page of events begins after the place ``after``, or ends before the place ``before``."""
     behind: tuple[int, str, str, str] | None = None
     """The claim after which a page of ended claims begins."""
+    form: tuple[tuple[str, str], ...] = ()
+    """The fields of the form on the page /bulk that the address has."""
 
     @property
     def of_ended(self) -> bool:
@@ -78,8 +84,10 @@ class PageQuery:
 
     @property
     def fixed(self) -> bool:
-        """Return whether the page shows only older events or claims, so that it need not be updated."""
-        return self.before is not None or self.after is not None or self.behind is not None
+        """Return whether the page shows only older events or claims, or the count of a change of many jobs, so that it
+        must not be updated."""
+        places = self.before, self.after, self.behind
+        return bool(self.form) or any(place is not None for place in places)
 
     @property
     def text(self) -> str:
@@ -169,6 +177,7 @@ def asked_of(path: Mapping[str, str], query: Mapping[str, str], now_ms: int) -> 
         task, tuple(dict.fromkeys(o for each in outcomes for o in _GROUPS.get(each, (each,)))), given.get("error", ""),
         given.get("worker", ""), given.get("lane") or None, given.get("scope", ""), moments.get("since", 0),
         moments.get("until"), moments.get("t"), _place("before", given), _place("after", given), _behind(given),
+        tuple((name, given[name]) for name in BULK_FIELDS if given.get(name)) if given.get("where") else (),
     )  # fmt: skip
     if SUCCEEDED in asked.outcomes and queue is None:
         must = "must not ask for successes of all queues: say queue:, or outcome:failed"

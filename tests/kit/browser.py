@@ -98,10 +98,15 @@ def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> I
         *audit, *options,
     ]  # fmt: skip
     with Child(command, log, shared=True) as process:
-        wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
+        listening(url, process)
         yield url
         process.terminate()
         process.wait(20)
+
+
+def listening(url: str, process: Child) -> None:
+    """Wait until the page answers that a process serves."""
+    wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
 
 
 def _answers(url: str) -> bool:

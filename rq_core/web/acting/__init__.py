@@ -1,5 +1,6 @@
 """The changes that operators and admins make on the web page.
 
 - ``actions``: the table of actions; a row makes the address, the form and the check of the role.
+- ``bulk``: changes of all jobs that match a filter, part by part.
 - ``forms``: reads a form that was sent, carries out its action, and keeps the outcome for the next page.
 """

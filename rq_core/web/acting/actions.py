@@ -150,11 +150,16 @@ def by_of(access: Access, reason: str) -> By:
 
 
 def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
-    """Carry out an action. Raises UnknownQueue if the queue does not exist, since a change would create it."""
-    if not (yield from calls.reads.is_there(form["queue"])):
-        listed = yield from calls.reads.listed()
-        raise UnknownQueue(queue=form["queue"], known=", ".join(listed.queues) or "none")
+    """Carry out an action. Raises UnknownQueue."""
+    yield from check_is_there(calls, form["queue"])
     return (yield from action.change(calls, form, by))
+
+
+def check_is_there(calls: Operations, queue: str) -> Plan[None]:
+    """Raise UnknownQueue if a queue does not exist, since a change would create it."""
+    if not (yield from calls.reads.is_there(queue)):
+        listed = yield from calls.reads.listed()
+        raise UnknownQueue(queue=queue, known=", ".join(listed.queues) or "none")
 
 
 # Jobs.
@@ -296,7 +301,7 @@ def _run(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     return ActionOutcome(False, f"No job is enqueued: {why}.")
 
 
-_EDITED: Final = (
+EDITED: Final = (
     FormField("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
     FormField("delay", "ready in (seconds)", "number", hint="0: at once"),
     FormField("expires", "expires in (seconds)", "number"),
@@ -310,7 +315,7 @@ ACTIONS: Final = (
     ),
     Action(
         "job/edit", OPERATOR, "edit",
-        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, _EDITED,
+        "A field that is left empty changes nothing. The arguments stay as they are.", _edit, EDITED,
     ),
     Action(
         "job/requeue", OPERATOR, "requeue",

@@ -11,11 +11,14 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from rq_core.errors import OutcomeUnknown, RqCoreError, ServerError, UsageError
+from rq_core.errors import InvalidOption, OutcomeUnknown, RqCoreError, ServerError, UsageError
+from rq_core.web.acting import bulk
 from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried_out, checked_form
+from rq_core.web.acting.bulk import BulkAsked, Stretch
+from rq_core.web.search import BULK_FIELDS
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Access
-from rq_core.web.words import word
+from rq_core.web.words import query, word
 
 FORM_MAX: Final = 32_768
 """Maximum number of bytes of a form."""
@@ -99,17 +102,51 @@ async def act(sources: Sources, action: Action, access: Access, request: Request
         told: ActionOutcome = await sources.change(
             lambda calls: carried_out(calls, action, form, by)
         )
-    except FormRefused as refused:
-        return Acted(refused.status, str(refused), back)
-    except OutcomeUnknown:
+    except (FormRefused, RqCoreError) as error:
+        return _refused(error, back)
+    return Acted(200 if told.done else 409, told.says, back)
+
+
+def _refused(error: FormRefused | RqCoreError, back: str) -> Acted:
+    """Return the answer to a form whose change was not made, or perhaps not made."""
+    if isinstance(error, FormRefused):
+        return Acted(error.status, str(error), back)
+    if isinstance(error, OutcomeUnknown):
         says = (
             "Redis gave no answer: the change may have been made, or may be when Redis continues. Look before you send"
             " the form again"
         )
         return Acted(503, says, back)
-    except RqCoreError as error:
-        status = (
-            400 if isinstance(error, UsageError) else 503 if isinstance(error, ServerError) else 409
+    status = (
+        400 if isinstance(error, UsageError) else 503 if isinstance(error, ServerError) else 409
+    )
+    return Acted(status, f"Nothing is changed: {word(error, 1_000)}", back)
+
+
+class ActedOnMany(NamedTuple):
+    """The answer to the form of a change of many jobs."""
+
+    asked: BulkAsked
+    made: Stretch
+
+
+async def act_on_many(
+    sources: Sources, access: Access, request: Request, now_ms: int
+) -> ActedOnMany | Acted:
+    """Make the next part of a change of many jobs."""
+    form: dict[str, str] = {}
+    try:
+        for name, value in await form_pairs(request):
+            if name not in bulk.FORM_FIELDS or name in form:
+                must = "must be a field of this form, once"
+                raise InvalidOption.of("field", word(name, 50), must)
+            form[name] = value.strip()
+        asked = bulk.asked_for(form, now_ms)
+        bulk.check_confirmed(asked)
+        by = by_of(access, asked.reason)
+        made: Stretch = await sources.change(lambda calls: bulk.stretch(calls, asked, by))
+    except (FormRefused, RqCoreError) as error:
+        return _refused(
+            error, query(bulk.PATH, **{name: form.get(name, "") for name in BULK_FIELDS})
         )
-        return Acted(status, f"Nothing is changed: {word(error, 1_000)}", back)
-    return Acted(200 if told.done else 409, told.says, back)
+    return ActedOnMany(asked, made)

@@ -70,6 +70,36 @@
   setInterval(() => seen() && grow(), 1000);
   document.addEventListener("htmx:after:swap", grow);
 
+  // A change of many jobs: each answer says how far it has come, and the form sends the next request. It ends with this
+  // page, and the address always says where it goes on.
+  async function drive(form) {
+    const says = form.querySelector("[data-says]");
+    const button = form.querySelector("button");
+    button.disabled = true;
+    try {
+      for (;;) {
+        const body = new URLSearchParams(new FormData(form));
+        const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual" });
+        if (answer.type === "opaqueredirect") throw new Error("your token is needed again: open /login in another tab");
+        const told = await answer.json();
+        if (told.error) throw new Error(told.error);
+        if (told.is_last) return location.assign(told.leads_to);
+        form.elements.at.value = told.at;
+        says.textContent = told.says;
+        history.replaceState(null, "", told.leads_to);
+      }
+    } catch (error) {
+      const why = error instanceof TypeError ? "the page's server does not answer" : error.message;
+      says.textContent = `It stopped: ${why}. Press again to go on.`;
+      button.disabled = false;
+    }
+  }
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-many]")) return;
+    event.preventDefault();
+    drive(event.target);
+  });
+
   const rows = () => [...document.querySelectorAll("main a[data-row]")].filter((a) => a.offsetParent);
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,0 +1,297 @@
+"""Changes of many jobs on the page /bulk: the jobs that match a filter are counted, an operator repeats the number, and
+then the form changes the jobs, a few pages of them with each request.
+
+No server runs the change by itself. Each answer has the *place* to which the change has come, and the form sends it
+with the next request. So a change stops when the operator closes the page, and goes on when the operator sends the
+form again, even if the page's server was started again in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.app.handles.edit import change_of
+from rq_core.errors import InvalidOption, UsageError
+from rq_core.model.filters.job_filter import Filter
+from rq_core.protocol.calls.admin import Change
+from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
+from rq_core.protocol.engine.plan import Pause
+from rq_core.web.acting.actions import EDITED, By, Form, check_is_there, edit_options
+from rq_core.web.search import BULK_FIELDS
+from rq_core.web.views import Facts
+from rq_core.web.words import LINK_MAX, job_path, query, word
+
+if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+    from rq_core.web.rows import Document
+
+PATH: Final = "/bulk"
+ACT_PATH: Final = "/act/bulk"
+COUNT_S: Final = 0.8
+"""Seconds for which one request counts jobs."""
+CHANGE_S: Final = 0.7
+"""Seconds for which one request changes jobs."""
+SAMPLE_MAX: Final = 20
+"""Maximum number of jobs that a preview names."""
+REASON_MAX: Final = 500
+"""Maximum number of characters of a reason. The reason is in the address of a change that was begun."""
+AGE_MAX_MS: Final = 7 * 86_400_000
+"""Maximum age of a change that goes on."""
+SOON_MS: Final = 60_000
+
+EDIT_FIELDS: Final = tuple(each.name for each in EDITED)
+FORM_FIELDS: Final = (*BULK_FIELDS, "count")
+"""The fields of the form that changes jobs."""
+_DONE: Final[Mapping[str, str]] = {
+    "cancel": "cancelled", "edit": "edited", "requeue": "requeued", "prune": "removed",
+}  # fmt: skip
+
+
+class BulkAsked(NamedTuple):
+    """The change that an address, or a form, asks for. The filter's text has no relative times any more."""
+
+    verb: str
+    filter: Filter
+    place: BulkPlace | None
+    counted: BulkPlace | None
+    """The place to which the jobs were counted."""
+    number: int
+    """The number of jobs that the operator has confirmed; 0: none yet."""
+    reason: str
+    form: Form
+
+    @property
+    def edit(self) -> Change:
+        """Return the new options of the jobs, for an edit. Raises UsageError for an edit without new options."""
+        if self.verb != "edit":
+            return Change()
+        return change_of(self.filter.queue, **edit_options(self.form))
+
+    def change(self, by: By | None) -> BulkChange:
+        """Return the change; without ``by``, one that only counts. Raises UsageError for a filter that the change
+        cannot have."""
+        verb = VERBS[self.verb]
+        if by is None:
+            return BulkChange(verb, self.filter, dry_run=True)
+        return BulkChange(
+            verb, self.filter, self.edit, by=by.name, reason=by.why, limit=self.number
+        )
+
+    def address(self, place: BulkPlace, seal: str) -> str:
+        """Return the address of the page on which the change goes on at a place."""
+        edit = {name: self.form.get(name, "") for name in EDIT_FIELDS if self.verb == "edit"}
+        return query(
+            PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
+            reason=self.reason, seal=seal, **edit,
+        )  # fmt: skip
+
+
+def asked_for(form: Form, now_ms: int) -> BulkAsked:
+    """Return what a form, or the query of an address, asks for. Raises UsageError."""
+    verb = form.get("verb") or "cancel"
+    if verb not in VERBS:
+        raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(VERBS)}")
+    found = Filter.parse(form.get("where", ""))
+    if found.is_for_all:
+        must = "must have another term than queue: state:ready, for example, if all ready jobs are meant"
+        raise InvalidOption.of("filter", str(found), must)
+    if len(str(found)) > LINK_MAX:
+        must = f"must have at most {LINK_MAX:,} characters here"
+        raise InvalidOption.of("filter", str(found)[:50], must)
+    place, counted = _place_of(form, "at", now_ms), _place_of(form, "counted", now_ms)
+    number = form.get("number", "").replace(",", "")
+    if number and not (number.isascii() and number.isdigit() and 0 < len(number) < 10):
+        raise InvalidOption.of("number", word(number, 50), "must be a number of jobs")
+    reason = form.get("reason", "")
+    if len(reason) > REASON_MAX:
+        must = f"must have at most {REASON_MAX} characters"
+        raise InvalidOption.of("reason", f"{reason[:50]}…", must)
+    asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
+    # For its checks.
+    asked.change(None)
+    return asked
+
+
+def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
+    if not form.get(name):
+        return None
+    place = BulkPlace.parse(form[name])
+    if not now_ms - AGE_MAX_MS < place.begun_ms < now_ms + SOON_MS:
+        raise InvalidOption.of(name, form[name][:30], "must be of a change of the last 7 days")
+    return place
+
+
+class Seals:
+    """Seals the address of a change that an operator has confirmed, so that a link from elsewhere cannot make the page
+    leave out the question for the number."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def seal(self, name: str, asked: BulkAsked, place: BulkPlace) -> str:
+        """Return the seal of an operator's change."""
+        edit = asked.edit if asked.verb == "edit" else ""
+        text = "\0".join(
+            [name, asked.verb, str(asked.filter), str(asked.number), place.id, str(edit)]
+        )
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def holds(self, name: str, asked: BulkAsked) -> bool:
+        """Return whether the address has the seal of this operator's change."""
+        if asked.place is None:
+            return False
+        try:
+            expected = self.seal(name, asked, asked.place)
+        except UsageError:
+            return False
+        return hmac.compare_digest(expected.encode(), asked.form.get("seal", "").encode())
+
+
+# Steps.
+
+
+@dataclass
+class Seen:
+    """The jobs that a filter matches, as far as they were counted in the time of one request."""
+
+    asked: BulkAsked | None = None
+    wrong: str = ""
+    """A sentence that says why the address is wrong."""
+    begin: str = ""
+    """The place at which the change begins."""
+    matched: int = 0
+    looked: int = 0
+    complete: bool = True
+    """True if all jobs of the queue were counted."""
+    states: dict[str, int] = field(default_factory=dict)
+    counted: str = ""
+    """The place at which the count goes on."""
+    sample: list[tuple[str, str]] = field(default_factory=list)
+    """The first jobs, each with its state."""
+
+
+def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen]:
+    """Count the jobs that match the filter of an address, for COUNT_S seconds at most. A change that was begun is not
+    counted again."""
+    if not form.get("where"):
+        return Seen()
+    try:
+        asked = asked_for(form, now_ms)
+    except UsageError as error:
+        return Seen(wrong=word(error, 600))
+    queue = asked.filter.queue
+    if not (yield from calls.reads.is_there(queue)):
+        return Seen(wrong=f"Redis has no queue {queue}")
+    if asked.place is not None:
+        return Seen(asked, begin=str(asked.place))
+    change, until = asked.change(None), time.monotonic() + COUNT_S
+    place = asked.counted or (yield from calls.bulk.begin(queue))
+    begin = BulkPlace(place.id)
+    states: Counter[str] = Counter()
+    sample: list[tuple[str, str]] = []
+    while True:
+        step = yield from calls.bulk.step(change, place)
+        place = step.place
+        states.update(step.outcomes.values())
+        sample += [*step.outcomes.items()][: SAMPLE_MAX - len(sample)]
+        if step.is_last or time.monotonic() >= until:
+            return Seen(
+                asked, begin=str(begin), matched=place.matched, looked=place.looked,
+                complete=step.is_last, states=dict(states), sample=sample, counted=str(place),
+            )  # fmt: skip
+
+
+class Stretch(NamedTuple):
+    """The part of a change that one request made."""
+
+    place: BulkPlace
+    is_last: bool
+    outcomes: dict[str, int]
+    """Number of jobs of this part by outcome."""
+
+
+def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
+    """Change jobs for CHANGE_S seconds at most. Between two calls is a pause as long as a call, so that workers have at
+    least half of the server."""
+    yield from check_is_there(calls, asked.filter.queue)
+    change, until = asked.change(by), time.monotonic() + CHANGE_S
+    place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
+    outcomes: Counter[str] = Counter()
+    while True:
+        since = time.monotonic()
+        step = yield from calls.bulk.step(change, place)
+        place = step.place
+        outcomes.update(step.outcomes.values())
+        now = time.monotonic()
+        if step.is_last or now >= until:
+            return Stretch(place, step.is_last, dict(outcomes))
+        yield Pause(min(now - since, PAUSE_S_MAX))
+
+
+def check_confirmed(asked: BulkAsked) -> None:
+    """Raise UsageError unless the operator has repeated the number of jobs and given a reason."""
+    count = asked.form.get("count", "")
+    if not asked.number or str(asked.number) != count:
+        must = f"must repeat how many jobs are {_DONE[asked.verb]}: {word(count, 20)}"
+        raise InvalidOption.of("number", asked.form.get("number", "")[:20], must)
+    if not asked.reason:
+        raise InvalidOption.of("reason", "", "must not be empty: the log has it for each job")
+
+
+def says(asked: BulkAsked, made: Stretch) -> str:
+    """Return how far a change has come, in a sentence."""
+    done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
+    others = {
+        name: number
+        for name, number in sorted(made.outcomes.items())
+        if name not in VERBS[asked.verb].done
+    }
+    but = ", ".join(f"{number:,} {word(name, 40)}" for name, number in others.items())
+    end = f"; the log has it as bulk {made.place.id}" if made.is_last else ""
+    return f"{done}{f' ({but})' if but else ''}{end}."
+
+
+# The page.
+
+
+def bulk_page(facts: Facts) -> Document:
+    """Return the document of /bulk: the count of the jobs that match, or how far a change has come."""
+    form = dict(facts.asked.form)
+    document: Document = {
+        "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(VERBS), "wrong": "",
+        "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
+        "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
+        "edit": {name: form.get(name, "") for name in EDIT_FIELDS},
+    }  # fmt: skip
+    found: Any = facts.found
+    if not isinstance(found, Seen):
+        return document
+    document["wrong"] = found.wrong
+    if found.asked is None or found.wrong:
+        return document
+    asked = found.asked
+    queue = asked.filter.queue
+    document |= {
+        "queue": queue, "where": str(asked.filter), "begin": found.begin, "matched": found.matched,
+        "looked": found.looked, "complete": found.complete, "states": found.states,
+        "count_on": "" if found.complete else query(
+            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted
+        ),
+        "sample": [
+            {"id": job_id, "state": state, "path": job_path(queue, job_id)}
+            for job_id, state in found.sample
+        ],
+    }  # fmt: skip
+    if asked.place is not None:
+        document |= {
+            "resumed": True, "matched": None, "changed": asked.place.changed, "number": asked.number,
+            "id": asked.place.id,
+        }  # fmt: skip
+    return document
