@@ -37,7 +37,8 @@ Row = tuple[str, str, str, str]
 
 
 def settings_findings(view: View) -> Iterator[Finding]:
-    """Yield findings for settings and limits that differ from the log, and for unreadable rows of lists."""
+    """Yield findings for settings, limits and schedules that differ from the log, and for unreadable entries of the
+    hashes of workers and tasks."""
     if view.facts.get("epoch"):
         for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
             kind = (

@@ -267,7 +267,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that the client of a worker accepts the options of TLS in a URL that lists several sentinels."""
+    """Checks that both kinds of client use the TLS options of a Sentinel URL, for the sentinel and the primary."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

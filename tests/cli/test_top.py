@@ -157,7 +157,7 @@ def test_the_top_command_shows_no_cause_for_a_healthy_queue(
     assert "1 of 10 places busy" in shown
 
 
-def test_the_top_command_lists_queues_with_a_cause_first_and_no_more_queues_than_fit(
+def test_the_top_command_lists_stuck_queues_first_and_no_more_queues_than_fit(
     cli: CommandLine, client: Client
 ) -> None:
     for n in range(30):

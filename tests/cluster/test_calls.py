@@ -278,7 +278,7 @@ def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_server_check_of_a_single_node_warns_that_the_cluster_requires_full_coverage(
+def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluster(
     cluster: RedisCluster, place: int
 ) -> None:
     """Checks that the client reads the setting of each node. A node's setting applies to the queues on that node."""

@@ -120,8 +120,8 @@ class Ends(Generic[H]):
         self._known: dict[H, Outcome[Any]] = {}
         """The outcomes that Redis has for handles in ``_missing``. The log may also have the value of the result."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles whose jobs Redis does not have yet, by handle; the value is the row's place, or empty if
-        unknown."""
+        """The jobs that Redis does not have yet since they are rows of an inbox. Key: the handle; value: inbox or
+        parked, as the last look found the row, or empty before a look."""
         self._rows_left: set[H] = set()
         """The handles whose jobs have no row in the inbox now. Redis' next answer about these jobs is final."""
         self._rows_looks = 0

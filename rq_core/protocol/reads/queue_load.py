@@ -116,8 +116,8 @@ class QueueOverview:
     """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has done
     so in this epoch."""
     ends_leases_in_ms: int
-    """Ms until claims end expired leases again. It is above 0 after an epoch began, or after workers reconnected after
-    an outage."""
+    """Ms until a claim call may again end the claims whose leases have expired. It is above 0 after an
+    epoch began, or after workers reconnected after an outage."""
     backlog: int
     """Number of events that wait for the mirror."""
     backlog_bytes: int

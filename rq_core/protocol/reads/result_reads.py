@@ -71,7 +71,8 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return, by id, the results for the jobs that are not alive. A dead job counts as not alive.
+        """Return how each job that is not alive has ended, or that Redis does not know it, by id. A dead job counts as
+        not alive.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """

@@ -173,7 +173,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_an_id_that_is_given_twice_in_a_call_takes_no_name_of_another_job(
+def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_its_name(
     seed: Seed, holds: str
 ) -> None:
     """Checks two jobs with one id in a call. A unique name rejects the first job, so that the second job is

@@ -150,8 +150,8 @@ class Zombies:
 
 
 def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
-    """Suspend each worker that holds a place in a cap of 1, until the next worker has the job. Then let all workers
-    continue at once."""
+    """Suspend the worker that holds the place in a cap of 1 as soon as it runs, and wait until the next worker runs the
+    job; repeat this with each worker. At the end let all suspended workers continue at the same time."""
     queue = "zombies"
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
