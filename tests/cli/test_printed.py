@@ -143,6 +143,7 @@ CALLS: dict[str, list[str]] = {
     "queue delete": ["mail"],
     "server prepare": [],
     "audit run": ["--once"],
+    "replay": ["--queue", "mail", "--task", "send", "--dry-run"],
     "audit verify": [],
     "audit head": [],
     "audit history": ["dies"],

@@ -129,8 +129,10 @@ class Drain:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
 
 def rate(before: tuple[float, int], after: tuple[float, int]) -> float:
