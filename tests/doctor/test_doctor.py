@@ -108,9 +108,10 @@ READY = {"a", "b", "c", "d", "now"}
 
 
 def test_a_healthy_queue_has_no_findings(scene: Scene) -> None:
+    """Checks jobs in each state but parked; the tests of boxes and of the index of parked jobs have such jobs."""
     states = {line.split(" ")[0] for line in lines_of(scene.snapshot()).values()}
 
-    assert states == set(State)
+    assert states == set(State) - {State.PARKED}
     assert scene.diagnose() == []
 
 
