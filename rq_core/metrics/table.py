@@ -11,7 +11,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 from rq_core.model.table.effects import CLAIM_ENDS
-from rq_core.model.table.machine import PRIORITIES
+from rq_core.model.table.machine import PRIORITIES, State
 from rq_core.protocol.reads.overview import QUEUES_MAX, SCOPES_MAX
 from rq_core.worker.claim_counters import BOUNDS_S
 
@@ -21,7 +21,8 @@ keys."""
 TASKS_MAX: Final = 256
 """Maximum number of tasks that labels name. All further tasks are counted together, under ``(other)``."""
 VALUES_MAX: Final = {
-    "state": 4,
+    # Running and cancelling jobs are counted together.
+    "state": len(State) - 1,
     "priority": len(PRIORITIES),
     "scope": SCOPES_MAX,
     "task": TASKS_MAX + 1,
