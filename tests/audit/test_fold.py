@@ -142,6 +142,8 @@ class Story:
             "keep_ms": self.random.choice((None, 60_000)),
             "life": self.random.choice((None, "9f3a0b1c22aa0001")),
             "base": self.random.choice((None, "1/0")),
+            "waits": self.random.choice(("1", "2,3")),
+            "cause": self.random.choice((None, 1)),
             "value_digest": self.random.choice((None, "e" * 32)),
             "value": self.random.choice((None, '["/é", "\\u0000"]')),
             "by_job": "job-0",
@@ -332,7 +334,7 @@ def test_words_for_states_and_outcomes_come_from_the_table() -> None:
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip
     assert set(tables.OUTCOMES) == {
-        "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
+        "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled", "parked",
         tables.LOST,
     }  # fmt: skip
 
