@@ -37,6 +37,8 @@ def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None
         ("final", {"j": "cancelled"}),
         ("rollback", {"j": "ready"}),
         ("rollback", {"j": "gone"}),
+        ("park", {"j": "parked"}),
+        ("park", {"j": "ready"}),
     ):
         table.ended([settlement("send", verdict)], answers)
 
@@ -49,9 +51,10 @@ def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None
         "cancelled": 1,
         "rolled_back": 1,
         "refused": 2,
+        "parked": 2,
     }
-    assert round(parts.ran_s, 6) == 0.16
-    assert sum(parts.runs) == parts.runs[2] == 8
+    assert round(parts.ran_s, 6) == 0.2
+    assert sum(parts.runs) == parts.runs[2] == 10
     assert sum(parts.waits) == 0
 
 

@@ -11,7 +11,9 @@ from rq_core.model.table.machine import Event
 
 GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
 """The events that end a claim and after which its handler may still be running, or may be run again."""
-SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
+SETTLED: Final = frozenset(
+    {Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED, Event.PARKED}
+)
 """The events that end a claim, except those in GIVEN_BACK."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
 JOB_ENDS: Final = frozenset(
