@@ -38,7 +38,7 @@ class LostJob:
     unknown: str | None
     """The reason why the job cannot be restored; None if it can."""
     steps_lost: bool = False
-    """Whether the job had saved steps, and the log does not have all of them: then its next step fails."""
+    """True if the log does not have all saved steps of the job. The job's next step fails."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ class World:
     def __init__(self) -> None:
         self.did: list[str] = []
         self.fails: list[bool] = []
-        """Whether each call of ``may_fail`` raises an error: the first value is for the next call."""
+        """For each further call of ``may_fail``: True if it raises an error. The first value is for the next call."""
 
     def charge(self, order: int) -> str:
         self.did.append(f"charge {order}")

@@ -141,8 +141,8 @@ _LACKING: Final = (
 )
 """Selects the rows whose jobs have no row in the inbox."""
 TRIES: Final = 3
-"""How often rows are inserted before InboxIdsUsed is raised. Each try takes other numbers of the sequence. And a relay
-may have handed over the row of a duplicate between the INSERT and the look."""
+"""Number of INSERTs after which InboxIdsUsed is raised. Each INSERT takes other numbers of the sequence, and a relay
+may have handed over the row of a duplicate before the producer looked for the row."""
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:

@@ -17,7 +17,7 @@ _MISSING: Final = (
 _NO_OFFSET: Final = f"{_ZONE}, not an offset, which does not say when the clock changes"
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::?(\d\d))?|Z", re.IGNORECASE)
 _CONSTANT: Final = {"+": ("Etc/GMT-", 14), "-": ("Etc/GMT+", 12)}
-"""How the names of zones with a constant offset begin, and the most hours that such an offset has; both by the sign of
+"""The beginnings of the names of zones with a constant offset, and the most hours of such an offset. Key: the sign of
 the offset."""
 
 

@@ -82,7 +82,7 @@ class BulkChange:
     limit: int | None = None
     """Maximum number of jobs that are changed; None: all."""
     dry_run: bool = False
-    """Whether the jobs are only counted."""
+    """True if the jobs are only counted."""
 
     def __post_init__(self) -> None:
         given: object = self.filter
@@ -121,7 +121,7 @@ class BulkChange:
 
 @dataclass(frozen=True, slots=True)
 class BulkPlace:
-    """How far a change has come. ``str`` returns the place as text, which parse reads."""
+    """The place in a queue up to which a change was made. ``str`` returns the place as text, which parse reads."""
 
     id: str
     """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
@@ -167,9 +167,9 @@ class BulkStep(NamedTuple):
     """The result of one step."""
 
     place: BulkPlace
-    """How far the change has come."""
+    """The place up to which the change was made."""
     is_last: bool
-    """Whether the change is complete."""
+    """True if the change is complete."""
     outcomes: dict[str, str]
     """The outcomes of the jobs that matched, by id. In a dry run, the jobs' states."""
     damaged: tuple[str, ...] = ()
@@ -195,8 +195,8 @@ class JobsChanged:
     looked: int = 0
     """Number of jobs that were read."""
     complete: bool = True
-    """Whether the last time that the queue was read, no further job was changed. If not, the limit was reached, or
-    jobs that match keep coming."""
+    """True if the last reading of the queue found no further job to change. If False, the limit was reached, or
+    producers keep enqueueing jobs that match."""
     damaged: tuple[str, ...] = ()
     """A message for each job that could not be read."""
 

@@ -227,7 +227,7 @@ class LoopHome(_Home):
         self._waits: dict[int, asyncio.Future[None]] = {}
         """The entries that wait for what has not come."""
         self._is_awaited = False
-        """Whether the handler's own task waits, and not only another task of it."""
+        """True if the handler's own task waits, and not only another task that the handler started."""
         self._calls = 0
         """Number of calls under way."""
         self._timer: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ class Signals:
         self.waits: dict[int, WaitingEntry] = {}
         """The entries that wait, by number."""
         self.must_wake = False
-        """Whether a signal has come for which the job is parked: it must be woken next."""
+        """True if a signal has come for which the job is parked. The next event of the job must be woken."""
 
     def oldest(self, entry: str) -> int | None:
         """Return the number of the oldest signal for which a wait of this name waits; None without any."""

@@ -67,7 +67,7 @@ class Growth:
     """The sizes after a fifth of the rows, and at the end: of the table, its index of ids, its index of the jobs' ids,
     and of the table ``rqc_relay`` with its index; or of the file."""
     autovacuum: bool
-    """Whether PostgreSQL decided by itself when to use the space of deleted rows again."""
+    """True if autovacuum of PostgreSQL freed the space of deleted rows, and not a VACUUM of the programme."""
     jobs_per_s: list[int]
     """The jobs per second of the first fifth of the rows, and of the last fifth."""
     seconds: float
