@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -199,9 +200,14 @@ def test_every_lua_pattern_takes_linear_time(seed: Seed) -> None:
     slow: dict[Pattern, object] = {}
     for pattern in sorted(found):
         texts = [part for text in sorted(hard_texts(pattern.text)) for part in text]
-        answer = seed.control.eval(MATCH, 0, pattern.text, pattern.function, LONG_TEXT, *texts)
-        if answer:
-            slow[pattern] = answer
+        # A pause of the machine makes one measurement slow. A pattern that takes quadratic time is slow each time.
+        answers = (
+            seed.control.eval(MATCH, 0, pattern.text, pattern.function, LONG_TEXT, *texts)
+            for _ in range(3)
+        )
+        told = list(itertools.takewhile(bool, answers))
+        if len(told) == 3:
+            slow[pattern] = told[0]
 
     assert len(found) > 50
     assert not slow

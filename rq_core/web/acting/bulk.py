@@ -37,7 +37,10 @@ ACT_PATH: Final = "/act/bulk"
 COUNT_S: Final = 0.8
 """Seconds for which one request counts jobs."""
 CHANGE_S: Final = 0.7
-"""Seconds for which one request changes jobs."""
+"""Maximum number of seconds for which one request changes jobs."""
+CHANGED_MAX: Final = 2_500
+"""Number of jobs after which one request changes no further jobs, so that the operator sees the change advance and can
+stop it."""
 SAMPLE_MAX: Final = 20
 """Maximum number of jobs that a preview names."""
 REASON_MAX: Final = 500
@@ -218,8 +221,8 @@ class Stretch(NamedTuple):
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs for CHANGE_S seconds at most. Between two calls is a pause as long as a call, so that workers have at
-    least half of the server."""
+    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. Between two calls is a pause as
+    long as a call, so that workers have at least half of the server."""
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
@@ -230,7 +233,7 @@ def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
         place = step.place
         outcomes.update(step.outcomes.values())
         now = time.monotonic()
-        if step.is_last or now >= until:
+        if step.is_last or now >= until or outcomes.total() >= CHANGED_MAX:
             return Stretch(place, step.is_last, dict(outcomes))
         yield Pause(min(now - since, PAUSE_S_MAX))
 
