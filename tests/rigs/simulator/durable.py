@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +21,16 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings
 from rq_core.connections.client import Client
 from rq_core.errors import QueueDamaged
+from rq_core.model.durable.boxes import OVER
 from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save
-from rq_core.protocol.reads.box_reads import Box
+from rq_core.protocol.reads.box_reads import Box as Loaded
 from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost, Parking
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
 from tests.kit.fleet import QUEUE
+from tests.rigs.judge.boxes import Box
 from tests.rigs.simulator.strand import Point, Sleep, Strand
 
 if TYPE_CHECKING:
@@ -158,11 +161,11 @@ class Handler:
         """Make one call, and return the digest of what it returned; ``over`` if a time was over."""
         if kind == "sleep":
             job.sleep(name, int(words[0]) / 1000)
-            return "over"
+            return OVER
         if kind in ("wait", "timed"):
             timeout = int(words[1]) / 1000 if kind == "timed" else None
             brought = job.wait(name, str, timeout=timeout)  # type: ignore[arg-type]
-            return "over" if brought is None else digest_of(json.dumps(brought))
+            return OVER if brought is None else digest_of(json.dumps(brought))
         if kind == "begun":
             job = job.options(begin=True)
         elif kind == "checked":
@@ -233,7 +236,7 @@ class StrandHome:
         """Do nothing: a step of this handler ends before the handler does."""
         return lambda: None
 
-    async def load(self, first: int = 1) -> Box | None:
+    async def load(self, first: int = 1) -> Loaded | None:
         """Return what the job has saved, from this entry on; None if the claim is not in force."""
         context = self._context
         plan = self._client.calls.reads.box(
@@ -312,31 +315,36 @@ def _mail(simulation: Simulation) -> list[str]:
 
 def _handlers(simulation: Simulation) -> list[str]:
     """Compare what handlers passed and did with what their jobs saved, by the log (I20)."""
-    happened = {(each.job_id, each.name) for each in simulation.effects}
     wrong = []
-    for (job_id, fence), box in sorted(simulation.watch.boxes.succeeded.items()):
-        handler = simulation.handlers.get((job_id, fence))
-        saved = {step.name: step for step in box.entries.values()}
-        if handler is None:
-            if saved:
-                wrong.append(f"I20: {job_id} has a box with {sorted(saved)}, and is not durable")
-            continue
-        if len(handler.seen) != len(moves_of(handler.claim)):
-            wrong.append(f"I20: {job_id} has succeeded after {handler.seen}")
-        for name, digest in handler.seen:
-            step = saved.get(name)
-            if step is None or step.digest is None:
-                if not simulation.lost:
-                    wrong.append(f"I20: {job_id} passed {name}, which is not saved")
-            elif step.digest != digest:
-                wrong.append(f"I20: {job_id} got {digest} of {name}, saved is {step.digest}")
-            if name.startswith("s") and (job_id, name) not in happened:
-                wrong.append(f"I20: step {name} of {job_id} was skipped")
-        if strange := saved.keys() - {name for name, _ in handler.seen}:
-            wrong.append(f"I20: {job_id} has saved {sorted(strange)}, and never passed it")
-    durable = {key for key, each in simulation.handlers.items() if each.outcome == "complete"}
-    for job_id, fence in sorted(set(simulation.completed) & durable):
-        handler = simulation.handlers[job_id, fence]
-        if len(handler.seen) != len(moves_of(handler.claim)):
+    for key, box in sorted(simulation.watch.boxes.succeeded.items()):
+        handler = simulation.handlers.get(key)
+        if handler is not None:
+            wrong += _passed(simulation, handler, box)
+        elif box.entries:
+            wrong.append(f"I20: {key} has a box with {box.entries}, and is not durable")
+    for (job_id, fence), handler in sorted(simulation.handlers.items()):
+        # Each signal and each step has a value of its own.
+        times = Counter(digest for _, digest in handler.seen if digest != OVER)
+        if twice := [digest for digest, count in times.items() if count > 1]:
+            wrong.append(f"I21: one run of {job_id} ({fence}) got {twice} more than once")
+        if handler.outcome == "complete" and len(handler.seen) != len(moves_of(handler.claim)):
             wrong.append(f"I20: {job_id} was completed after {handler.seen}")
     return wrong
+
+
+def _passed(simulation: Simulation, handler: Handler, box: Box) -> Iterator[str]:
+    """Compare a run that has succeeded with the entries of its job."""
+    job_id = handler.claim.id
+    happened = {each.name for each in simulation.effects if each.job_id == job_id}
+    saved = {step.name: step for step in box.entries.values()}
+    for name, digest in handler.seen:
+        step = saved.get(name)
+        if step is None or step.digest is None:
+            if not simulation.lost:
+                yield f"I20: {job_id} passed {name}, which is not saved"
+        elif step.digest != digest:
+            yield f"I20: {job_id} got {digest} of {name}, saved is {step.digest}"
+        if name.startswith("s") and name not in happened:
+            yield f"I20: step {name} of {job_id} was skipped"
+    if strange := saved.keys() - {name for name, _ in handler.seen}:
+        yield f"I20: {job_id} has saved {sorted(strange)}, and never passed it"
