@@ -164,7 +164,7 @@ class Handler:
             return OVER
         if kind in ("wait", "timed"):
             timeout = int(words[1]) / 1000 if kind == "timed" else None
-            brought = job.wait(name, str, timeout=timeout)  # type: ignore[arg-type]
+            brought = job.wait(name, str, timeout=timeout)
             return OVER if brought is None else digest_of(json.dumps(brought))
         if kind == "begun":
             job = job.options(begin=True)
@@ -315,7 +315,7 @@ def _mail(simulation: Simulation) -> list[str]:
 
 def _handlers(simulation: Simulation) -> list[str]:
     """Compare what handlers passed and did with what their jobs saved, by the log (I20)."""
-    wrong = []
+    wrong: list[str] = []
     for key, box in sorted(simulation.watch.boxes.succeeded.items()):
         handler = simulation.handlers.get(key)
         if handler is not None:
