@@ -28,4 +28,4 @@ def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str
 def test_random_histories_of_durable_jobs_agree_with_the_model(valkey_url: str) -> None:
     """Checks that steps are saved once, signals are taken once and in order, and that each parked job wakes with the
     call that brings its signal, or with the first claim after its moment."""
-    run(lambda: DurableQueue(valkey_url), examples=20)
+    run(lambda: DurableQueue(valkey_url), examples=15)
