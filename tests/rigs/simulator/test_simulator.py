@@ -105,6 +105,9 @@ CATCHING = {
     "value-outlives-its-line": 57,
     "old-code-brings-back": 143,
     "spread-added-twice": 17,
+    "saved-without-the-claim": 11,
+    "saved-twice": 7,
+    "box-of-another-job": 7,
 }
 """Planted bugs, each with the first seed that found the bug. After a change of the code, another seed may find it."""
 
