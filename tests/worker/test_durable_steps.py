@@ -87,6 +87,72 @@ async def test_steps_that_redis_lost_are_put_back_by_the_claim_that_knows_them(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
+async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks a failover to a replica on which the wait had begun, and had not taken its signal. Redis then has as many
+    entries as the worker knows."""
+    keys = queue_keys(QUEUE)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    @own.task(queue=QUEUE)
+    async def asks_twice() -> None:
+        job = durable()
+        fields = ask("HGETALL", keys("boxes"))
+        older = fields if isinstance(fields, list) else [n for each in fields.items() for n in each]
+        did.append(await job.wait("approval", str))
+        if older and len(did) == 1:
+            ask("DEL", keys("boxes"))
+            ask("HSET", keys("boxes"), *older)
+        did.append(await job.wait("approval", str))
+
+    handle = asks_twice.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        for number, value in enumerate(("first", "second"), 1):
+            await wait_until_async(
+                lambda n=number: event_types(client, handle.id).count("parked") == n,  # type: ignore[misc]
+                "it is parked",
+            )
+            await own.signal_async(handle, "approval", value)
+        await ended(client, handle.id)
+
+    assert ["first", "first", "second"] == did
+
+
+async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_step(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks a failover to a replica on which the step had begun and was not saved."""
+    keys = queue_keys(QUEUE)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    async def charge() -> int:
+        fields = ask("HGETALL", keys("boxes"))
+        did.append(fields if isinstance(fields, list) else [n for i in fields.items() for n in i])
+        return 1
+
+    async def note() -> int:
+        return 2
+
+    @own.task(queue=QUEUE)
+    async def begins() -> None:
+        job = durable()
+        await job.options(begin=True).step("charge", charge)
+        ask("DEL", keys("boxes"))
+        ask("HSET", keys("boxes"), *did[0])
+        await job.step("note", note)
+
+    handle = begins.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
+
+
 async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
