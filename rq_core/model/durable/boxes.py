@@ -80,6 +80,18 @@ class StepEntry(NamedTuple):
     """The number of the signal that a wait has taken."""
 
 
+class Signal(NamedTuple):
+    """One signal of a box, parsed."""
+
+    name: str
+    at_ms: int | None
+    """When it came (Unix ms); None if Redis had lost it, and the worker that had taken it put it back."""
+    key: str | None
+    """The key by which its sender may repeat it; None: it came without one."""
+    value: str | None
+    """What it brings, as JSON; None: a wait has taken it."""
+
+
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
 _WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
@@ -121,16 +133,14 @@ def signal_of(entry: str) -> str:
     return entry.partition("#")[0]
 
 
-def read_signal(text: str) -> tuple[str, str | None, str | None]:
-    """Return the name, the key and the value of a signal. The value is missing once a wait has taken it.
-
-    Raises ValueError for any other text.
-    """
+def read_signal(text: str) -> Signal:
+    """Parse a signal of a box. Raises ValueError for any other text."""
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:
         raise ValueError(f"the signal reads {line!r}")
-    return found[1], found[4], value if waits else None
+    at_ms = None if found[2] is None else int(found[2])
+    return Signal(found[1], at_ms, found[4], value if waits else None)
 
 
 def signal_text(
@@ -159,11 +169,11 @@ def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
     for number, text in signals.items():
         members[f">{number}"] = text
         with suppress(ValueError):
-            name, key, value = read_signal(text)
-            if value is not None:
-                waiting.setdefault(name, []).append(str(number))
-            if key is not None:
-                members[f"={key}"] = str(number)
+            signal = read_signal(text)
+            if signal.value is not None:
+                waiting.setdefault(signal.name, []).append(str(number))
+            if signal.key is not None:
+                members[f"={signal.key}"] = str(number)
     return members | {f">{name}": " ".join(numbers) for name, numbers in waiting.items()}
 
 
