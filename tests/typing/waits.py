@@ -34,7 +34,8 @@ async def order(order_id: int) -> None:
     await job.wait("approval", Approval, timeout="1 d")  # type: ignore[call-overload]
     await job.wait("approval", Approval(ok=True))  # type: ignore[call-overload]
     await job.wait(Approval)  # type: ignore[call-overload]
-    print((await job.wait("approval", Approval, timeout=1)).ok)  # type: ignore[union-attr]
+    answer = await job.wait("approval", Approval, timeout=1)
+    _ok = answer.ok  # type: ignore[union-attr]
 
 
 @app.task
