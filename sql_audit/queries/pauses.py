@@ -86,7 +86,7 @@ _ASIDE: Final = (
 
 @dataclass
 class _Waits:
-    """What a durable job waits for, by the number of the entry, and the last signal of each name."""
+    """The waits of a durable job, by the number of the entry, and the last signal of each name."""
 
     entries: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)

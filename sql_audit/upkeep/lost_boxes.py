@@ -26,7 +26,7 @@ CHUNK: Final = 1_000
 _STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALLED))
 
 
-class Box:
+class FoldedBox:
     """A box according to the log."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Box:
         return [signal.text(is_taken=number in taken) for number, signal in enumerate(known, 1)]
 
 
-def boxes_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], Box]:
+def boxes_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], FoldedBox]:
     """Return the boxes by (job id, life). ``rows`` are the events of these jobs, in order."""
-    found: defaultdict[tuple[str, str], Box] = defaultdict(Box)
+    found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in rows:
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
             continue
@@ -76,7 +76,7 @@ def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry
 
 
 class LostBox(NamedTuple):
-    """What the log has of a job's box."""
+    """The part of a job's box that the log has."""
 
     records: list[Restoration] | None
     """The records that put the box back; None if the log does not have all of its steps."""
@@ -85,7 +85,7 @@ class LostBox(NamedTuple):
 
 
 def box_restorations(
-    boxes: Mapping[tuple[str, str], Box], job_id: str, life: str | None
+    boxes: Mapping[tuple[str, str], FoldedBox], job_id: str, life: str | None
 ) -> LostBox:
     """Return the records that put a job's box back."""
     box = boxes.get((job_id, life or ""))

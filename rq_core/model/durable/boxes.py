@@ -89,7 +89,7 @@ class Signal(NamedTuple):
     key: str | None
     """The key by which its sender may repeat it; None: it came without one."""
     value: str | None
-    """What it brings, as JSON; None: a wait has taken it."""
+    """The JSON that it brings; None: a wait has taken it."""
 
 
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
