@@ -16,6 +16,7 @@ from rq_core.model.recurrence import Overlap, recurrence
 from rq_core.model.result_encoding import FULL, unpack_result
 from rq_core.model.result_encoding import pack_result as pack_value
 from rq_core.model.table.machine import State
+from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.protocol.calls.schedules import Declaration
 from rq_core.scripts.script import Script
@@ -373,7 +374,7 @@ def signal(seed: Seed) -> Scene:
     ids = ("h-0", "h-0", "h-1", capped[0].id, "h-2", "waiting", "waiting", "nobody")
     keys = ("k", "k", "", "l", "m", "k", "", "k")
     each = [
-        (i, "approval", key, _life(90 + n), "70c5", "{}")
+        (i, "approval", key, _life(90 + n), digest_of("{}"), "{}")
         for n, (i, key) in enumerate(zip(ids, keys, strict=True))
     ]
     return Scene("signal", _slotted(by="ann", why="asked", value_max=100), each)

@@ -14,6 +14,8 @@ from rq_core.protocol.calls.boxes import Sending, Sent
 
 _WHY: Final = {
     "gone": "there is no such job. It has ended, or it was never enqueued",
+    "lost": "Redis has lost what the job had saved, and the signals that it had. `rq-core audit restore` puts them back"
+    " if the log has them",
     "full": "the job has had 10,000 signals, or its steps and signals have 16 MiB",
 }
 

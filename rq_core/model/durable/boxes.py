@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 LIFE_PATTERN: Final = r"[0-9a-f]{16}"
@@ -78,6 +80,18 @@ class StepEntry(NamedTuple):
     """The number of the signal that a wait has taken."""
 
 
+class Signal(NamedTuple):
+    """One signal of a box, parsed."""
+
+    name: str
+    at_ms: int | None
+    """When it came (Unix ms); None if Redis had lost it, and the worker that had taken it put it back."""
+    key: str | None
+    """The key by which its sender may repeat it; None: it came without one."""
+    value: str | None
+    """The JSON that it brings; None: a wait has taken it."""
+
+
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
 _WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
@@ -119,16 +133,48 @@ def signal_of(entry: str) -> str:
     return entry.partition("#")[0]
 
 
-def read_signal(text: str) -> tuple[str, str | None, str | None]:
-    """Return the name, the key and the value of a signal. The value is missing once a wait has taken it.
-
-    Raises ValueError for any other text.
-    """
+def read_signal(text: str) -> Signal:
+    """Parse a signal of a box. Raises ValueError for any other text."""
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:
         raise ValueError(f"the signal reads {line!r}")
-    return found[1], found[4], value if waits else None
+    at_ms = None if found[2] is None else int(found[2])
+    return Signal(found[1], at_ms, found[4], value if waits else None)
+
+
+def signal_text(
+    name: str, at_ms: int, digest: str, key: str | None = None, value: str | None = None
+) -> str:
+    """Return the text of a signal, as scripts write it. ``value`` is what it brings, as JSON; None if a wait has taken
+    it.
+
+    >>> signal_text("approval", 5, "70c5", "webhook-9")
+    'approval at=5 digest=70c5 key=webhook-9'
+    """
+    line = f"{name} at={at_ms} digest={digest}" + (f" key={key}" if key else "")
+    return line if value is None else f"{line}\n{value}"
+
+
+def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
+    """Return the members of a box that its signals imply, without the life before their names: the signals themselves,
+    the lists of those that wait, and their keys. ``signals`` are texts by number, in order. A text that cannot be read
+    implies no list and no key.
+
+    >>> list(members_of_signals({1: signal_text("approval", 5, "70c5", "webhook-9", "7")}))
+    ['>1', '=webhook-9', '>approval']
+    """
+    members: dict[str, str] = {}
+    waiting: dict[str, list[str]] = {}
+    for number, text in signals.items():
+        members[f">{number}"] = text
+        with suppress(ValueError):
+            signal = read_signal(text)
+            if signal.value is not None:
+                waiting.setdefault(signal.name, []).append(str(number))
+            if signal.key is not None:
+                members[f"={signal.key}"] = str(number)
+    return members | {f">{name}": " ".join(numbers) for name, numbers in waiting.items()}
 
 
 def entry_text(entry: StepEntry) -> str:
@@ -146,6 +192,14 @@ def entry_text(entry: StepEntry) -> str:
     if entry.until_ms is not None and not entry.is_saved:
         line += f" until={entry.until_ms}"
     return line if entry.value is None else f"{line}\n{entry.value}"
+
+
+def entry_in(text: str | None) -> StepEntry | None:
+    """Parse an entry of a box; None for any other text."""
+    try:
+        return read_entry(text or "")
+    except ValueError:
+        return None
 
 
 def read_entry(text: str) -> StepEntry:

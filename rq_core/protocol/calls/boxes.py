@@ -79,7 +79,8 @@ class Sent(NamedTuple):
 
     outcome: str
     """``woken``: the job was parked for it and is ready now; ``sent``: it waits in the job's box; ``known``: it came
-    before; ``full``: the box has no room; ``gone``: there is no such job."""
+    before; ``full``: the box has no room; ``lost``: Redis has lost the box; ``gone``: there is no such job; ``waits``:
+    nothing was sent, and the job was not woken."""
     number: int | None
     """The signal's number among those of the job; None: it was not sent."""
 
@@ -92,6 +93,14 @@ def send_signals(
     each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
     args = {"by": by, "why": why, "value_max": value_max}
     return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
+
+
+def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
+    """Return the call that wakes jobs that are parked although a signal for which they wait is there. It sends
+    nothing. Takes at most BATCH_MAX ids."""
+    each = [(job_id, "", "", "", "", "") for job_id in ids]
+    args = {"by": by, "why": why, "value_max": 0}
+    return Call("signal", queue, args, _parse_sent, each, tuple(ids))
 
 
 def _parse_sent(reply: Sequence[str]) -> list[Sent]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
+    BoxHeader,
+    Signal,
     StepEntry,
     header_in,
     read_entry,
     read_header,
+    read_signal,
 )
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.protocol.engine.plan import Plan
@@ -40,6 +44,8 @@ class SavedSteps(NamedTuple):
     """Number of entries of the job's box."""
     entries: dict[int, StepEntry]
     """The entries that were read, by number. An entry that cannot be read is left out."""
+    signals: Mapping[int, Signal] = MappingProxyType({})
+    """The signals that no wait has taken, by number."""
     is_lost: bool = False
     """True if the job had saved steps, and Redis has lost its box."""
 
@@ -119,4 +125,22 @@ class BoxReads(QueueReader):
             for number, each in zip(numbers, page, strict=True):
                 with suppress(ValueError):
                     found[number] = read_entry(each or "")
-        return SavedSteps(count, found, is_lost=header is None)
+        signals = yield from self._kept_signals(boxes, queue, life, header, last)
+        return SavedSteps(count, found, signals, is_lost=header is None)
+
+    def _kept_signals(
+        self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
+    ) -> Plan[dict[int, Signal]]:
+        """Return those of the last signals of a box that no wait has taken, by number."""
+        count = header.signals if header else 0
+        found: dict[int, Signal] = {}
+        for first in range(max(0, count - last) + 1, count + 1, PAGE):
+            numbers = range(first, min(first + PAGE, count + 1))
+            names = [f"{life}>{number}" for number in numbers]
+            (page,) = yield from self._delivery.ask([["HMGET", boxes, *names]], queue)
+            for number, text in zip(numbers, page, strict=True):
+                with suppress(ValueError):
+                    signal = read_signal(text or "")
+                    if signal.value is not None:
+                        found[number] = signal
+        return found

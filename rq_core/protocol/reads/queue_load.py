@@ -133,6 +133,8 @@ class QueueOverview:
     workers_exact: bool = True
     """True if ``workers`` has all such workers."""
     parked: int = 0
+    oldest_parked_ms: int | None = None
+    """Ms for which the job that was parked first has been parked; None: no job is parked."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""

@@ -1,7 +1,9 @@
 """The keys after a durable job has slept, waited and parked, and after signals were sent to it."""
 
+import pytest
+
 from rq_core.model.unique_names import digest_of
-from rq_core.protocol.calls.boxes import NotSaved, Sent
+from rq_core.protocol.calls.boxes import NotSaved, Sent, look_again
 from tests.kit.seed import LEASE_MS, LIFE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
 
@@ -179,3 +181,39 @@ def test_a_box_that_is_full_takes_no_signal(seed: Seed) -> None:
     assert [Sent("full", None)] == seed.signal("a")
     assert [Sent("gone", None)] == seed.signal("b")
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0")
+
+
+@pytest.mark.damaged
+def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
+    """Checks that no new box begins in its place: `audit restore` would not put the old one back."""
+    seed.parked("a")
+    seed.control.delete(seed.keys("boxes"))
+
+    assert [Sent("lost", None)] == seed.signal("a")
+    assert not seed.control.exists(seed.keys("boxes"))
+    assert [Sent("waits", None)] == seed.client.run(look_again(QUEUE, ["a"], by="ada"))
+
+
+def test_a_look_wakes_no_job_but_one_that_is_parked_and_whose_signal_is_there(seed: Seed) -> None:
+    life = "0" * 14 + "61"
+    for job_id, what in (("a", "wait"), ("b", "sleep")):
+        seed.parked(job_id, "+5000", what=what)
+    seed.enqueue("c")
+    look = look_again(QUEUE, ["a", "b", "c", "d"], by="ada", why="broken")
+    outcomes = ["waits", "waits", "waits", "gone"]
+    assert outcomes == [each.outcome for each in seed.client.run(look)]
+    more = {
+        life: f"{seed.snapshot()['boxes'][life]} mail=1",
+        f"{life}>1": f"approval at={T} digest=\n",
+        f"{life}>approval": "1",
+    }
+    seed.control.hset(seed.keys("boxes"), mapping=more)
+
+    changes = seed.changes(lambda: seed.client.run(look))
+
+    (woken,) = changes["outbox"]
+    assert ("woken", '[["a",1]]', "ada", "broken") == tuple(
+        woken[1][name] for name in ("type", "jobs", "by", "why")
+    )
+    assert changes["scheduled"] == {"job|a": (float(T + 5_000), None)}
+    assert {"a"} == changes["state"].keys() == changes["parked"].keys()
