@@ -1,7 +1,9 @@
 """Kills workers (SIGKILL) at random times while their jobs park, wake and save, and lets Redis witness the effects.
 
-The workers are forked processes, so that they begin to work at once. Each effect is the script of
-tests/rigs/durable/kills: it counts itself, and counts apart whether its step was saved before: that must never happen.
+The workers are forked processes, so that they begin to work at once. Each effect is a script in Redis. It counts
+itself, and counts apart whether its step was saved before: that must never happen under a claim in force. A worker that
+gets no processor for longer than its lease, between the beginning of a step and its effect, has lost its claim: such
+effects are counted as late.
 """
 
 from __future__ import annotations
@@ -24,14 +26,31 @@ from rq_core import App, RetryPolicy, current_job, durable
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
-from tests.rigs.durable.kills import EFFECT, WITNESS
+from tests.rigs.durable.kills import WITNESS
 from tests.rigs.parks.log import Log
 
 QUEUE: Final = "trips"
-LEASE_S: Final = 0.5
+LEASE_S: Final = 1.0
 NAP_S: Final = 0.2
 LIFE_S: Final = 0.1, 0.8
 """The shortest and the longest time (s) after which a worker is killed."""
+EFFECT: Final = """
+local line = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+local life = line:match(' life=(%S+)')
+local header = life and redis.call('HGET', KEYS[2], life) or ''
+local in_force = line:find(' fence=' .. ARGV[3] .. ' ', 1, true)
+if not in_force then
+  redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2] .. ' late', 1)
+end
+for number = 1, tonumber(header:match(' entries=(%d+)')) or 0 do
+  local entry = redis.call('HGET', KEYS[2], life .. '|' .. number) or ''
+  if in_force and entry:sub(1, #ARGV[2] + 7) == ARGV[2] .. ' saved ' then
+    redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2] .. ' again', 1)
+  end
+end
+return redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2], 1)
+"""
+"""The effect of a step: it counts itself, whether its claim is in force, and whether Redis has the step as saved."""
 _FORKED: Final = multiprocessing.get_context("fork")
 
 
@@ -43,7 +62,8 @@ def _app(url: str) -> tuple[App, Any]:
     control: Any = redis.Redis.from_url(url)
 
     async def effect(name: str) -> None:
-        control.eval(EFFECT, 3, keys("state"), keys("boxes"), WITNESS, current_job().id, name)
+        job, named = current_job(), (keys("state"), keys("boxes"), WITNESS)
+        control.eval(EFFECT, 3, *named, job.id, name, job.fence)
         await asyncio.sleep(0.01)
 
     @app.task(name="travel", queue=QUEUE, max_losses=1_000, retry=RetryPolicy(max_attempts=1))
@@ -79,13 +99,16 @@ class Kills:
     effects: int = 0
     repeated: int = 0
     """Effects that happened again, since their worker was killed before the save."""
+    late: int = 0
+    """Effects of workers that had lost their claims within the step."""
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         return (
             f"{self.kills} kills, {self.jobs} jobs with {self.legs} steps and {self.legs} waits or sleeps each;"
-            f" {dict(self.counts)}; {self.effects:,} effects, {self.repeated} of them again before their save;"
+            f" {dict(self.counts)}; {self.effects:,} effects, {self.repeated} of them again before their"
+            f" save, {self.late} of workers that had lost their claim within the step;"
             f" {len(self.problems)} problems"
         )
 
@@ -157,6 +180,7 @@ def _judge(log: Log, ids: list[str], witness: dict[str, str], found: Kills) -> N
             times = int(witness.get(name, 0))
             found.effects += times
             found.repeated += max(0, times - 1)
+            found.late += int(witness.get(f"{name} late", 0))
             if not times:
                 found.problems.append(f"step {name} was skipped")
             if again := witness.get(f"{name} again"):
