@@ -30,7 +30,7 @@ from tests.rigs.durable.kills import WITNESS
 from tests.rigs.parks.log import Log
 
 QUEUE: Final = "trips"
-LEASE_S: Final = 1.0
+LEASE_S: Final = 0.5
 NAP_S: Final = 0.2
 LIFE_S: Final = 0.1, 0.8
 """The shortest and the longest time (s) after which a worker is killed."""
