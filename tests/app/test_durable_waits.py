@@ -16,6 +16,7 @@ from rq_core import (
     NotSignalled,
     RetryPolicy,
     StepTwice,
+    current_job,
     durable,
     durable_sync,
     errors,
@@ -162,6 +163,24 @@ def test_a_wait_returns_none_once_its_time_is_over(
     assert [None] == did
     with pytest.raises(NotSignalled, match="there is no such job"):
         app.signal(handle, "approval", Approval(ok=True))
+
+
+def test_failures_before_a_wait_that_is_over_do_not_count(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=RetryPolicy(max_attempts=2, backoff="fixed", base=1.0, jitter=False))
+    async def order() -> None:
+        did.append(current_job().failures)
+        if len(did) > 1:
+            await durable().wait("approval", Approval)
+            did.append(current_job().attempt)
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    app.signal(handle, "approval", Approval(ok=True))
+
+    assert ["scheduled", "scheduled", "dead"] == outcomes(fake)
+    assert [0, 1, 1, 2, 2] == did
 
 
 def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(

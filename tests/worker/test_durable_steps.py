@@ -12,7 +12,9 @@ import pytest
 from rq_core import current_job, durable
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.errors import AuditBacklogFull
 from rq_core.model.keys import queue_keys
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.worker import Worker
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
@@ -179,8 +181,19 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 
 
 async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
-    own: App, client: Client, did: list[Any]
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused, sent = list[AuditBacklogFull](), Saver._sent
+
+    async def noted(self: Saver, queue: str, records: Any) -> Any:
+        try:
+            return await sent(self, queue, records)
+        except AuditBacklogFull as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(Saver, "_sent", noted)
+
     def configure(**values: int) -> None:
         client.run(client.calls.admin.configure(QUEUE, values))
 
@@ -192,10 +205,10 @@ async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
     async def full_log() -> None:
         await durable().step("note", note)
 
-    handle = full_log.enqueue()
     client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    handle = full_log.enqueue()
     async with working(own, queues=(QUEUE,), grace=5.0):
-        await wait_until_async(lambda: did, "the step has happened", timeout=20)
+        await wait_until_async(lambda: refused, "the save is refused", timeout=20)
         assert "step_saved" not in event_types(client, handle.id)
         configure(backlog_max_jobs=1_000)
         await ended(client, handle.id)

@@ -239,6 +239,7 @@ class Steps:
                 if box is None or not box.entries:
                     raise self._lost()
                 found = box.entries[0]
+                self._context.base = self._context.failures  # as Redis does
             else:
                 fence = self._context.fence
                 found = StepEntry(entry, False, 0, fence, kind=kind, until_ms=self._until)

@@ -206,12 +206,20 @@ def read_entry(text: str) -> StepEntry:
     """Parse an entry of a box. Raises ValueError for any other text."""
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
-    if found is None or (found[2] == "saved") is (found[5] is None):
+    if found is None:
         raise ValueError(f"the entry reads {line!r}")
-    if found[7] is not None and found[2] == "begun":
+    name, word, at, fence, note, took, until = found.groups()
+    is_saved = word == "saved"
+    if is_saved is (note is None) or (until is not None and word == "begun"):
         raise ValueError(f"the entry reads {line!r}")
-    is_saved = found[2] == "saved"
-    kept = value if is_there and is_saved else None
-    took, until = (None if n is None else int(n) for n in (found[6], found[7]))
-    kind = _KINDS.get(found[2], "step")
-    return StepEntry(found[1], is_saved, int(found[3]), found[4], found[5], kept, kind, until, took)
+    return StepEntry(
+        name,
+        is_saved,
+        int(at),
+        fence,
+        note,
+        value if is_there and is_saved else None,
+        _KINDS.get(word, "step"),
+        None if until is None else int(until),
+        None if took is None else int(took),
+    )

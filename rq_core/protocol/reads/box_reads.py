@@ -25,6 +25,8 @@ from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
 """Maximum number of entries of one read."""
+PAGES_MAX: Final = 8
+"""Maximum number of pages that are read in one round trip, if the pages before had all their entries."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 
@@ -64,34 +66,43 @@ class BoxReads(QueueReader):
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
         found: list[StepEntry] = []
+        pages = 1
         while True:
-            named: list[Any] = [job_id, fence, worker, first + len(found)]
-            command = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
-            (reply,) = yield from self._delivery.ask([command], queue)
-            if not reply:
-                return None
-            life, header, *page = reply
-            if not life:
-                return Box(None)
-            if not header:
-                raise QueueDamaged(
-                    f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
-                    f' {queue}` puts it back if the log has the values (audit_result="full")',
-                    queue=queue,
-                    why=f"the box of job {job_id} is missing",
-                )
-            try:
-                entries = read_header(header).entries - first + 1
-                found += map(read_entry, page or [""][: entries - len(found)])
-            except (ValueError, TypeError) as why:
-                raise QueueDamaged(
-                    f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
-                    f" `rq-core doctor {queue}`",
-                    queue=queue,
-                    why=str(why),
-                ) from None
-            if len(found) >= entries:
-                return Box(life, tuple(found))
+            named: list[Any] = [job_id, fence, worker]
+            head = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
+            starts = range(len(found), len(found) + pages * PAGE, PAGE)
+            commands = [[*head, first + start] for start in starts]
+            replies = yield from self._delivery.ask(commands, queue)
+            for start, reply in zip(starts, replies, strict=True):
+                if not reply:
+                    return None
+                life, header, *page = reply
+                if not life:
+                    return Box(None)
+                if start > len(found):
+                    # The page before stopped at PAGE_BYTES.
+                    break
+                if not header:
+                    raise QueueDamaged(
+                        f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
+                        f' {queue}` puts it back if the log has the values (audit_result="full")',
+                        queue=queue,
+                        why=f"the box of job {job_id} is missing",
+                    )
+                try:
+                    entries = read_header(header).entries - first + 1
+                    found += map(read_entry, page or [""][: entries - len(found)])
+                except (ValueError, TypeError) as why:
+                    raise QueueDamaged(
+                        f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
+                        f" `rq-core doctor {queue}`",
+                        queue=queue,
+                        why=str(why),
+                    ) from None
+                if len(found) >= entries:
+                    return Box(life, tuple(found))
+            is_cut = len(found) < starts.stop
+            pages = 1 if is_cut else min(PAGES_MAX, -(-(entries - len(found)) // PAGE))
 
     def steps(self, job_id: str, queues: Sequence[str]) -> Plan[SavedSteps | None]:
         """Return the steps of a job, for operators, from the first of these queues that has the job; None if no queue

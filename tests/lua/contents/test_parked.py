@@ -87,6 +87,7 @@ def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(se
     assert f"{LIFE}>approval" not in after
     assert after[LIFE] == "job=a entries=1 bytes=14 mail=2"
     assert {} == seed.wait(again)
+    assert [Sent("known", 2)] == seed.signal("a", value="{}", key="w-9")
     assert {0: NotSaved("waits", None)} == seed.wait(again, name="approval#2", entry=2)
 
 
@@ -132,6 +133,30 @@ def test_a_job_that_sleeps_is_not_woken_by_a_signal(seed: Seed) -> None:
 
     assert [Sent("sent", 1)] == seed.signal("a")
     assert {} == {c.id: c.fence for c in seed.claim(5).jobs}
+
+
+def test_a_parked_job_holds_no_place_in_its_caps_and_a_woken_job_waits_for_one(
+    seed: Seed,
+) -> None:
+    seed.cap("host", 1)
+    seed.parked("a", scopes=["host=x"])
+    seed.enqueue(seed.job("b", scopes=["host=x"]))
+
+    other = seed.claim_one("b")
+    assert [Sent("woken", 1)] == seed.signal("a")
+    assert () == seed.claim(5).jobs
+    seed.complete(other)
+
+    assert ["a"] == [each.id for each in seed.claim(5).jobs]
+
+
+def test_a_job_that_a_signal_wakes_has_no_moment_left(seed: Seed) -> None:
+    seed.parked("a", "+5000")
+
+    changes = seed.changes(lambda: seed.signal("a"))
+
+    assert changes["scheduled"] == {"job|a": (float(T + 5_000), None)}
+    assert changes["parked"] == {"a": (float(T), None)}
 
 
 def test_a_box_of_another_life_is_said_to_be_another_one(seed: Seed) -> None:
