@@ -1,9 +1,12 @@
-"""Entries of a ready list whose jobs are gone, which claims skip by pages if many follow each other."""
+"""Entries of a ready list whose jobs are gone: claims, and changes of many jobs, skip them by pages."""
 
 import random
 
 import pytest
 
+from rq_core.model.keys import queue_keys
+from rq_core.model.table.machine import State
+from rq_core.protocol.reads.paging import SKIPPED_MAX, PagedKey
 from tests.kit.seed import Seed
 
 
@@ -90,3 +93,24 @@ def test_long_arguments_behind_skipped_entries_are_not_read_to_find_the_next_job
     # One page of entries whose jobs are gone; the page behind it would have the long arguments.
     assert read["cmdstat_lrange"]["calls"] == 1
     assert read["cmdstat_hexists"]["calls"] <= 6
+
+
+def test_entries_are_skipped_up_to_the_first_job_and_to_the_bound(seed: Seed) -> None:
+    keys = queue_keys("q")
+    source = PagedKey("ready:2", frozenset({State.READY}))
+    gone = [f"g{n:04}" for n in range(2_400)]
+    seed.enqueue(*gone)
+
+    def skip() -> int:
+        return int(seed.control.execute_command(*source.skipping(keys)[0]))
+
+    assert skip() == 0
+    seed.cancel(*(job for job in gone if job not in ("g2200", "g2201")))
+    assert SKIPPED_MAX <= (first := skip()) < SKIPPED_MAX + 250
+    assert first + skip() == 2_200
+    assert skip() == 0
+    assert seed.meta("tombstones") == "198"
+    seed.cancel("g2200", "g2201")
+    assert skip() == 200
+    assert skip() == 0
+    assert seed.meta("tombstones") == "0"
