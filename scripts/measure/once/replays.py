@@ -28,7 +28,7 @@ from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from tests.kit.mirroring import mirroring
 from tests.kit.reaper import close_reaper
-from tests.kit.servers import RedisServer, engines
+from tests.kit.servers import engines
 from tests.rigs.stage import directory, served
 
 QUEUE: Final = "mail"
@@ -132,11 +132,11 @@ def end(app: App, most: int, error: str | None = None) -> int:
     return ended
 
 
-def measure(server: RedisServer, audit: str, jobs: int, kills: int, seed: int = 40) -> Figures:
+def measure(redis: str, audit: str, jobs: int, kills: int, seed: int = 40) -> Figures:
     """Let jobs die, and replay them."""
     chosen = random.Random(seed)  # noqa: S311 - it shall repeat
     migrate.upgrade_schema(audit)
-    with app_of(server.url, audit) as app, mirroring(server.url, audit):
+    with app_of(redis, audit) as app, mirroring(redis, audit):
         app.enqueue_many(app.tasks["send"].job(n) for n in range(jobs))
         assert end(app, jobs, DIED) == jobs
         began, count = time.perf_counter(), 0
@@ -144,14 +144,14 @@ def measure(server: RedisServer, audit: str, jobs: int, kills: int, seed: int = 
         for _ in range(kills):
             # A page takes some 50 ms.
             at = chosen.randrange(max(1, pages - 1)), chosen.random() / 20
-            count += killed(server.url, audit, *at)
+            count += killed(redis, audit, *at)
             end(app, jobs // (2 * kills))
-        whole(server.url, audit)
+        whole(redis, audit)
         end(app, jobs // 4)
-        again = whole(server.url, audit)
+        again = whole(redis, audit)
         took = time.perf_counter() - began
         end(app, jobs)
-        whole(server.url, audit)  # It waits until the log has all events.
+        whole(redis, audit)  # It waits until the log has all events.
     database = Database(audit)
     with database.snapshot() as reading:
         enqueued, copies = reading.execute(text(COPIES)).one()
@@ -171,7 +171,7 @@ def main(jobs: int, kills: int, replayed: tuple[str, str] | None) -> None:
         return
     with directory() as place, served(engines()[0], place) as server:
         audit = f"sqlite:///{Path(place) / 'audit.db'}"
-        found = measure(server, audit, jobs, kills)
+        found = measure(server.url, audit, jobs, kills)
     print(json.dumps(asdict(found)))
     close_reaper()
     if found.failures:
