@@ -120,6 +120,45 @@ def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
+def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_copy(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks kills between two replies of Redis: also when Redis has copies that the client does not know of."""
+    transport = app.client._transport
+    exchange, left = transport.exchange, iter(())
+
+    def limited(*step: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return exchange(*step)
+
+    with mirrored(app):
+        died = enqueue(app, 12)
+        run(app, error="TimeoutError")
+        kills, made = 0, None
+        while made is None:
+            # The next replay comes two round trips further.
+            left = iter(range(1 + 2 * kills))
+            with monkeypatch.context() as killed:
+                killed.setattr(transport, "exchange", limited)
+                try:
+                    made = app.replay(TIMED_OUT)
+                except KeyboardInterrupt:
+                    kills += 1
+            if kills % 2:
+                run(app)
+        run(app)
+
+        assert kills > 3
+        assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied before": 12}
+        asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id LIKE '%.r%' AND type = 'enqueued'"
+        assert auditlog.one(database, asked)["n"] == len(died)
+        for job_id in died:
+            copy = copies.copy_id(job_id, made.name)
+            asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
+            assert auditlog.one(database, asked, id=copy)["n"] == 1
+
+
 def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 3)

@@ -157,6 +157,19 @@ def test_jobs_that_match_and_cannot_be_changed_are_said_to_be_left(seed: Seed) -
     assert (made.changed, made.left, made.outcomes) == (0, 1, {"never": 1})
 
 
+def test_a_cancel_leaves_no_entries_of_cancelled_jobs_at_the_head_of_a_list(seed: Seed) -> None:
+    seed.enqueue(*(f"s{n:03}" for n in range(300)), task="send")
+    seed.enqueue("a", "b", task="other")
+    seed.enqueue("s300", task="send")
+    seed.enqueue("c", task="other")
+
+    assert run(seed, change("cancel", task="send")).changed == 301
+
+    assert seed.snapshot()["ready:2"] == ["a", "b", "s300", "c"]
+    assert seed.meta("tombstones") == "1"
+    assert [claim.id for claim in seed.claim().jobs] == ["a", "b", "c"]
+
+
 # Workers that act meanwhile.
 
 
@@ -231,6 +244,30 @@ def test_a_job_that_always_matches_is_not_missed_while_the_queue_drains_and_fill
     cancelled = of_type(seed, Event.CANCELLED)
     assert len(cancelled) == len(set(cancelled)) == made.changed
     assert matching - taken == set(cancelled)
+
+
+@pytest.mark.parametrize("where", ["list", "scheduled"])
+def test_no_waiting_job_is_missed_while_jobs_before_it_leave(seed: Seed, where: str) -> None:
+    """Checks one round, since a further round would find what it missed. The scheduled jobs are due at one instant."""
+    ids = [f"j{n:02}" for n in range(40)]
+    seed.enqueue(*ids, delay_ms=0 if where == "list" else MINUTE)
+    counting, seen = change("cancel", dry_run=True), set[str]()
+    place = seed.client.run(seed.client.calls.bulk.begin("q"))
+    waiting, is_last = set(ids), False
+
+    while not is_last:
+        step = seed.client.run(seed.client.calls.bulk.step(counting, place))
+        place, is_last = step.place, step.is_last
+        seen |= step.outcomes.keys()
+        if where == "list":
+            gone = [claim.id for claim in seed.claim(2).jobs]
+        else:
+            gone = sorted(waiting & seen)[:2] if len(waiting) > 20 else []
+            seed.cancel(*gone)
+        waiting -= set(gone)
+
+    assert waiting
+    assert waiting <= seen
 
 
 # Kills.

@@ -14,7 +14,7 @@ def test_the_cancel_leaves_the_other_half_and_the_drain_goes_on_beside_it(
     found = many_cancels.measure(start_redis(), 2_000, alone_s=0.2)
 
     assert (found.cancelled, found.jobs) == (1_000, 2_000)
-    assert found.first_claims == 4
+    assert found.first_claims == 1
     assert found.alone > 0
     assert found.beside > 0
     assert found.longest_ms > 0

@@ -17,9 +17,15 @@ from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.protocol.engine.plan import pairs_of
 from rq_core.protocol.reads.ranges import job_of
 from rq_core.protocol.reads.steps import Steps
+from rq_core.scripts.plain import plain_text
 
 SPECS_BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of jobs that one command reads, unless a single job is larger."""
+
+
+SKIPPED_MAX: Final = 2_000
+"""Maximum number of entries without a job that one command removes from the head of a list, or a few more."""
+_SKIPPED_PAGE: Final = 250
 
 
 class JobPage(NamedTuple):
@@ -37,9 +43,14 @@ class PagedKey:
     key: str
     states: frozenset[State]
 
+    @property
+    def is_list(self) -> bool:
+        """True for the lists of ready jobs, which keep the entries of jobs that are gone."""
+        return self.key.startswith("ready:")
+
     def page(self, keys: QueueKeys, place: str, count: int) -> Steps[JobPage]:
         """Return the page of at most ``count`` jobs that begins at ``place``; an empty place is the beginning."""
-        if self.key.startswith("ready:"):
+        if self.is_list:
             return _of_list(keys(self.key), place, count)
         if self.key == "waiting":
             return _by_member(keys(self.key), place, count)
@@ -48,10 +59,19 @@ class PagedKey:
     def after_change(self, place: str | None, gone: int) -> str | None:
         """Return a place after ``gone`` jobs before it have left the key. A false number costs further reads, but skips
         no job."""
-        if not place or self.key.startswith("ready:") or self.key == "waiting":
+        if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
+
+    def skipping(self, keys: QueueKeys) -> list[list[Any]]:
+        """Return the command that removes the entries of jobs that are gone from the head of a list; none for another
+        key."""
+        if not self.is_list:
+            return []
+        program = plain_text("skip", PAGE_MAX=_SKIPPED_PAGE)
+        names = keys(self.key), keys("jobs"), keys("meta")
+        return [["EVAL", program, len(names), *names, SKIPPED_MAX]]
 
 
 SOURCES: Final = (
