@@ -47,18 +47,19 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives of all boxes that have any member."""
+    """Return the ids (lives) of all boxes that have any member."""
     return set(map(life_of, found))
 
 
 def _numbered(members: set[str], head: str) -> list[str]:
-    """Return the members ``head`` with 1, 2, 3… behind it, up to the first that is not there."""
+    """Return ``head`` followed by 1, 2, 3… as far as ``members`` has these texts without a gap."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(1, end)]
 
 
 def _mail(found: Mapping[str, str], life: str, signals: Sequence[str]) -> Iterator[Member]:
-    """Yield the lists of the signals of a box that wait, by name, and the signals that came with keys."""
+    """Yield two kinds of members of a box: the lists of untaken signals, by name, and the number of the signal of
+    each key. ``signals`` are the members with the signals themselves."""
     waiting: defaultdict[str, list[str]] = defaultdict(list)
     for number, member in enumerate(signals, 1):
         with suppress(ValueError):

@@ -186,9 +186,9 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by one of ``ends``: the first that comes after the job's last event and before
-        the entry ``upto``. Each of ``ends`` is a loss or a complete baseline, and belongs to an epoch. It ended all
-        live jobs of the queue without an event since this epoch began."""
+        """End the job, if it is alive, by the first of ``ends`` that comes after the job's last event and before the
+        entry ``upto``. Each of ``ends`` is a loss or a complete baseline of an epoch. It ended all live jobs of the
+        queue that have had no event since this epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return

@@ -191,7 +191,7 @@ def _place(row: Row[Any]) -> Place:
 
 
 def _scopes(scopes: str | None) -> list[str]:
-    """The scopes of a claim, without their limits."""
+    """Return the scopes of a claim, without their limits."""
     try:
         return [str(scope) for scope, *_ in json.loads(scopes or "[]")]
     except (ValueError, TypeError):

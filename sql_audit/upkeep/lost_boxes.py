@@ -1,4 +1,4 @@
-"""Finds the entries of lost boxes in the log: what durable jobs had saved, and Redis has lost.
+"""Finds in the log the entries that durable jobs had saved in boxes that Redis has lost.
 
 The log has the value that a step returned if the task has ``audit_result="full"``. Without the value of one step, no
 entry of the box is put back: the job would repeat that step, which has happened.
@@ -23,11 +23,11 @@ _STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALL
 
 
 def entries_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], dict[int, StepEntry | None]]:
-    """Return the entries of boxes by (job id, life), each by its number. ``rows`` are the events of these jobs, in
-    order. None for an entry whose value the log does not have."""
+    """Return the entries of boxes by (job id, box id), each by its number. ``rows`` are the events of these jobs, in
+    order. An entry is None if the log does not have its value."""
     found: dict[tuple[str, str], dict[int, StepEntry | None]] = {}
     brought: dict[tuple[str, str, int], Any] = {}
-    """The value of each signal, by the job's id, its life and the signal's number."""
+    """The value of each signal, by the job's id, the box's id and the signal's number."""
     for row in rows:
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
             continue
@@ -72,8 +72,8 @@ def box_restorations(
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, list[Restoration] | None]]:
-    """Yield the ids of jobs with the records that put their boxes back; None if the log does not have all of a box.
-    ``lives`` are the lives of the jobs, by id."""
+    """Yield pairs of a job's id and the records that put its box back. The records are None if the log does not have
+    the whole box. ``lives`` are the ids of the boxes, by job id."""
     ids = list(lives)
     with database.readers.connect() as connection:
         for begin in range(0, len(ids), CHUNK):

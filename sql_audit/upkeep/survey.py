@@ -113,7 +113,7 @@ class Differences(NamedTuple):
     names: list[Restoration]
     """Restorations of names that Redis has forgotten."""
     boxes: dict[str, str]
-    """Lives of jobs in Redis that have lost what their steps had saved, by id."""
+    """Ids of the lost boxes of jobs that Redis has, by job id."""
     last: str
     """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
@@ -164,7 +164,7 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return those of these lives whose boxes have lost their header or an entry."""
+    """Return the part of ``lives`` whose boxes have lost their header or an entry."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):

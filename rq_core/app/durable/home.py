@@ -28,7 +28,8 @@ class Home(Protocol):
     """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
 
     def lease(self) -> Awaitable[None]:
-        """Wait until the claim's lease is in force by the worker's own clock, or until the handler must stop."""
+        """The form in which the log keeps the values of steps: ``digest`` (only a digest of the value), or ``full``
+        (also the value itself)."""
         ...
 
     def began(self) -> Callable[[], None]:
@@ -41,7 +42,8 @@ class Home(Protocol):
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Return the job's box, which has its saved steps and its signals; of the steps, only the entries numbered
+        ``first`` or higher. Return None if the claim is not in force."""
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
@@ -50,5 +52,6 @@ class Home(Protocol):
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Return a context manager within which no other save of the job runs."""
+        """Park the job as soon as none of its steps runs, because the wait or sleep of this entry is not over. The
+        method does not return: the handler is stopped."""
         ...

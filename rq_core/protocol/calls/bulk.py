@@ -2,7 +2,7 @@
 
 A change goes through the queue page by page. :meth:`Bulk.step` reads one page and changes the jobs that match, at most
 250, in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the command line
-and a page with a form can drive the same steps, and can go on where another process stopped.
+and a page with a form can drive the same steps, and can continue where another process stopped.
 
 The events of all calls have the id of the change at the beginning of their reason.
 """
@@ -47,13 +47,13 @@ class Verb(NamedTuple):
 
     name: str
     usual: tuple[State, ...]
-    """The states of the jobs that it changes if the filter says no states."""
+    """The states of the jobs that are changed if the filter names no states."""
     states: tuple[State, ...]
-    """The states that a filter may say."""
+    """The states that a filter for this kind of change may name."""
     done: tuple[str, ...]
-    """The outcomes of jobs that it changed."""
+    """The outcomes of jobs that were changed."""
     refused: tuple[str, ...] = ()
-    """The outcomes of jobs that it cannot change, although they match."""
+    """The outcomes of jobs that match but could not be changed."""
 
 
 _CANCELLED: Final = (*_WAITING, State.PARKED)
@@ -71,7 +71,7 @@ UNCHANGED: Final = Change()
 
 @dataclass(frozen=True, slots=True)
 class BulkChange:
-    """A change of many jobs: what it does, and to which jobs."""
+    """A change of many jobs: the kind of change, its filter and its options."""
 
     verb: Verb
     filter: Filter
@@ -129,7 +129,7 @@ class BulkPlace:
     source: int = 0
     """Number of the key that is read, by ``sources_of``."""
     at: str = ""
-    """The place in that key."""
+    """The place within the key that is being read."""
     looked: int = 0
     matched: int = 0
     changed: int = 0
@@ -187,8 +187,8 @@ class JobsChanged:
     changed: int
     """Number of jobs that were changed; 0 in a dry run."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of jobs by outcome: the jobs that were changed, and those of the first round that were not. In a dry run,
-    by state."""
+    """Number of jobs by outcome: all changed jobs, and the unchanged jobs of the first round. In a dry run, number
+    of jobs by state."""
     left: int = 0
     """Number of jobs that match and cannot be changed: a dead job whose name another job has, or an edited job that
     would become ready at its deadline or later."""
@@ -202,8 +202,8 @@ class JobsChanged:
 
 
 Progress = Callable[[BulkPlace], None]
-"""A function that is called after each step. It may raise, to stop the change; the change can then go on at the
-place."""
+"""A function that is called after each step. It may raise an exception to stop the change, which can continue from
+the place later."""
 
 
 class Bulk:
