@@ -77,7 +77,7 @@ class RelayOutcome(Enum):
     IDLE = auto()
     """There was nothing to do."""
     HELD = auto()
-    """Another relay has the queue, or its batch is on its way."""
+    """Another relay has locked the queue, or has sent a batch that is not settled yet."""
 
 
 @dataclass(slots=True)

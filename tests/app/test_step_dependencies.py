@@ -1,4 +1,5 @@
-"""The dependencies of steps: a step's function has its own, and the steps of a job may be one of its handler."""
+"""The dependencies of steps: the function of a step has dependencies of its own, and the steps of a job may be a
+dependency of its handler."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ LEFT_TO_OPERATORS = {("cap", Kind.LOG_DIFFERS), ("signal", Kind.NO_BOX)}
 
 LEAVE_RIPE_JOBS = {"park", "signal"}
 """Scripts whose parked jobs may stay parked after the repair although their signal has come. If such a script breaks
-between its events parked or signalled, and woken, the log does not say that the job was woken."""
+after its event parked or signalled, and before its event woken, the log does not say that the job was woken."""
 
 WRITES_MAX = 100
 

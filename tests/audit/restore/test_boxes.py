@@ -1,4 +1,4 @@
-"""Restoring the saved steps of durable jobs after a loss: from the log, if it has what each step returned."""
+"""Restoring the saved steps of durable jobs after a loss: from the log, if the log has the value of each step."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
 def test_a_job_whose_steps_the_log_does_not_have_fails_at_its_next_step(
     client: Client, database: Database, what: str
 ) -> None:
-    """Checks that no command lets the steps run again, which have happened: neither the restore nor the doctor."""
+    """Checks that neither the restore nor the doctor lets these steps run again, since they have happened."""
     durable_job(client, database, kept="digest")
     drain(client, database)
     if what == "everything":
