@@ -165,7 +165,7 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
     assert document["waits"][0]["claim"] == 1
 
 
-def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
+def test_the_page_of_a_durable_job_lists_its_steps_and_marks_steps_in_doubt(
     scene: Scene, browse: Browse
 ) -> None:
     claim = scene.seed.running("durable")

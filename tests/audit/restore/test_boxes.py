@@ -96,7 +96,7 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
 
 
 @pytest.mark.parametrize("what", ["everything", "the box"])
-def test_a_job_whose_steps_the_log_does_not_have_fails_at_its_next_step(
+def test_a_job_whose_steps_are_missing_in_the_log_fails_at_its_next_step(
     client: Client, database: Database, what: str
 ) -> None:
     """Checks that neither the restore nor the doctor lets these steps run again, since they have happened."""
@@ -125,9 +125,7 @@ def test_a_job_whose_steps_the_log_does_not_have_fails_at_its_next_step(
         loaded(client, fence)
 
 
-def test_the_box_of_a_job_that_runs_is_left_to_its_worker(
-    client: Client, database: Database
-) -> None:
+def test_restore_creates_no_box_for_a_running_job(client: Client, database: Database) -> None:
     durable_job(client, database)
     fence = claim(client, 1)["order"]
     drain(client, database)
