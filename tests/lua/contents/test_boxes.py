@@ -76,7 +76,7 @@ def test_an_entry_is_not_saved_if_entries_before_it_are_missing(seed: Seed) -> N
     assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
 
 
-def test_an_entry_with_another_step_name_or_another_box_id_is_refused_as_a_conflict(
+def test_an_entry_with_another_step_name_or_another_box_id_is_refused(
     seed: Seed,
 ) -> None:
     a, b = seed.running("a"), seed.running("b")
