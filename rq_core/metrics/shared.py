@@ -147,8 +147,7 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
 
 @contextlib.contextmanager
 def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
-    """A factor. A durable job dies when its failures, or its lost workers, reach this multiple of the limit, even if it
-    saves a step in each run.
+    """Yield a shared reading of an inbox, which is closed after the block.
 
     Raises AuditNotConfigured if no installed package reads inboxes, and RqCoreError for an invalid URL.
     """

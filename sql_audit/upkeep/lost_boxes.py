@@ -24,7 +24,7 @@ _STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALL
 
 def entries_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], dict[int, StepEntry | None]]:
     """Return the entries of boxes by (job id, box id), each by its number. ``rows`` are the events of these jobs, in
-    order. An entry is None if the log does not have its value."""
+    order. None takes the place of an entry whose value the log does not have."""
     found: dict[tuple[str, str], dict[int, StepEntry | None]] = {}
     brought: dict[tuple[str, str, int], Any] = {}
     """The value of each signal, by the job's id, the box's id and the signal's number."""
@@ -72,8 +72,8 @@ def box_restorations(
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, list[Restoration] | None]]:
-    """Yield pairs of a job's id and the records that put its box back. The records are None if the log does not have
-    the whole box. ``lives`` are the ids of the boxes, by job id."""
+    """Yield pairs of a job's id and the records that put its box back; with None in place of the records if the log does
+    not have the whole box. ``lives`` are the ids of the boxes, by job id."""
     ids = list(lives)
     with database.readers.connect() as connection:
         for begin in range(0, len(ids), CHUNK):

@@ -27,7 +27,8 @@ class BulkOptions(TypedDict, total=False):
     - ``dry_run=True`` changes no job and counts the jobs that match.
     - ``progress`` is a function that is called after each page of jobs, with the place that the change has reached:
       ``place.looked`` jobs were read, ``place.matched`` matched, and ``place.changed`` were changed.
-    - ``resume`` is the text of such a place, ``str(place)``: a change that was stopped continues from that place."""
+    - ``resume`` is the text of such a place, ``str(place)``: a change that was stopped continues from that place.
+    """
 
     reason: str
     by: str | None
