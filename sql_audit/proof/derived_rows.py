@@ -72,7 +72,7 @@ class _Plan(NamedTuple):
     """Pairs of (place in the job's row, the value 0 or None that the place gets)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Pairs of (place in the job's row, 0 or None, which is set)."""
+    """Pairs of (place in the job's row, the value that the event puts there: 0 or None)."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool

@@ -28,8 +28,8 @@ ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
 
 SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
-"""The pattern of the name of a signal, a wait or a sleep. The name of an entry is such a name, with ``#2`` and so on
-behind it if the name is used again."""
+"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
+again, ``#2``, ``#3`` and so on is appended to it."""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000

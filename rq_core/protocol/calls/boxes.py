@@ -39,7 +39,7 @@ class NotSaved(NamedTuple):
     why: str
     """``waits``: the wait or sleep is not over; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis
     lacks entries before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under
-    this number; ``other``: the job has a box of another life."""
+    this number; ``other``: the job has a box with another id."""
     has: int | None
     """With ``waits``, the end of the wait or sleep (Unix ms; None: it has no end). Otherwise, the number of entries
     that Redis has (None: unknown)."""

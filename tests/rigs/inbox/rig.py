@@ -41,7 +41,7 @@ OF_STEPS: Final = 0.7
 LIFE_S: Final = (0.05, 0.5)
 """The shortest and the longest life (s) of a relay that is killed at any moment."""
 PACE_S: Final = 0.25
-"""The seconds of inserting for each kill. They are chosen so that relays always have rows."""
+"""The time (s) for which rows are inserted, per kill of a relay. It is chosen so that relays always have rows."""
 END_S: Final = 120.0
 CALL_ROWS: Final = 10
 """The number of rows in a call. It is small here, so that most batches need several calls."""
