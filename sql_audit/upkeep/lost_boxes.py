@@ -72,8 +72,8 @@ def box_restorations(
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, list[Restoration] | None]]:
-    """Yield pairs of a job's id and the records that put its box back, or None in place of the records if the log does not
-    have the whole box. ``lives`` are the ids of the boxes, by job id."""
+    """Yield pairs of a job's id and the records that put its box back, or None in place of the records if the log does
+    not have the whole box. ``lives`` are the ids of the boxes, by job id."""
     ids = list(lives)
     with database.readers.connect() as connection:
         for begin in range(0, len(ids), CHUNK):

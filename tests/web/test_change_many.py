@@ -111,7 +111,9 @@ def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
     assert re.fullmatch(f"bulk [0-9a-f]{{16}}: {WHY}", event["detail"]["why"])
 
 
-def test_an_edit_of_many_jobs_has_its_new_options(scene: Scene, page: TestClient) -> None:
+def test_an_edit_of_many_jobs_changes_their_options_and_is_refused_without_new_options(
+    scene: Scene, page: TestClient
+) -> None:
     enqueue(scene, 3)
 
     assert many(page, "edit", READY, priority="low").status_code == 303
