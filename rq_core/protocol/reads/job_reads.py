@@ -71,7 +71,7 @@ class JobList:
 
 
 class _Source(NamedTuple):
-    """A key that has jobs of some states, in order."""
+    """A list or a sorted set that has the jobs of some states, in their order."""
 
     key: str
     states: frozenset[State]
