@@ -48,11 +48,11 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives of all boxes that have any member."""
+    """Return the ids (lives) of all boxes that have any member."""
     return set(map(life_of, found))
 
 
 def _numbered(members: set[str], head: str) -> list[str]:
-    """Return the members ``head`` with 1, 2, 3… behind it, up to the first that is not there."""
+    """Return ``head`` followed by 1, 2, 3… as far as ``members`` has these texts without a gap."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(1, end)]

@@ -162,8 +162,8 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only those fields
-        are included whose time in Redis differs.
+        """The times (Unix ms) until which names are held according to the log, by field of `slots`. A field is included
+        only if its time in Redis differs.
 
         None: no job can have taken the name.
         """

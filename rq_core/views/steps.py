@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
 
 SHOWN_MAX: Final = 50
-"""Number of steps that the view of a job shows: the last ones."""
+"""Maximum number of steps that the view of a job shows. If there are more, it shows the last steps."""
 HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
 
 

@@ -1,4 +1,4 @@
-"""Finds the entries of lost boxes in the log: what durable jobs had saved, and Redis has lost.
+"""Finds in the log the entries that durable jobs had saved in boxes that Redis has lost.
 
 The log has the value that a step returned if the task has ``audit_result="full"``. Without the value of one step, no
 entry of the box is put back: the job would repeat that step, which has happened. The log has the value of a signal if

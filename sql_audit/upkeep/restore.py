@@ -235,7 +235,7 @@ def _boxes_again(
     done: Applied,
     send: Callable[[list[Restoration]], None],
 ) -> None:
-    """Put back what the steps of jobs in Redis had saved. ``lives`` are the lives of these jobs, by id."""
+    """Put back the lost boxes of jobs that Redis has. ``lives`` are the ids of these boxes, by job id."""
     for job_id, box in lost_boxes(database, queue, lives):
         if box.records is None:
             done.steps_lost.append(job_id)

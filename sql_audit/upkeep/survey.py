@@ -113,7 +113,7 @@ class Differences(NamedTuple):
     names: list[Restoration]
     """Restorations of names that Redis has forgotten."""
     boxes: dict[str, str]
-    """Lives of jobs in Redis that have lost what their steps had saved, by id."""
+    """Ids of the lost boxes of jobs that Redis has, by job id."""
     last: str
     """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 

@@ -68,7 +68,7 @@ def ready(app: App) -> list[str]:
     return list(found["ready:2"])
 
 
-def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
+def test_a_repeated_replay_copies_each_job_once(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 12)
         run(app, error="TimeoutError")
@@ -92,7 +92,7 @@ def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
+def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_copy(
     app: App, database: Database, kills: int
 ) -> None:
     with mirrored(app):
@@ -180,7 +180,7 @@ def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None
         assert copy.partition(".")[0] in died
 
 
-def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App) -> None:
+def test_a_replay_filters_by_time_of_death_and_by_headers_and_arguments(app: App) -> None:
     now = datetime.now(UTC)
     with mirrored(app):
         enqueue(app, 4, headers={"tenant": "acme"})
@@ -198,7 +198,9 @@ def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App)
         assert count(task="other") == 0
 
 
-def test_jobs_that_cannot_be_copied_are_counted_with_the_reason(app: App, valkey_url: str) -> None:
+def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
+    app: App, valkey_url: str
+) -> None:
     with mirrored(app):
         with App(valkey_url) as digests:
             made = digests.job("mail", "send", {"n": 1}, id="without-arguments")
@@ -238,7 +240,7 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
-def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
+def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):
@@ -257,7 +259,9 @@ def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
         app.replay(TIMED_OUT)
 
 
-def test_the_command_repeats_the_number_that_it_counted(app: App) -> None:
+def test_the_command_replay_copies_only_if_the_confirmed_number_is_the_number_of_jobs(
+    app: App,
+) -> None:
     def cli(*words: str) -> Any:
         environment = {"RQ_CORE_REDIS_URL": app.redis_url, "RQ_CORE_AUDIT_URL": app.audit_url}
         return CliRunner().invoke(root, ["replay", *words], env=environment)

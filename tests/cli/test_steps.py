@@ -72,7 +72,7 @@ def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_le
     assert "rq-core audit history a" in result.output
 
 
-def test_the_job_command_shows_the_steps_of_a_job_and_marks_those_in_doubt(valkey_url: str) -> None:
+def test_the_job_command_shows_the_steps_of_a_job_and_marks_steps_in_doubt(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.save(claim)

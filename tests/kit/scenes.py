@@ -344,7 +344,8 @@ def _life(number: int) -> str:
 
 @scene
 def park(seed: Seed) -> Scene:
-    """Park jobs with and without a lane: for a signal, for a moment, and for what has come already."""
+    """Park jobs with and without a lane: some wait without a timeout, some with one, and one for a signal that has
+    already arrived."""
     capped = _capped(seed)
     _remembered(seed)
     held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]
@@ -360,7 +361,8 @@ def park(seed: Seed) -> Scene:
 
 @scene
 def signal(seed: Seed) -> Scene:
-    """Send signals to parked jobs with and without a lane, to jobs that wait in line, and again."""
+    """Send signals to parked jobs with and without a lane, to a running job, to ready jobs and to no job, and repeat
+    the key of an earlier signal."""
     capped = _capped(seed)
     for n, name in enumerate(("h-0", "h-1")):
         seed.parked(name, f"+{LEASE_MS}" if n else "", expires_in_ms=DAY)

@@ -67,7 +67,7 @@ class StepOptions(NamedTuple):
 
 
 class _Passed(NamedTuple):
-    """A saved step that this run has passed and can undo."""
+    """A saved step that this run has reached and can undo."""
 
     number: int
     name: str
@@ -93,9 +93,9 @@ class Steps:
         self._ended: dict[int, int] = {}
         """The entries that were begun before this run saved them, each with the number of entries at that time."""
         self._waiting: set[int] = set()
-        """The numbers of the entries that this run waits for."""
+        """The numbers of the entries whose waits and sleeps this run waits for."""
         self._until: int | None = None
-        """The end of the wait that was sent last (Unix ms); None: the wait has no end."""
+        """The end (Unix ms) of the wait or sleep that was sent last; None: it has no end."""
         self._is_over = False
 
     def close(self) -> None:
@@ -189,8 +189,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. ``about`` is until when it lasts: Unix ms, or ``+`` and
-        ms from now; empty: without end. If it is not over, the job is parked."""
+        """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked. ``about`` says
+        when it ends: Unix ms, or ``+`` and the ms from now; empty: it has no end."""
         if not _WAIT_NAME.fullmatch(name):
             raise InvalidStep(
                 step=name, why="the name of a wait is 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
@@ -228,7 +228,8 @@ class Steps:
             self._running.discard(name)
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Save the entry of a wait or a sleep, if it is over. Return whether it is."""
+        """Send the entry of a wait or a sleep to Redis, which saves the entry if the wait or sleep is over. Return
+        whether it is over."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -271,7 +272,7 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Undo the steps that this run has passed, the newest step first. Each undo is a step itself."""
+        """Undo the saved steps that this run has reached, the newest step first. Each undo is a step itself."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:

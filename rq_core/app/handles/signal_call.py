@@ -24,7 +24,7 @@ _VALUES: Final = Returned("signal", lambda: None)
 
 
 def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
-    """Return a signal as the call takes it. Raises InvalidOption."""
+    """Return a signal as the record that the call takes. Raises InvalidOption."""
     packed = _VALUES.dump(value)
     if packed.startswith(NO_VALUE):
         why = reason_of(packed.removeprefix(NO_VALUE))
@@ -44,7 +44,7 @@ def sending_of_json(job_id: str, name: Any, value_json: str, key: str = "") -> S
 
 
 def outcome_of(queue: str, record: Sending, sent: Sent) -> str:
-    """Return the outcome of a signal. Raises NotSignalled if it was not sent."""
+    """Return the outcome of a signal. Raises NotSignalled if Redis refused the signal."""
     if sent.outcome in _WHY:
         raise NotSignalled(queue=queue, id=record.id, name=record.name, why=_WHY[sent.outcome])
     return sent.outcome

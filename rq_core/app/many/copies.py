@@ -54,7 +54,7 @@ LIMIT_MAX: Final = 1_000_000_000
 """Highest limit of copies."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 _TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
-"""The terms of a filter that an audit log, or the jobs' JSON, answers."""
+"""The terms of a filter that a replay accepts: the audit log, or the JSON of the jobs, has their values."""
 
 COPIED: Final = "copied"
 ALIVE: Final = "alive"
@@ -78,7 +78,7 @@ class Replayed:
     matched: int
     """Number of jobs that died and match."""
     copied: int
-    """Number of copies that were enqueued; in a dry run, of those that would be."""
+    """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs by outcome: copied, alive, copied before, arguments not kept, arguments not valid, id too long,
     refused."""
@@ -97,16 +97,16 @@ class CopyProducer(ChangeProducer):
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> JobHandle[Any]:
-        """Enqueue a copy of a job, and return the copy's handle. The job itself stays as it is.
+        """Enqueue a copy of a job, and return the copy's handle. The job itself does not change.
 
         The arguments are those of the job, changed by ``args``; they come from Redis or, if the job has left Redis,
-        from the audit log, if ``audit_payload="full"`` kept them. The copy has the job's headers, and the task's
-        options of now. Its id is ``JOB_ID.rNAME``; without ``name``, the name is made of ``args``. A second copy of the
-        same name is the first one: the handle's ``duplicate`` is then true, or, if the copy has ended, NotCopied is
-        raised.
+        from the audit log, if ``audit_payload="full"`` kept them. The copy has the job's headers, and the present
+        options of the task. Its id is ``JOB_ID.rNAME``; without ``name``, NAME is a digest of ``args``. If the job
+        already has a copy of this name, no second copy is made: ``copy`` returns the handle of the first copy, with
+        ``duplicate`` true, or raises NotCopied if the first copy has ended.
 
-        ``queue`` is the job's queue; None: it is found. Raises NotCopied; LogBehind if no mirror runs; and the
-        errors of enqueue.
+        ``queue`` is the job's queue; None: rq-core finds the queue. Raises NotCopied; LogBehind if no mirror runs;
+        and the errors of enqueue.
         """
         run, changes = _name_of(name, args), dict(args or {})
         check_name("job", job_id)
@@ -144,15 +144,15 @@ class CopyProducer(ChangeProducer):
         limit: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Enqueue a copy of each job that died and matches, the last one first.
+        """Enqueue a copy of each job that died and matches ``which``, the last death first.
 
         The audit log says which jobs died; ``which`` may have the terms queue, task, error, worker, scope, headers,
-        args, and between (the time of the job's death). A job that was requeued since is left out, and so is a job
-        that has a copy of this ``name``: a replay that is made again, at any moment, copies no job twice. See ``copy``
-        for ``args`` and ``name``.
+        args, and between (the time of the job's death). A job that was requeued since its death is not copied. A job
+        that already has a copy of this ``name`` is not copied again, so a replay can be repeated at any moment. See
+        ``copy`` for ``args`` and ``name``.
 
-        ``dry_run=True`` enqueues nothing, and counts. ``limit`` is the maximum number of copies. ``progress`` is a
-        function that is called after each page with the numbers of jobs that matched, and that were copied. Raises
+        ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
+        that is called after each page with two numbers: of jobs that matched, and of jobs that were copied. Raises
         AuditNotConfigured; LogBehind if no mirror runs.
         """
         check_filter(which)
@@ -208,7 +208,7 @@ class CopyProducer(ChangeProducer):
         job_id: str,
         headers: Mapping[str, str],
     ) -> NewJob:
-        """Return a job of the task with this name, with the task's options of now."""
+        """Return a job of the task with this name, with the present options of the task."""
         options: EnqueueOptions = {"id": job_id, "headers": headers}
         draft = Draft(self, self._tasks.get(task), queue, task, args, options)
         if draft.placing is None:
@@ -306,7 +306,7 @@ class _Copying:
         return made
 
     def page(self, ids: Sequence[str], room: int | None, *, dry_run: bool) -> dict[str, str]:
-        """Copy the jobs of a page that can be copied, at most ``room``. Returns the outcomes by id."""
+        """Copy at most ``room`` jobs of a page. Returns the outcomes by id."""
         # The log must have all copies that were ever enqueued before this moment; Redis has those that are alive.
         self._wait_for_log()
         states, specs = self._sources(ids)

@@ -30,15 +30,16 @@ ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
 
 SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
-"""The pattern of the name of a signal, and of a wait or a sleep: with ``#2`` behind it, it is the name of an entry."""
+"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
+again, ``#2``, ``#3`` and so on is appended to it."""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000
-"""Maximum number of signals that a job may get."""
+"""Maximum number of signals that a job may receive."""
 WAITS_MAX: Final = 64
 """Maximum number of entries that a parked job waits for."""
 OVER: Final = "over"
-"""The note of a wait or a sleep that has lasted until its moment."""
+"""The note of a wait or a sleep that ended at its time, not by a signal."""
 
 _LIFE: Final = re.compile(r"[^|>=]*")
 _HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?")
@@ -57,7 +58,7 @@ class BoxHeader(NamedTuple):
     size: int
     """Total bytes of the values of all entries and signals."""
     signals: int = 0
-    """Number of signals that the job has got."""
+    """Number of signals that the job has received."""
 
 
 class StepEntry(NamedTuple):
@@ -73,7 +74,7 @@ class StepEntry(NamedTuple):
     value: str | None = None
     """The value that the step returned, as JSON. None: the value is not kept, or the step was only begun."""
     kind: str = "step"
-    """``wait`` or ``sleep`` while the job waits; ``step`` for all others."""
+    """``wait`` or ``sleep`` while the entry waits; ``step`` for any other entry."""
     until_ms: int | None = None
     """The end of the wait (Unix ms); None: the wait has no end, or the entry does not wait."""
     message: int | None = None

@@ -36,8 +36,8 @@ _TARGETS: Final = {
     State.PARKED: State.READY,
     State.DEAD: State.DEAD,
 }
-"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A job
-that was parked runs again, and parks again if what it waits for has not come."""
+"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A
+job that was parked runs again, and parks again if its wait is not over."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""

@@ -50,13 +50,13 @@ class Verb(NamedTuple):
 
     name: str
     usual: tuple[State, ...]
-    """The states of the jobs that it changes if the filter says no states."""
+    """The states of the jobs that are changed if the filter names no states."""
     states: tuple[State, ...]
-    """The states that a filter may say."""
+    """The states that a filter for this kind of change may name."""
     done: tuple[str, ...]
-    """The outcomes of jobs that it changed."""
+    """The outcomes of jobs that were changed."""
     refused: tuple[str, ...] = ()
-    """The outcomes of jobs that it cannot change, although they match."""
+    """The outcomes of jobs that match but could not be changed."""
 
 
 _CANCELLED: Final = (*_WAITING, State.PARKED)
@@ -74,7 +74,7 @@ UNCHANGED: Final = Change()
 
 @dataclass(frozen=True, slots=True)
 class BulkChange:
-    """A change of many jobs: what it does, and to which jobs."""
+    """A change of many jobs: the kind of change, its filter and its options."""
 
     verb: Verb
     filter: Filter
@@ -132,7 +132,7 @@ class BulkPlace:
     source: int = 0
     """Number of the key that is read, by ``sources_of``."""
     at: str = ""
-    """The place in that key."""
+    """The place within the key that is being read."""
     looked: int = 0
     matched: int = 0
     changed: int = 0
@@ -190,8 +190,8 @@ class JobsChanged:
     changed: int
     """Number of jobs that were changed; 0 in a dry run."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of jobs by outcome: the jobs that were changed, and those of the first round that were not. In a dry run,
-    by state."""
+    """Number of jobs by outcome: all changed jobs, and the unchanged jobs of the first round. In a dry run, number
+    of jobs by state."""
     left: int = 0
     """Number of jobs that match and cannot be changed: a dead job whose name another job has, or an edited job that
     would become ready at its deadline or later."""
@@ -205,8 +205,8 @@ class JobsChanged:
 
 
 Progress = Callable[[BulkPlace], None]
-"""A function that is called after each step. It may raise, to stop the change; the change can then go on at the
-place."""
+"""A function that is called after each step. It may raise an exception to stop the change, which can continue from
+the place later."""
 
 
 class Bulk:

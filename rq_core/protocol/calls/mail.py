@@ -26,7 +26,8 @@ class Mail:
         why: str = "",
         value_max: int = 0,
     ) -> Plan[Sent]:
-        """Send a signal, and return what became of it. The log has its value if it has at most ``value_max`` bytes."""
+        """Send a signal, and return its outcome. The log has the signal's value if the value has at most
+        ``value_max`` bytes."""
         actor = check_name("actor", by or self._delivery.name)
         call = send_signals(queue, [record], by=actor, why=check_why(why), value_max=value_max)
         (found,) = yield from self._delivery.call(call)

@@ -1,4 +1,4 @@
-"""Reads what a durable job has saved, for the holder of its claim."""
+"""Reads the boxes of durable jobs, for the worker that holds a job's claim, and for operators."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class BoxReads(QueueReader):
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
     ) -> Plan[SavedSteps]:
-        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the job's life; None: it has
-        saved nothing."""
+        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the id of the job's box;
+        None: the job has saved nothing."""
         if life is None:
             return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")

@@ -275,7 +275,8 @@ def _oldest_ready(
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family.
+    """Return three facts about the blocked lanes that wait for a scope or a family: the age of their oldest job, the
+    number of their jobs, and whether this number is exact. Only the lanes in ``looked_at`` are counted.
 
     ``lanes`` is the number of all lanes that wait for the scope or family.
     """

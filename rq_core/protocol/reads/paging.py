@@ -1,8 +1,9 @@
 """Pages of all jobs of a queue in some states, for changes of many jobs.
 
-A page begins at a place, which is text. Beside programs that change the queue, pages may have a job twice, but no job
-that stays where it is is left out. Lists are read from the tail to the head: jobs leave at the head and come at the
-tail, so that jobs are read again, and none is skipped. Sorted sets are read from the last member of the page before.
+A page begins at a place, which is text. While other programs change the queue, a job may be on two pages, but no job
+that stays in its key is left out. Lists are read from the tail to the head. Since jobs leave at the head and are
+added at the tail, a job may be read twice, but none is skipped. A page of a sorted set begins at the last member of
+the page before.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ SOURCES: Final = (
     PagedKey("leases", CLAIMED_STATES),
     PagedKey("dead", frozenset({State.DEAD})),
 )
-"""The keys in the order in which they are read: jobs that become ready move from a key to one that is read later."""
+"""The keys in the order in which they are read. A job that becomes ready moves to a key that is read later."""
 
 
 def sources_of(states: Collection[State]) -> list[PagedKey]:
@@ -107,7 +108,7 @@ def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 class _Place(NamedTuple):
-    """The last member of the page before, and how many members stand before the place, as far as known."""
+    """The last member of the page before, and the number of members before the place, if that is known."""
 
     score: float
     member: str
@@ -126,8 +127,9 @@ def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set in the order of scores, and of members with equal scores.
 
     Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
-    begins with a member of the page before, or with an earlier one, which shows that no member is skipped. If members
-    have left the set meanwhile, so that the first member comes after the place, the read steps back.
+    must begin with a member of the page before, or with an earlier member; this shows that no member was skipped. If
+    members have left the set meanwhile, and the first member comes after the place, the page is read again from a
+    lower rank.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

@@ -67,7 +67,7 @@ class Figures:
     first_claims: int
     """The number of claims until then."""
     first_longest_ms: float
-    """The longest of these claims, as the server measured it."""
+    """The duration (ms) of the longest of these claims, as the server measured it."""
 
     @property
     def failures(self) -> list[str]:

@@ -78,7 +78,7 @@ def test_an_entry_is_not_saved_if_entries_before_it_are_missing(seed: Seed) -> N
     assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
 
 
-def test_an_entry_with_another_step_name_or_another_life_is_refused_as_a_conflict(
+def test_an_entry_with_another_step_name_or_another_box_id_is_refused(
     seed: Seed,
 ) -> None:
     a, b = seed.running("a"), seed.running("b")
@@ -234,7 +234,7 @@ def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_only_a_new_saved_step_lets_earlier_failures_not_count(seed: Seed) -> None:
+def test_only_a_newly_saved_step_stops_earlier_failures_from_counting(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.fail(claim, verdict="retry")

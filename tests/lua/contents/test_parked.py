@@ -10,7 +10,7 @@ from tests.lua.contents.entries import T, entry
 LINE = f"parked task=t priority=critical life={LIFE} claim=1 seq=1"
 
 
-def test_a_sleep_begins_once_and_is_over_at_its_moment(seed: Seed) -> None:
+def test_a_sleep_begins_once_and_ends_at_its_time(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.wait(claim, "+5000", what="sleep", name="nap"))
@@ -39,7 +39,7 @@ def test_a_sleep_begins_once_and_is_over_at_its_moment(seed: Seed) -> None:
     assert {} == seed.wait(claim, what="sleep", name="nap")
 
 
-def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
+def test_a_parked_job_has_no_lease_and_is_woken_when_its_sleep_ends(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+5000", what="sleep", name="nap")
 
@@ -64,7 +64,7 @@ def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
     assert f"ready {LINE.partition(' ')[2]} since={T + 5_000}" == changes["state"]["a"][1]
 
 
-def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(seed: Seed) -> None:
+def test_a_signal_wakes_its_waiting_job_and_the_wait_takes_its_value(seed: Seed) -> None:
     claim = seed.running("a")
     assert {0: NotSaved("waits", None)} == seed.wait(claim)
     seed.park(claim)
@@ -91,7 +91,7 @@ def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(se
     assert {0: NotSaved("waits", None)} == seed.wait(again, name="approval#2", entry=2)
 
 
-def test_signals_of_a_name_are_taken_in_order(seed: Seed) -> None:
+def test_signals_with_the_same_name_are_taken_in_order(seed: Seed) -> None:
     seed.enqueue("a")
     for number in range(3):
         seed.signal("a", value=str(number))
@@ -106,7 +106,7 @@ def test_signals_of_a_name_are_taken_in_order(seed: Seed) -> None:
     assert ["0", "1", "2"] == [each.value for each in box.entries]
 
 
-def test_a_message_that_is_there_counts_although_the_moment_is_over(seed: Seed) -> None:
+def test_a_wait_takes_a_signal_that_arrived_though_its_timeout_has_passed(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a", value="7")
@@ -119,7 +119,7 @@ def test_a_message_that_is_there_counts_although_the_moment_is_over(seed: Seed) 
     assert "7" == box.entries[0].value
 
 
-def test_a_job_whose_signal_came_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
+def test_a_job_whose_signal_arrived_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a")
@@ -128,7 +128,7 @@ def test_a_job_whose_signal_came_before_it_parks_is_woken_in_the_same_call(seed:
     assert ["parked", "woken"] == [str(e.event) for e in seed.entries()[-2:]]
 
 
-def test_a_job_that_sleeps_is_not_woken_by_a_signal(seed: Seed) -> None:
+def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
     seed.parked("a", "+5000", what="sleep")
 
     assert [Sent("sent", 1)] == seed.signal("a")
@@ -183,7 +183,7 @@ def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> N
     assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
 
 
-def test_the_signals_of_a_box_are_removed_with_it(seed: Seed) -> None:
+def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", key="k")
@@ -196,7 +196,7 @@ def test_the_signals_of_a_box_are_removed_with_it(seed: Seed) -> None:
     assert {} == seed.snapshot()["boxes"]
 
 
-def test_a_box_that_is_full_takes_no_signal(seed: Seed) -> None:
+def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0 mail=10000")

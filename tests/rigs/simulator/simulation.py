@@ -147,7 +147,7 @@ class Profile:
     faults: tuple[str, ...] = ()
     """The kinds of other faults that may happen."""
     many: int = 0
-    """The number of these other faults."""
+    """The number of faults of these kinds in one simulation."""
 
 
 PROFILES: Final = (
