@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import current_job, durable
+from rq_core import RetryPolicy, current_job, durable
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
@@ -153,6 +153,30 @@ async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_s
         await ended(client, handle.id)
 
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
+
+
+async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks that a signal which begins the box after a claim has found no box is kept with the claim's steps."""
+
+    async def note() -> int:
+        await own.signal_async(handle, "approval", "early")
+        return 1
+
+    @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=2, base=0))
+    async def fails_first() -> None:
+        if current_job().claim == 1:
+            raise ValueError
+        job = durable()
+        did.append(await job.step("note", note))
+        did.append(await job.wait("approval", str))
+
+    handle = fails_first.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    assert [1, "early"] == did
 
 
 async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(

@@ -362,7 +362,8 @@ class Steps:
             if worst.why == "waits":
                 self._until = worst.has
                 return "waits"
-            if worst.why == "other" and self._context.claim == 1 and not self._loaded:
+            if worst.why == "other" and not self._loaded:
+                # A signal has begun the box since this run asked for it.
                 box = await self.home.load()
                 if box is None:
                     raise self._lost()

@@ -86,8 +86,8 @@ SCHEDULED_EVERY: Final = 13
 """The number of rounds in a cycle. In two rounds of each cycle there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
 DURABLE_EVERY: Final = 8
-"""The number of rounds in a cycle. In two rounds of each cycle most jobs are durable, and are sent signals."""
-DURABLE_AT: Final = (1, 6)
+"""The number of rounds in a cycle. In one round of each cycle most jobs are durable, and are sent signals."""
+DURABLE_AT: Final = 1
 LOOK_EVERY: Final = 5
 """The number of script calls after which all jobs are polled, in the way of waiting callers."""
 COMPARE_EVERY: Final = 40
@@ -271,7 +271,7 @@ class Simulation:
         """True if the queue has room for all kept results."""
         self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
         """True if there are schedules, and the server's clock may be set to another time."""
-        self.durable = self.seed // len(PROFILES) % DURABLE_EVERY in DURABLE_AT
+        self.durable = self.seed // len(PROFILES) % DURABLE_EVERY == DURABLE_AT
         """True if most jobs are durable."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4

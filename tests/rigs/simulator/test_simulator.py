@@ -41,6 +41,7 @@ FOUND = {
     "the audit begins between a claim and its end": 1118,
     "a call was sent, and the handshake after it gets no answer": 1252,
     "a job whose edit took its place in line expires after a failure": 2429,
+    "a signal begins the box of a job between a later claim and its first save": 175,
 }
 """Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 
