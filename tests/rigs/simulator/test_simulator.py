@@ -109,6 +109,13 @@ CATCHING = {
     "saved-without-the-claim": 11,
     "saved-twice": 7,
     "box-of-another-job": 7,
+    "signal-does-not-wake": 7,
+    "taken-signal-stays": 7,
+    "key-forgotten-with-its-signal": 7,
+    "woken-before-its-moment": 7,
+    "parked-job-keeps-its-place": 7,
+    "signal-to-a-running-job-dropped": 7,
+    "signals-newest-first": 8,
 }
 """Planted bugs, each with the first seed that found the bug. After a change of the code, another seed may find it."""
 
