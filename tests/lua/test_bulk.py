@@ -353,7 +353,7 @@ def test_a_limit_holds_over_a_kill(seed: Seed) -> None:
 # What each call may cost.
 
 
-def test_a_call_is_for_a_page_at_most_and_a_pause_as_long_follows(
+def test_a_call_is_for_a_page_at_most_and_a_pause_follows(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed.enqueue(*[f"j{n:02}" for n in range(23)])

@@ -45,10 +45,10 @@ class EditWhereOptions(BulkOptions, EditOptions, total=False):
 class ChangeProducer(ScheduleProducer):
     """A producer with the methods for changes of many jobs. Threads may share a producer.
 
-    Each change goes through the queue in pages of at most 250 jobs, and pauses after each page as long as the page
-    took, so that workers go on meanwhile. It reads the queue again, at most three times, until a time changes nothing,
-    since jobs move while the queue is read. A change that was stopped at any moment can be made again, or can go on:
-    each job is changed once.
+    Each change goes through the queue in pages of at most 250 jobs, and pauses after each page 1.5 times as long as the
+    page took, so that workers go on meanwhile. It reads the queue again, at most three times, until a time changes
+    nothing, since jobs move while the queue is read. A change that was stopped at any moment can be made again, or can
+    go on: each job is changed once.
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
