@@ -359,7 +359,7 @@ def test_the_limit_of_a_change_holds_though_the_change_is_killed_and_resumed(see
 # What each call may cost.
 
 
-def test_a_call_changes_at_most_one_page_and_is_followed_by_an_equally_long_pause(
+def test_a_call_changes_at_most_one_page_and_is_followed_by_a_pause(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed.enqueue(*[f"j{n:02}" for n in range(23)])
