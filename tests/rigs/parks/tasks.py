@@ -39,7 +39,8 @@ async def nap(seconds: float) -> None:
 
 @app.task(queue=STOPS, retry=_ONCE)
 def stop_inside() -> None:
-    """Suspend the worker's process (SIGSTOP) within the step of the first claim. The test lets it continue."""
+    """Suspend the worker's process (SIGSTOP) within the step of the first claim, until the proof lets the process
+    continue."""
     try:
         durable_sync().step("stops", _stop)
     except BaseException as error:
