@@ -45,7 +45,7 @@ from rq_core.web.access import (
     local_path,
 )
 from rq_core.web.acting import bulk
-from rq_core.web.acting.actions import ACTION_BY_NAME, EDITED, Action, offered
+from rq_core.web.acting.actions import ACTION_BY_NAME, COPIED_WITH, EDITED, Action, offered
 from rq_core.web.acting.bulk import Seals
 from rq_core.web.acting.forms import (
     Acted,
@@ -156,6 +156,7 @@ def environment() -> Environment:
         "menu": _menu(),
         "actions": ACTION_BY_NAME,
         "edited": EDITED,
+        "copied_with": COPIED_WITH,
     }
     made.globals["m"] = made.get_template("macros.html").module
     made.globals["f"] = made.get_template("forms.html").module
@@ -262,12 +263,16 @@ class _Site:
         if missing:
             return self._sentence(request, f"the address must say {' and '.join(missing)}", 400)
         try:
-            asked = asked_of(request.path_params, request.query_params, now_ms)
+            asked = asked_of(request.path_params, request.query_params.multi_items(), now_ms)
         except UsageError as error:
             return self._sentence(request, str(error), 400)
-        answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         access = access_of(request)
         assert access is not None  # The guard let it through.
+        if asked.filter.needs_spec and not access.see_arguments:
+            # The jobs that are found would tell what they carry.
+            says = "header: and arg: are for those who may see the arguments of jobs"
+            return self._sentence(request, says, 403)
+        answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         # Tabs with the same address and the same rights get the same document: to make it takes longer than to send it.
         viewer = access, _base(request), request.url.path, request.url.query
         made = answers.shown.get(viewer)
@@ -327,7 +332,14 @@ class _Site:
             return state, None
         now = Now(asked, now_ms, state=state)
         left_s = until - time.monotonic()
-        return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
+        found = await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
+        copies = page.copies
+        if found is None and copies is not None:
+            left_s = until - time.monotonic()
+            found = await self._sources.ask_copies(
+                lambda app, log: copies(app, log, now), left_s=left_s
+            )
+        return state, found
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Return the shared reading of the audit log, and the page's further data from the log."""

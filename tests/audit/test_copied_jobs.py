@@ -13,9 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from rq_core import App, AuditNotConfigured, Filter, InvalidOption, LogBehind, NotCopied
-from rq_core.app.many import copies
+from rq_core.app.many import copying
+from rq_core.app.many.copying import wait_for_log
 from rq_core.cli.root import root
+from rq_core.errors import InvalidName
+from rq_core.model import plugins
 from rq_core.protocol.calls import claims
+from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.mirroring import mirroring
@@ -28,7 +32,7 @@ def app(
     valkey_url: str, audit_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[App]:
     """Yield an app whose replays read pages of 5 jobs."""
-    monkeypatch.setattr(copies, "PAGE", 5)
+    monkeypatch.setattr(copying, "PAGE", 5)
     with App(valkey_url, audit_url, audit_payload="full") as made:
 
         @made.task(queue="mail")
@@ -116,7 +120,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
         assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied before": 12}
         asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
         for job_id in died:
-            copy = copies.copy_id(job_id, made.name)
+            copy = copying.copy_id(job_id, made.name)
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
@@ -240,6 +244,26 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
+def test_the_log_has_who_enqueued_a_copy_and_why_and_is_true(app: App, database: Database) -> None:
+    with mirrored(app):
+        (first, second) = enqueue(app, 2)
+        run(app, error="TimeoutError")
+        made = app.replay(TIMED_OUT, name="n", reason="the provider is back", by="ann", limit=1)
+        copy = app.copy(first, name="once", reason="only this one", by="bob")
+        wait_for_log(app.client, reader := plugins.copies_opener()(database.url), "mail")
+        reader.close()
+
+    asked = "SELECT worker, detail FROM job_event WHERE job_id = :id AND type = 'enqueued'"
+    for job_id, by, why in (
+        (f"{second}.r{made.name}", "ann", "the provider is back"), (copy.id, "bob", "only this one"),
+    ):  # fmt: skip
+        row = auditlog.one(database, asked, id=job_id)
+        assert (row["worker"], json.loads(row["detail"])["why"]) == (by, why)
+    assert verify(database).violations == []
+    with pytest.raises(InvalidName):
+        app.copy(first, by="a b")
+
+
 def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +278,7 @@ def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter
         run(app, error="TimeoutError")
         app.replay(TIMED_OUT, dry_run=True)
     enqueue(app, 1)
-    monkeypatch.setattr(copies, "LOG_WAIT_S", 0.1)
+    monkeypatch.setattr(copying, "LOG_WAIT_S", 0.1)
     with pytest.raises(LogBehind):
         app.replay(TIMED_OUT)
 

@@ -9,7 +9,8 @@ import pytest
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.table.machine import State
-from rq_core.protocol.reads.paging import SPECS_BYTES_MAX, PagedKey, sources_of, specs_of
+from rq_core.protocol.reads.matches import SPECS_BYTES_MAX, specs_of
+from rq_core.protocol.reads.paging import PagedKey, sources_of
 
 KEYS = queue_keys("q")
 DEAD = PagedKey("dead", frozenset({State.DEAD}))

@@ -353,8 +353,8 @@ def test_a_page_offers_only_what_the_viewer_may_do(busy: Scene, browse: Browse) 
 
 def test_a_page_of_a_job_offers_what_its_state_allows(busy: Scene, page: TestClient) -> None:
     expected: dict[str, set[str]] = {
-        "ready": {"cancel", "edit"}, "scheduled": {"cancel", "edit"}, "holds": {"cancel"},
-        "died": {"requeue", "prune"}, "done": set(),
+        "ready": {"cancel", "edit", "copy"}, "scheduled": {"cancel", "edit", "copy"}, "holds": {"cancel", "copy"},
+        "died": {"requeue", "prune", "copy"}, "done": {"copy"}, "never": set(),
     }  # fmt: skip
     for job, names in expected.items():
         found = parsed(read(page, f"/jobs/{QUEUE}/{job}"))

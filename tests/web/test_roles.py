@@ -23,6 +23,7 @@ NEEDED = {
     "/act/job/edit": OPERATOR,
     "/act/job/requeue": OPERATOR,
     "/act/job/prune": OPERATOR,
+    "/act/job/copy": OPERATOR,
     "/act/queue/pause": OPERATOR,
     "/act/queue/resume": OPERATOR,
     "/act/queue/limit": ADMIN,

@@ -137,6 +137,14 @@ class Filter:
         return len(self.terms) == 1
 
     @property
+    def only_states(self) -> tuple[State, ...]:
+        """The states that a job must have: those of the filter, or the one whose jobs alone have an error or are due.
+        Empty: any state."""
+        if self.error is not None:
+            return (State.DEAD,)
+        return (State.SCHEDULED,) if self.due is not None else tuple(map(State, self.states))
+
+    @property
     def needs_error(self) -> bool:
         """Return whether the jobs' errors must be read."""
         return self.error is not None
@@ -394,7 +402,7 @@ def _moment(word: str, given: Mapping[str, str], now: datetime) -> datetime | No
     if text is None:
         return None
     try:
-        return _datetime(moment_of(text.removesuffix(" UTC"), now))
+        return _datetime(moment_of(text, now))
     except (ValueError, OverflowError, OSError):
         must = "must be a time, like 2026-11-21 10:00 (UTC), 10:00, '10m ago' or Unix ms"
         raise InvalidOption.of(word, text[:100], must) from None

@@ -25,9 +25,10 @@ from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Pause, Plan
-from rq_core.protocol.reads.paging import JobPage, PagedKey, sources_of, specs_of
+from rq_core.protocol.reads.matches import matching
+from rq_core.protocol.reads.paging import JobPage, PagedKey, sources_of
 from rq_core.protocol.reads.reads import Reads
-from rq_core.protocol.reads.steps import Steps, beside, errors_of, jobs_of, run_steps
+from rq_core.protocol.reads.steps import Steps, beside, jobs_of, run_steps
 
 ROUNDS_MAX: Final = 3
 """Maximum number of times that a change goes through the queue. Each time after the first finds jobs that moved while
@@ -114,10 +115,7 @@ class BulkChange:
     @property
     def states(self) -> tuple[State, ...]:
         """The states of the jobs that are changed."""
-        said = tuple(map(State, self.filter.states)) or self.verb.usual
-        if self.filter.error is not None:
-            return (State.DEAD,)
-        return (State.SCHEDULED,) if self.filter.due is not None else said
+        return self.filter.only_states or self.verb.usual
 
     def why(self, bulk_id: str) -> str:
         """Return the reason that the log keeps for each call of the change."""
@@ -314,21 +312,12 @@ class Bulk:
         page, _ = yield from beside(source.page(keys, place.at, IDS_CHUNK), skipping)
         jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))
         wanted, states = change.filter, source.states.intersection(change.states)
-        found = [
+        some = [
             job
             for job in jobs
-            if job.state in states
-            and wanted.matches_line(job, place.begun_ms)
-            and not _came_later(change.verb, job, place.begun_ms)
+            if job.state in states and not _came_later(change.verb, job, place.begun_ms)
         ]
-        if wanted.needs_error and found:
-            said = yield from errors_of(keys, [job.id for job in found])
-            read = (replace(job, error=error) for job, error in zip(found, said, strict=True))
-            found = [job for job in read if wanted.matches_error(job)]
-        if wanted.needs_spec and found:
-            specs = yield from specs_of(keys, [job.id for job in found])
-            read_too = zip(found, specs, strict=True)
-            found = [job for job, spec in read_too if wanted.matches_spec(spec)]
+        found = yield from matching(keys, some, wanted, place.begun_ms)
         return page, found, damaged
 
     def _change(self, change: BulkChange, ids: Sequence[str], bulk_id: str) -> Plan[dict[str, str]]:

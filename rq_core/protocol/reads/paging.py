@@ -8,20 +8,16 @@ the page before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from rq_core.model.job import spec_of
 from rq_core.model.keys import QueueKeys
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.protocol.engine.plan import pairs_of
 from rq_core.protocol.reads.ranges import job_of
 from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
-
-SPECS_BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of bytes of jobs that one command reads, unless a single job is larger."""
 
 
 SKIPPED_MAX: Final = 2_000
@@ -155,25 +151,3 @@ def _job_of(member: str) -> str:
     if not found:
         return member
     return rest if kind == "job" else ""
-
-
-# The jobs' JSON.
-
-
-def specs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
-    """Read the JSON of jobs, in order; None for a job that Redis does not have. A command reads at most
-    SPECS_BYTES_MAX bytes, unless a single job is larger."""
-    sizes: list[int] = (yield [["HSTRLEN", keys("jobs"), job_id] for job_id in ids]) if ids else []
-    commands: list[list[Any]] = []
-    together = 0
-    for job_id, size in zip(ids, sizes, strict=True):
-        if not commands or together + size > SPECS_BYTES_MAX:
-            commands.append(["HMGET", keys("jobs")])
-            together = 0
-        commands[-1].append(job_id)
-        together += size
-    found: list[str | None] = []
-    for command in commands:
-        (values,) = yield [command]
-        found += (None if value is None else spec_of(value) for value in values)
-    return found

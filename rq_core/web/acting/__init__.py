@@ -2,5 +2,6 @@
 
 - ``actions``: the table of actions; a row makes the address, the form and the check of the role.
 - ``bulk``: changes of all jobs that match a filter, part by part.
+- ``copies``: copies of all jobs that died and match a filter.
 - ``forms``: reads a form that was sent, carries out its action, and keeps the outcome for the next page.
 """

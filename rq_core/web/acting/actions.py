@@ -7,11 +7,13 @@ sent the form, and the reason that the person gave.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
+from rq_core.app.many.copying import Copying, copy_id, replay_name
 from rq_core.app.options import EditOptions
 from rq_core.errors import InvalidOption, UnknownQueue, UsageError
 from rq_core.model.keys import check_name, is_name
@@ -23,6 +25,8 @@ from rq_core.web.tokens import ADMIN, OPERATOR, Access
 from rq_core.web.words import job_path, queue_path, schedule_path, word
 
 if TYPE_CHECKING:
+    from rq_core.app.many.copies import CopyProducer
+    from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
 
@@ -45,9 +49,13 @@ class ActionOutcome(NamedTuple):
 
     done: bool
     says: str
+    leads_to: str = ""
+    """The address of what the action has made; empty: the page shows what was changed."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
+Copy = Callable[["CopyProducer", "CopyReader | None", Form, By], ActionOutcome]
+"""A function that makes copies, with an app and the audit log."""
 
 
 class FormField(NamedTuple):
@@ -71,10 +79,12 @@ class Action(NamedTuple):
     title: str
     says: str
     """A sentence that says what the action does."""
-    change: Change
+    change: Change | None
     fields: tuple[FormField, ...] = ()
     hidden: tuple[str, ...] = ()
     """Further fields of the form, which only the page fills in. They may be missing."""
+    copy: Copy | None = None
+    """The function of an action that makes copies; it has no ``change``."""
 
     @property
     def path(self) -> str:
@@ -151,6 +161,7 @@ def by_of(access: Access, reason: str) -> By:
 
 def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
     """Carry out an action. Raises UnknownQueue."""
+    assert action.change is not None, f"{action.name} makes copies"
     yield from check_is_there(calls, form["queue"])
     return (yield from action.change(calls, form, by))
 
@@ -239,6 +250,38 @@ def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     return _told(made[job_id], {"edited", "same"})
 
 
+MIRROR_S: Final = 5.0
+"""Seconds for which a copy waits until the audit log has all events."""
+
+
+def copy_args(form: Form) -> dict[str, Any]:
+    """Return the arguments that copies have in place of those of their jobs. Raises InvalidOption."""
+    text = form.get("args", "")
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        must = 'must be a JSON object, like {"provider": "b"}'
+        raise InvalidOption.of("args", text[:50], must)
+    return found
+
+
+def _copy(app: CopyProducer, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
+    queue, job_id, args = form["queue"], form["id"], copy_args(form)
+    name = replay_name(form.get("name") or None, args)
+    app.client.run(check_is_there(app.client.calls, queue))
+    made = Copying(app, {}, log, queue, name, args, by=by.name, reason=by.why, wait_s=MIRROR_S).one(
+        job_id
+    )
+    if made.discarded:
+        return ActionOutcome(False, "No copy is enqueued: its scope is full.")
+    if made.id != copy_id(job_id, name):
+        return ActionOutcome(False, f"No copy is enqueued: {word(made.id)} has its name.")
+    says = "It was copied before: this is its copy." if made.duplicate else "This copy is enqueued."
+    return ActionOutcome(True, says, job_path(queue, made.id))
+
+
 # Queues.
 
 
@@ -308,6 +351,11 @@ EDITED: Final = (
     FormField("no_deadline", "no deadline", "checkbox"),
 )
 
+COPIED_WITH: Final = (
+    FormField("args", "changed arguments", hint='{"provider": "b"}: the others stay'),
+    FormField("name", "name", hint="its id is ID.rNAME; a job has one copy of a name"),
+)
+
 ACTIONS: Final = (
     Action(
         "job/cancel", OPERATOR, "cancel",
@@ -324,6 +372,11 @@ ACTIONS: Final = (
     Action(
         "job/prune", OPERATOR, "remove",
         "The job is removed from Redis. The audit log keeps its history.", _prune,
+    ),
+    Action(
+        "job/copy", OPERATOR, "copy",
+        "A new job with the same arguments is enqueued, as its task says now. This job stays as it is.",
+        None, COPIED_WITH, copy=_copy,
     ),
     Action(
         "queue/pause", OPERATOR, "pause",
@@ -383,8 +436,10 @@ def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Acti
     """Return the actions whose forms a page shows: those that make sense for what the page shows, and that this person
     may carry out."""
     names: tuple[str, ...] = ()
-    if page == "job" and document["job"]:
-        names = _OF_STATE.get(document["job"]["state"], ())
+    if page == "job":
+        names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()
+        if document["job"] or document["events"]:
+            names = (*names, "job/copy")
     elif page == "queue" and document["queue"]:
         names = ("queue/resume" if document["queue"]["paused"] else "queue/pause", "queue/limit")
     elif page == "schedule" and document["schedule"]:

@@ -17,12 +17,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
+from rq_core.app.many.copying import COPIED, check_terms, replay_name
 from rq_core.errors import InvalidOption, UsageError
 from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
-from rq_core.web.acting.actions import EDITED, By, Form, check_is_there, edit_options
+from rq_core.web.acting.actions import (
+    COPIED_WITH,
+    EDITED,
+    By,
+    Form,
+    check_is_there,
+    copy_args,
+    edit_options,
+)
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word
@@ -49,11 +58,17 @@ AGE_MAX_MS: Final = 7 * 86_400_000
 """Maximum age of a change that an operator may continue, in ms since the change began."""
 SOON_MS: Final = 60_000
 
-EDIT_FIELDS: Final = tuple(each.name for each in EDITED)
+COPY: Final = "copy"
+"""The change that enqueues copies of jobs which died, by the audit log. The others are those of VERBS."""
+OWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "edit": tuple(each.name for each in EDITED), COPY: tuple(each.name for each in COPIED_WITH),
+}  # fmt: skip
+"""The fields that a change has beside those that each change has."""
 FORM_FIELDS: Final = (*BULK_FIELDS, "count")
 """The fields of the form that changes jobs."""
 _DONE: Final[Mapping[str, str]] = {
     "cancel": "cancelled", "edit": "edited", "requeue": "requeued", "prune": "removed",
+    COPY: "copied",
 }  # fmt: skip
 
 
@@ -69,6 +84,11 @@ class BulkAsked(NamedTuple):
     """The number of jobs that the operator has confirmed; 0: none yet."""
     reason: str
     form: Form
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Return the fields of the form that only this change has."""
+        return {name: self.form.get(name, "") for name in OWN_FIELDS.get(self.verb, ())}
 
     @property
     def edit(self) -> Change:
@@ -89,18 +109,17 @@ class BulkAsked(NamedTuple):
 
     def address(self, place: BulkPlace, seal: str) -> str:
         """Return the address of the page that continues the change at a place."""
-        edit = {name: self.form.get(name, "") for name in EDIT_FIELDS if self.verb == "edit"}
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
-            reason=self.reason, seal=seal, **edit,
+            reason=self.reason, seal=seal, **self.own,
         )  # fmt: skip
 
 
 def asked_for(form: Form, now_ms: int) -> BulkAsked:
     """Return the change that a form, or the query of an address, asks for. Raises UsageError."""
     verb = form.get("verb") or "cancel"
-    if verb not in VERBS:
-        raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(VERBS)}")
+    if verb not in _DONE:
+        raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(_DONE)}")
     found = Filter.parse(form.get("where", ""))
     if found.is_for_all:
         must = "must have another term than queue: state:ready, for example, if all ready jobs are meant"
@@ -117,8 +136,12 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
         must = f"must have at most {REASON_MAX} characters"
         raise InvalidOption.of("reason", f"{reason[:50]}…", must)
     asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
-    # For its checks.
-    asked.change(None)
+    # For their checks.
+    if verb == COPY:
+        check_terms(found)
+        replay_name(form.get("name") or None, copy_args(form))
+    else:
+        asked.change(None)
     return asked
 
 
@@ -140,20 +163,15 @@ class Seals:
 
     def seal(self, name: str, asked: BulkAsked, place: BulkPlace) -> str:
         """Return the seal of an operator's change."""
-        edit = asked.edit if asked.verb == "edit" else ""
-        text = "\0".join(
-            [name, asked.verb, str(asked.filter), str(asked.number), place.id, str(edit)]
-        )
+        said = [name, asked.verb, str(asked.filter), str(asked.number), place.id]
+        text = "\0".join([*said, *asked.own.values()])
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def holds(self, name: str, asked: BulkAsked) -> bool:
         """Return whether the address has the seal of this operator's change."""
         if asked.place is None:
             return False
-        try:
-            expected = self.seal(name, asked, asked.place)
-        except UsageError:
-            return False
+        expected = self.seal(name, asked, asked.place)
         return hmac.compare_digest(expected.encode(), asked.form.get("seal", "").encode())
 
 
@@ -180,11 +198,13 @@ class Seen:
     """The first jobs, each with its state."""
 
 
-def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen]:
+def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
     """Count the jobs that match the filter of an address, for COUNT_S seconds at most. A change that was begun is not
-    counted again."""
+    counted again. Returns None for copies, which ``copies`` counts."""
     if not form.get("where"):
         return Seen()
+    if form.get("verb") == COPY:
+        return None
     try:
         asked = asked_for(form, now_ms)
     except UsageError as error:
@@ -251,11 +271,8 @@ def check_confirmed(asked: BulkAsked) -> None:
 def says(asked: BulkAsked, made: Stretch) -> str:
     """Return the progress of a change, as a sentence."""
     done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
-    others = {
-        name: number
-        for name, number in sorted(made.outcomes.items())
-        if name not in VERBS[asked.verb].done
-    }
+    usual = (COPIED,) if asked.verb == COPY else VERBS[asked.verb].done
+    others = {name: many for name, many in sorted(made.outcomes.items()) if name not in usual}
     but = ", ".join(f"{number:,} {word(name, 40)}" for name, number in others.items())
     end = f"; the log has it as bulk {made.place.id}" if made.is_last else ""
     return f"{done}{f' ({but})' if but else ''}{end}."
@@ -268,10 +285,10 @@ def bulk_page(facts: Facts) -> Document:
     """Return the document of /bulk: the number of jobs that match, or the progress of a change."""
     form = dict(facts.asked.form)
     document: Document = {
-        "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(VERBS), "wrong": "",
+        "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",
         "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
         "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
-        "edit": {name: form.get(name, "") for name in EDIT_FIELDS},
+        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names},
     }  # fmt: skip
     found: Any = facts.found
     if not isinstance(found, Seen):
@@ -285,7 +302,7 @@ def bulk_page(facts: Facts) -> Document:
         "queue": queue, "where": str(asked.filter), "begin": found.begin, "matched": found.matched,
         "looked": found.looked, "complete": found.complete, "states": found.states,
         "count_on": "" if found.complete else query(
-            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted
+            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted, **asked.own
         ),
         "sample": [
             {"id": job_id, "state": state, "path": job_path(queue, job_id)}
