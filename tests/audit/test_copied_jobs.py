@@ -158,7 +158,7 @@ def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_c
         asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id LIKE '%.r%' AND type = 'enqueued'"
         assert auditlog.one(database, asked)["n"] == len(died)
         for job_id in died:
-            copy = copies.copy_id(job_id, made.name)
+            copy = copying.copy_id(job_id, made.name)
             asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 

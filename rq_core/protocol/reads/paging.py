@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
@@ -18,7 +18,6 @@ from rq_core.protocol.engine.plan import pairs_of
 from rq_core.protocol.reads.ranges import job_of
 from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
-
 
 SKIPPED_MAX: Final = 2_000
 """Maximum number of entries without a job that one command removes from the head of a list, or a few more."""
