@@ -45,16 +45,10 @@ from rq_core.web.access import (
     local_path,
 )
 from rq_core.web.acting import bulk
-from rq_core.web.acting.actions import ACTION_BY_NAME, COPIED_WITH, EDITED, Action, offered
+from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
 from rq_core.web.acting.bulk import Seals
-from rq_core.web.acting.forms import (
-    Acted,
-    FormRefused,
-    Outcomes,
-    act,
-    act_on_many,
-    form_pairs,
-)
+from rq_core.web.acting.fields import COPIED_WITH, EDITED
+from rq_core.web.acting.forms import Acted, FormRefused, Outcomes, act, act_on_many, form_pairs
 from rq_core.web.pages import PAGES, Now, Page
 from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import PageQuery, asked_of

@@ -67,8 +67,8 @@ class CopyProducer(ChangeProducer):
         already has a copy of this name, no second copy is made: ``copy`` returns the handle of the first copy, with
         ``duplicate`` true, or raises NotCopied if the first copy has ended.
 
-        ``queue`` is the job's queue; None: rq-core finds the queue. The log has ``reason`` and ``by`` (None: the name of
-        this client) with the copy. Raises NotCopied; LogBehind if no mirror runs; and the errors of enqueue.
+        ``queue`` is the job's queue; None: rq-core finds the queue. The log has ``reason`` and ``by`` (None: the name
+        of this client) with the copy. Raises NotCopied; LogBehind if no mirror runs; and the errors of enqueue.
         """
         run = replay_name(name, args)
         check_name("job", job_id)

@@ -32,7 +32,7 @@ def moment_of(text: str, now: datetime) -> int:
     now_ms = int(now.timestamp() * 1000)
     if text == "now":
         return now_ms
-    span = text.removesuffix("ago").rstrip()
+    span = text.removesuffix(" ago").rstrip()
     if span[-1:] in _UNITS_MS and span[:1].isdigit():
         return max(0, now_ms - span_ms_of(span))
     day, of_clock, clock_text = text.removesuffix(" UTC").rpartition(" ")

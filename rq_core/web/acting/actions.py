@@ -7,20 +7,25 @@ sent the form, and the reason that the person gave.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
 from rq_core.app.many.copying import Copying, copy_id, replay_name
-from rq_core.app.options import EditOptions
 from rq_core.errors import InvalidOption, UnknownQueue, UsageError
 from rq_core.model.keys import check_name, is_name
 from rq_core.model.limits.limit import shown, wanted_limit
 from rq_core.model.recurrence import check_schedule_name
-from rq_core.model.table.machine import PRIORITIES
 from rq_core.protocol.calls.admin import WHY_MAX, check_why
+from rq_core.web.acting.fields import (
+    COPIED_WITH,
+    EDITED,
+    Form,
+    FormField,
+    copy_args,
+    edit_options,
+)
 from rq_core.web.tokens import ADMIN, OPERATOR, Access
 from rq_core.web.words import job_path, queue_path, schedule_path, word
 
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 REASON: Final = "reason"
 FIELD_MAX: Final = 500
 """Maximum number of characters of a field of a form. A reason may be longer: WHY_MAX."""
-
-Form = Mapping[str, str]
 
 
 class By(NamedTuple):
@@ -56,18 +59,6 @@ class ActionOutcome(NamedTuple):
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
 Copy = Callable[["CopyProducer", "CopyReader | None", Form, By], ActionOutcome]
 """A function that makes copies, with an app and the audit log."""
-
-
-class FormField(NamedTuple):
-    """A field of a form."""
-
-    name: str
-    label: str
-    kind: str = "text"
-    """The type of the HTML input: ``text``, ``number`` or ``checkbox``; ``choice`` for a list."""
-    choices: tuple[str, ...] = ()
-    hint: str = ""
-    required: bool = False
 
 
 class Action(NamedTuple):
@@ -216,34 +207,6 @@ def _prune(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     return _told(made[job_id], {"pruned"})
 
 
-def edit_options(form: Form) -> EditOptions:
-    """Return the changes that the form of an edit asks for. Raises InvalidOption."""
-    options: EditOptions = {"priority": form.get("priority") or None}  # type: ignore[typeddict-item]
-    delay = _seconds(form, "delay")
-    if delay == 0:
-        options["now"] = True
-    else:
-        options["delay"] = delay
-    expires = _seconds(form, "expires")
-    if form.get("no_deadline"):
-        if expires is not None:
-            raise InvalidOption.of("expires", form["expires"], "must be empty for no deadline")
-        options["expires"] = None
-    elif expires is not None:
-        options["expires"] = expires
-    return options
-
-
-def _seconds(form: Form, name: str) -> float | None:
-    text = form.get(name, "")
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidOption.of(name, text[:50], "must be a number of seconds") from None
-
-
 def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id, change = form["id"], change_of(form["queue"], **edit_options(form))
     made = yield from calls.admin.edit(form["queue"], [job_id], change, by=by.name, why=by.why)
@@ -252,19 +215,6 @@ def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
 
 MIRROR_S: Final = 5.0
 """Seconds for which a copy waits until the audit log has all events."""
-
-
-def copy_args(form: Form) -> dict[str, Any]:
-    """Return the arguments that copies have in place of those of their jobs. Raises InvalidOption."""
-    text = form.get("args", "")
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        must = 'must be a JSON object, like {"provider": "b"}'
-        raise InvalidOption.of("args", text[:50], must)
-    return found
 
 
 def _copy(app: CopyProducer, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
@@ -343,18 +293,6 @@ def _run(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     )
     return ActionOutcome(False, f"No job is enqueued: {why}.")
 
-
-EDITED: Final = (
-    FormField("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
-    FormField("delay", "ready in (seconds)", "number", hint="0: at once"),
-    FormField("expires", "expires in (seconds)", "number"),
-    FormField("no_deadline", "no deadline", "checkbox"),
-)
-
-COPIED_WITH: Final = (
-    FormField("args", "changed arguments", hint='{"provider": "b"}: the others stay'),
-    FormField("name", "name", hint="its id is ID.rNAME; a job has one copy of a name"),
-)
 
 ACTIONS: Final = (
     Action(

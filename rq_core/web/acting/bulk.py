@@ -23,15 +23,8 @@ from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
-from rq_core.web.acting.actions import (
-    COPIED_WITH,
-    EDITED,
-    By,
-    Form,
-    check_is_there,
-    copy_args,
-    edit_options,
-)
+from rq_core.web.acting.actions import By, check_is_there
+from rq_core.web.acting.fields import COPIED_WITH, EDITED, Form, copy_args, edit_options
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rq_core.app.many.copying import COPIED, Copying, replay_name
 from rq_core.errors import UsageError
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, BulkPlace
-from rq_core.web.acting.actions import MIRROR_S, By, Form, check_is_there, copy_args
+from rq_core.web.acting.actions import MIRROR_S, By, check_is_there
 from rq_core.web.acting.bulk import (
     CHANGE_S,
     CHANGED_MAX,
@@ -22,6 +22,7 @@ from rq_core.web.acting.bulk import (
     Stretch,
     asked_for,
 )
+from rq_core.web.acting.fields import Form, copy_args
 from rq_core.web.search import behind_of, behind_text
 from rq_core.web.words import word
 
