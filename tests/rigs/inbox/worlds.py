@@ -36,7 +36,7 @@ AGE_S: Final = 10
 
 
 class Kind(StrEnum):
-    """What a world does to its servers."""
+    """The kinds of worlds, by what happens to their servers."""
 
     KILLS = "kills"
     """Only relays are killed."""
