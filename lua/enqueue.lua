@@ -9,7 +9,8 @@ may be left out.
 The digest of a unique job is followed by a space and its name (see enqueue/name_requests). The digest of a job whose id
 is remembered is followed by the digest by which calls are compared (see include/results/idempotency).
 
-KINDS has the parts that many jobs of the call have in common (see enqueue/kinds); KIND is a place in it, from 1.
+KINDS has the parts that many jobs of the call have in common, and perhaps the reason of the call (see enqueue/kinds);
+KIND is a place in it, from 1.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none, ready -expired-> none, scheduled -expired-> none
@@ -39,6 +40,6 @@ if refusal then
 end
 local answer = decide_records()
 
-emit_records()
+emit_records(kind_of[0])
 write_records()
 return close_call(answer)

@@ -17,6 +17,8 @@ A job that is ready at once, and whose ties have only traits in GIVEN, waits lik
 traits, and `behind` is the text after the JSON in its event. For other jobs, `given` has each trait as JSON for the
 event (false: not given), and `given_line` has the traits for the line.
 
+After the kinds may stand a text: the reason of the call, for the log.
+
 Keys: ready
 Kept: KINDS NO_TIES WAYS
 Uses: digits(digits) memo(remember) array(rest_of_array) emit(quoted)
@@ -95,8 +97,8 @@ local function kind_from(record)
     given = said, given_line = given_line}
 end
 
---- Return the kinds, by their place (from '1', as text); nil if one of them is invalid. Successive calls often have the
---- same kinds, so the result for a short text is remembered.
+--- Return the kinds, by their place (from '1', as text), and the reason at the number 0; nil if a kind is invalid.
+--- Successive calls often have the same kinds, so the result for a short text is remembered.
 local function kinds_from(text)
   if KINDS.known[text] then
     return KINDS.known[text]
@@ -105,8 +107,11 @@ local function kinds_from(text)
   if not good or type(list) ~= 'table' then
     return nil
   end
-  local by_place = {}
-  for i = 1, #list do
+  local by_place, size = {}, #list
+  if type(list[size]) == 'string' then
+    by_place[0], size = list[size], size - 1
+  end
+  for i = 1, size do
     local kind = kind_from(list[i])
     if not kind then
       return nil

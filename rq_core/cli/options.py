@@ -75,12 +75,13 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
         from rq_core.model.lib.moments import moment_of, span_ms_of
 
+        with contextlib.suppress(ValueError):
+            span_ms_of(str(value))
+            # The next instants of a schedule, for example, are asked for from a time in the future on.
+            self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
         try:
             return moment_of(str(value), datetime.now(UTC))
         except (ValueError, OverflowError):
-            with contextlib.suppress(ValueError):
-                span_ms_of(str(value))
-                self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
             self.fail(
                 f"{value!r} is not a time: write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms",
                 param,

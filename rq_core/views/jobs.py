@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.job import place_in
@@ -21,6 +21,7 @@ from rq_core.views.table import Found
 from rq_core.views.text import shortened, span
 
 if TYPE_CHECKING:
+    from rq_core.model.filters.job_filter import Filter
     from rq_core.protocol.calls.unique import HeldName
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
@@ -58,16 +59,16 @@ def listed(
     states: Sequence[State],
     task: str | None,
     limit: int,
-    matches: Callable[[JobState], bool] | None = None,
     *,
+    which: Filter | None = None,
+    now_ms: int = 0,
     members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. ``matches`` is a
-    function: if it is given, return only the jobs for which it returns true. At most ``members`` jobs are read (by
-    default MEMBERS_MAX)."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``which``, only
+    jobs that match it, at the time ``now_ms``. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(
-        queue, states=wanted, task=task, limit=limit, matches=matches, members=members
+        queue, states=wanted, task=task, limit=limit, which=which, now_ms=now_ms, members=members
     )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)

@@ -45,16 +45,10 @@ from rq_core.web.access import (
     local_path,
 )
 from rq_core.web.acting import bulk
-from rq_core.web.acting.actions import ACTION_BY_NAME, EDITED, Action, offered
+from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
 from rq_core.web.acting.bulk import Seals
-from rq_core.web.acting.forms import (
-    Acted,
-    FormRefused,
-    Outcomes,
-    act,
-    act_on_many,
-    form_pairs,
-)
+from rq_core.web.acting.fields import COPIED_WITH, EDITED
+from rq_core.web.acting.forms import Acted, FormRefused, Outcomes, act, act_on_many, form_pairs
 from rq_core.web.pages import PAGES, Now, Page
 from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import PageQuery, asked_of
@@ -156,6 +150,7 @@ def environment() -> Environment:
         "menu": _menu(),
         "actions": ACTION_BY_NAME,
         "edited": EDITED,
+        "copied_with": COPIED_WITH,
     }
     made.globals["m"] = made.get_template("macros.html").module
     made.globals["f"] = made.get_template("forms.html").module
@@ -224,7 +219,8 @@ class _Site:
         self._templates = environment()
 
     def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
-        """Return the function that answers requests for a route. It refuses who does not have the route's role."""
+        """Return the function that answers requests for a route. It refuses senders who do not have the route's
+        role."""
 
         async def answer(request: Request) -> Response:
             access = access_of(request)
@@ -261,12 +257,16 @@ class _Site:
         if missing:
             return self._sentence(request, f"the address must say {' and '.join(missing)}", 400)
         try:
-            asked = asked_of(request.path_params, request.query_params, now_ms)
+            asked = asked_of(request.path_params, request.query_params.multi_items(), now_ms)
         except UsageError as error:
             return self._sentence(request, str(error), 400)
-        answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         access = access_of(request)
         assert access is not None  # The guard let it through.
+        if asked.filter.needs_spec and not access.see_arguments:
+            # The jobs that are found would tell what they carry.
+            says = "header: and arg: are for those who may see the arguments of jobs"
+            return self._sentence(request, says, 403)
+        answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         # Tabs with the same address and the same rights get the same document: to make it takes longer than to send it.
         viewer = access, _base(request), request.url.path, request.url.query
         made = answers.shown.get(viewer)
@@ -279,8 +279,8 @@ class _Site:
         return made.answer(request)
 
     def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
-        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if this answer had
-        not come."""
+        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if the source
+        had not answered."""
         try:
             return self._made(page, request, facts)
         except Exception as error:  # noqa: BLE001 - rows and keys may be forged
@@ -326,7 +326,14 @@ class _Site:
             return state, None
         now = Now(asked, now_ms, state=state)
         left_s = until - time.monotonic()
-        return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
+        found = await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
+        copies = page.copies
+        if found is None and copies is not None:
+            left_s = until - time.monotonic()
+            found = await self._sources.ask_copies(
+                lambda app, log: copies(app, log, now), left_s=left_s
+            )
+        return state, found
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Return the shared reading of the audit log, and the page's further data from the log."""
@@ -376,14 +383,15 @@ class _Site:
     # Changes of many jobs.
 
     def _is_sealed(self, facts: Facts) -> bool:
-        """Return whether the address is of a change that this operator has confirmed here."""
+        """Return whether this server has sealed the address: the operator has confirmed the change that the address
+        asks for."""
         found = facts.found
         known = isinstance(found, bulk.Seen) and found.asked is not None
         return known and self._seals.holds(facts.access.name, found.asked)
 
     async def change_many(self, request: Request) -> Response:
-        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts is
-        redirected to the page that shows how far the change has come."""
+        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts
+        is redirected to the page that shows the progress of the change."""
         access = access_of(request)
         assert access is not None  # The rule asks for a role.
         as_json = request.headers.get("accept") == "application/json"

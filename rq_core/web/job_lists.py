@@ -6,20 +6,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rq_core.app.many.copying import TERMS
+from rq_core.errors import InvalidOption
 from rq_core.metrics.causes import Unread
 from rq_core.model.filters.filter_text import text_of
 from rq_core.model.keys import is_name
 from rq_core.model.table.machine import State
-from rq_core.views.jobs import ListedJob
+from rq_core.protocol.calls.bulk import VERBS, BulkChange
+from rq_core.views.jobs import ALIVE, ListedJob
 from rq_core.views.table import Found
+from rq_core.web.acting.bulk import COPY, PATH
 from rq_core.web.rows import Document, listed_row, state_counts
 from rq_core.web.search import (
     FAILED,
-    ONLY_ENDED,
-    ONLY_LIVE,
+    ID,
+    OF_LOG,
+    OUTCOME,
     SUCCEEDED,
+    WORDS,
     PageQuery,
     behind_text,
+    search_path,
 )
 from rq_core.web.tokens import Access
 from rq_core.web.views import Facts
@@ -31,6 +38,7 @@ _STATES: Final = (
     ("scheduled", "scheduled"),
     ("dead", "dead"),
 )
+_DEATHS: Final = frozenset({"died", "lease_expired"})
 _OUTCOMES: Final = ("failed", *FAILED, SUCCEEDED, "any")
 
 
@@ -44,12 +52,12 @@ def jobs_page(facts: Facts) -> Document:
         "of": "the audit log" if asked.of_ended else "Redis",
         "queues": queues,
         "words": [
-            {"word": name, "value": value, "without": asked.path(**{name: None})}
+            {"word": name, "value": value, "without": _without(asked, (name, value))}
             for name, value in asked.words
         ],
         "choices": _choices(asked, queues, has_log=facts.log is not None),
         "jobs": [], "claims": [], "with_id": [], "notes": [], "empty": "",
-        "looked": 0, "searched_to_ms": None, "next": None, "many": _many(asked),
+        "looked": 0, "searched_to_ms": None, "next": None, "many": _many(asked, has_log=facts.log is not None),
     }  # fmt: skip
     if asked.job_id:
         _add_with_id(document, facts)
@@ -63,25 +71,33 @@ def jobs_page(facts: Facts) -> Document:
     return document
 
 
-def _many(asked: PageQuery) -> list[Document]:
-    """Return the addresses at which all jobs of a search can be changed; empty for a search that no filter can
-    express."""
-    said = dict(asked.words)
-    if asked.queue is None or asked.job_id or asked.of_ended or len(said) < 2:
+def _without(asked: PageQuery, word: tuple[str, str]) -> str:
+    return search_path(each for each in asked.words if each != word)
+
+
+def _many(asked: PageQuery, *, has_log: bool) -> list[Document]:
+    """Return the addresses at which all jobs of a search can be changed or copied; empty for a search that no filter
+    can express."""
+    which = asked.filter
+    if asked.queue is None or asked.job_id or which.is_for_all:
         return []
-    where = text_of((name, value) for name, value in asked.words)
-    states = set(asked.states)
-    verbs = {
-        "cancel": states <= {State.READY, State.SCHEDULED, State.RUNNING},
-        "edit": states <= {State.READY, State.SCHEDULED},
-        "requeue": states == {State.DEAD},
-        "prune": states == {State.DEAD},
-    }
-    return [
-        {"says": verb, "path": query("/bulk", verb=verb, where=where)}
-        for verb, fits in verbs.items()
-        if fits
-    ]
+    verbs = [] if asked.of_ended else [verb for verb in VERBS if _fits(verb, asked)]
+    died = which.only_states == (State.DEAD,) or (asked.outcomes and {*asked.outcomes} <= _DEATHS)
+    terms = [(name, value) for name, value in asked.words if name != OUTCOME]
+    found = [{"says": v, "path": query(PATH, verb=v, where=text_of(terms))} for v in verbs]
+    copied = [(name, value) for name, value in terms if name != "state"]
+    if has_log and died and len(copied) > 1 and {name for name, _ in copied} <= {*TERMS}:
+        found.append({"says": COPY, "path": query(PATH, verb=COPY, where=text_of(copied))})
+    return found
+
+
+def _fits(verb: str, asked: PageQuery) -> bool:
+    """Return whether a change is for each job that a search for jobs in Redis finds."""
+    try:
+        change = BulkChange(VERBS[verb], asked.filter)
+    except InvalidOption:
+        return False
+    return set(change.states) <= set(asked.filter.only_states or ALIVE)
 
 
 def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> None:
@@ -92,7 +108,9 @@ def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> Non
     notes = (*found.notes, *found.unread)
     document["notes"] = [word(_on_page(each)) for each in notes]
     others = [
-        f"{name} {value}" for name, value in asked.words if name in ("worker", "lane", "scope")
+        f"{name} {value}"
+        for name, value in asked.words
+        if name not in ("queue", "task", "state", ID)
     ]
     document["empty"] = word(f"{found.empty} of {', '.join(others)}" if others else found.empty)
 
@@ -134,7 +152,7 @@ def _add_ended(
     if found["next"] is not None:
         place = found["next"]
         document["searched_to_ms"] = place[0]
-        document["next"] = query("/jobs", **dict(asked.words), behind=behind_text(place))
+        document["next"] = search_path(asked.words, behind=behind_text(place))
     elif not document["claims"]:
         document["empty"] = "no claim ended so" + (" before that" if asked.behind else "")
 
@@ -157,8 +175,9 @@ def claim_row(found: Mapping[str, Any], access: Access) -> Document:
 def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Document:
     """Return the links to other queues, states and outcomes. Each link has the address of a search."""
     said = dict(asked.words)
-    alive = dict.fromkeys((*ONLY_ENDED, "id"))
-    ended = dict.fromkeys((*ONLY_LIVE, "id"))
+    dead = dict.fromkeys((OUTCOME, ID, "due"))
+    alive = dead | dict.fromkeys(("error", "since", "until") if asked.of_ended else ("error",))
+    ended = dict.fromkeys((ID, *(each for each in WORDS if each not in OF_LOG)))
     counts: dict[str, int] = next(
         (each["counts"] for each in queues if each["queue"] == asked.queue), {}
     )
@@ -181,13 +200,14 @@ def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Docu
     }
     if asked.queue is not None:
         live = not asked.of_ended and not asked.job_id
+        shown = ",".join(asked.filter.only_states) if live else None
         choices["states"] = [
-            chip("all alive", asked.path(**alive, state=None), on=live and not said.get("state")),
+            chip("all alive", asked.path(**alive, state=None), on=shown == ""),
             *(
                 chip(
                     name,
-                    asked.path(**alive, state=states),
-                    on=said.get("state") == states,
+                    asked.path(**{**(dead if name == "dead" else alive), "state": states}),
+                    on=shown == states,
                     count=counts.get(name),
                 )
                 for name, states in _STATES

@@ -15,13 +15,16 @@ from rq_core.web import job_lists as job_pages
 from rq_core.web import schedules as schedule_pages
 from rq_core.web import views
 from rq_core.web.acting import bulk
+from rq_core.web.acting.copies import seen_copies
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
-from rq_core.web.search import NOT_SUCCEEDED, OUTCOMES, PageQuery
+from rq_core.web.search import PageQuery
 from rq_core.web.tokens import OPERATOR, VIEWER
 from rq_core.web.views import ROWS_MAX, Facts
 
 if TYPE_CHECKING:
+    from rq_core.app.many.copies import CopyProducer
+    from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.model.plugins import AuditQuestions, LogOverview
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
@@ -35,6 +38,8 @@ page is read again every two seconds."""
 MEMBERS_MAX: Final = 5_000
 """Maximum number of jobs that are read for one list. It is lower than for the command line, since an open page is read
 again every two seconds."""
+SPECS_MAX: Final = 500
+"""Maximum number of jobs that are read for one list if their headers or arguments are asked for."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
@@ -72,6 +77,8 @@ class Page(NamedTuple):
     """The function that returns a plan for reading further data from Redis; None: the shared reading has all data."""
     log: Asks | None = None
     """The function that asks the audit log for further data; None: the shared reading has all data."""
+    copies: Callable[[CopyProducer, CopyReader | None, Now], Any] | None = None
+    """The function that counts copies, if ``redis`` has returned None."""
     of_past: bool = False
     """True if the page has nothing to show if there is no audit log."""
     role: str = VIEWER
@@ -113,11 +120,12 @@ def _jobs(calls: Operations, now: Now) -> Plan[Any]:
         yield from job_lists.listed(
             calls,
             asked.queue,
-            asked.states,
-            asked.task,
+            asked.filter.only_states,
+            asked.filter.task,
             ROWS_MAX,
-            asked.matches,
-            members=MEMBERS_MAX,
+            which=asked.filter,
+            now_ms=now.now_ms,
+            members=SPECS_MAX if asked.filter.needs_spec else MEMBERS_MAX,
         )
     )
 
@@ -150,6 +158,10 @@ def _schedules(calls: Operations, now: Now) -> Plan[Any]:
 
 def _bulk(calls: Operations, now: Now) -> Plan[Any]:
     return (yield from bulk.seen(calls, dict(now.asked.form), now.now_ms))
+
+
+def _copies(app: CopyProducer, log: CopyReader | None, now: Now) -> Any:
+    return seen_copies(app, log, dict(now.asked.form), now.now_ms)
 
 
 def _dead(calls: Operations, now: Now) -> Plan[Any]:
@@ -199,10 +211,11 @@ def _ended(log: AuditQuestions, now: Now) -> Any:
         return log.with_id(asked.job_id)
     if not asked.of_ended:
         return None
+    which = asked.filter
+    since_ms, until_ms = which.instants_ms
     return log.ended(
-        asked.outcomes or (OUTCOMES if asked.queue else NOT_SUCCEEDED), asked.queue,
-        task=asked.task or "", error=asked.error, worker=asked.worker, scope=asked.scope, since_ms=asked.since_ms,
-        until_ms=asked.until_ms, after=asked.behind, limit=ROWS_MAX,
+        asked.outcomes, asked.queue, task=which.task or "", error=which.error or "", worker=which.worker or "",
+        scope=which.scope or "", since_ms=since_ms or 0, until_ms=until_ms, after=asked.behind, limit=ROWS_MAX,
     )  # fmt: skip
 
 
@@ -246,7 +259,7 @@ PAGES: Final = (
     Page("/", "overview", "Overview", views.overview_page, log=_spark),
     Page("/jobs", "jobs", "Jobs", job_pages.jobs_page, redis=_jobs, log=_ended),
     Page("/dead", "dead", "Dead", views.dead_page, redis=_dead, log=_errors),
-    Page(bulk.PATH, "bulk", "Change many", bulk.bulk_page, redis=_bulk, role=OPERATOR),
+    Page(bulk.PATH, "bulk", "Change many", bulk.bulk_page, redis=_bulk, copies=_copies, role=OPERATOR),
     Page("/workers", "workers", "Workers", views.workers_page),
     Page("/schedules", "schedules", "Schedules", schedule_pages.schedules_page, redis=_schedules, log=_ticks),
     Page("/log", "log", "Log", views.log_page, log=_tail, of_past=True),

@@ -20,7 +20,6 @@ from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.text import utc
 from rq_core.web.minutes import count_hours
-from rq_core.web.search import VALUE_MAX
 from rq_core.web.tokens import Access
 from rq_core.web.words import iso, job_path, query, queue_path, word
 
@@ -49,6 +48,8 @@ _TOLD: Final = (
     - CARRIED
 )
 """Names in events whose values every viewer may see. The values of all other names may have contents of a job."""
+ERROR_MAX: Final = 300
+"""Maximum number of characters of an error's type in a search."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
 """Milliseconds. A number above this value is a time (Unix ms); a number below it is a duration."""
 
@@ -281,6 +282,12 @@ def step_shown(step: Mapping[str, Any], access: Access) -> Document:
     return {**step, "name": word(name), "note": word(step["note"] or "")}
 
 
+def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
+    """Return a kept signal for the page. A viewer who may not see arguments does not see its key."""
+    key = word(signal["key"] or "") if access.see_arguments else "hidden"
+    return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
+
+
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Return the steps of a job, each with the time since the previous step."""
     steps: list[Document] = []
@@ -337,21 +344,22 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
                 "last_ms": max(row["last_ms"] for row in group),
                 "hours": hours,
                 "path": _ended_path(group[0], "died", hours["since_ms"]),
-                "requeue": _requeue_path(group[0], hours["since_ms"]),
+                "requeue": _many_path("requeue", group[0], hours["since_ms"]),
+                "copies": _many_path("copy", group[0], hours["since_ms"]),
             }
         )  # fmt: skip
     return sorted(found, key=lambda each: (-each["deaths"], each["queue"], each["task"]))
 
 
-def _requeue_path(row: Mapping[str, Any], since_ms: int) -> str:
-    """Return the address at which the jobs that died of an error can be requeued; empty if no filter can express which
-    jobs these are."""
+def _many_path(verb: str, row: Mapping[str, Any], since_ms: int) -> str:
+    """Return the address at which the jobs that died of an error can be requeued or copied; empty if no filter can
+    express which jobs these are."""
     task, error = row["task"], row["error_type"]
-    if not (task and is_name(task) and error and len(error) <= VALUE_MAX):
+    if not (task and is_name(task) and error and len(error) <= ERROR_MAX):
         return ""
     since = iso(since_ms)[:16] + "Z"
     terms = [("queue", row["queue"]), ("task", task), ("error", error), ("since", since)]
-    return query("/bulk", verb="requeue", where=text_of(terms))
+    return query("/bulk", verb=verb, where=text_of(terms))
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
@@ -360,5 +368,5 @@ def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
     task, error = row["task"], row["error_type"]
     return query(
         "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",
-        error=error if len(error) <= VALUE_MAX else "", since=iso(since_ms)[:16] + "Z",
+        error=error if len(error) <= ERROR_MAX else "", since=iso(since_ms)[:16] + "Z",
     )  # fmt: skip

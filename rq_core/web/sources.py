@@ -16,6 +16,9 @@ from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from rq_core.app.app import App
+from rq_core.app.many.copies import CopyProducer
+from rq_core.app.many.copying import log_of
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.metrics.causes import Unread
@@ -28,6 +31,7 @@ from rq_core.metrics.shared import (
     viewer,
 )
 from rq_core.model import plugins
+from rq_core.model.filters.copy_reader import CopyReader
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import AuditQuestions, InboxOverview, LogOverview
@@ -53,6 +57,8 @@ NO_LOG: Final = Unread(
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Asked = Callable[[CopyProducer, CopyReader | None], T]
+"""A function that gets an app and the audit log, and reads or makes copies of jobs."""
 
 
 def strange(error: Exception, what: str) -> Unread:
@@ -134,6 +140,15 @@ class Sources:
                     patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
                 )
             )
+            self._copier = own.enter_context(
+                App(
+                    redis_url,
+                    audit_url,
+                    prefix=prefix,
+                    patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
+                )
+            )
+            self._deaths = own.enter_context(log_of(audit_url))
             self._of_changes = own.enter_context(ThreadPoolExecutor(CHANGES, "rq-core-web-change"))
             self._own = own.pop_all()
         self.has_log = audit_url is not None
@@ -184,6 +199,24 @@ class Sources:
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._of_changes, lambda: self._changes.run(plan(calls))
+            )
+        finally:
+            self._overview.forget()
+
+    async def ask_copies(self, question: Asked[T], *, left_s: float = WITHIN_S) -> T | Unread:
+        """Ask which jobs can be copied. ``left_s`` is the time, in seconds, that the page can still wait."""
+        return await self._within(
+            self._of_log,
+            lambda: question(self._copier, self._deaths),
+            "Redis and the audit log",
+            left_s,
+        )
+
+    async def copy(self, make: Asked[T]) -> T:
+        """Make copies. Afterwards no page shows an older reading of Redis. Raises the error of ``make``."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._of_changes, lambda: make(self._copier, self._deaths)
             )
         finally:
             self._overview.forget()

@@ -110,11 +110,12 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values as its query. A value that is empty or None is left out, as is a value that
-    is too long for any page to accept."""
-    given = {n: v for n, v in values.items() if v not in (None, "") and len(str(v)) <= LINK_MAX}
+    """Return an address with these values as its query; a list gives several values. A value that is empty or None is
+    left out, as is a value that is too long for any page to accept."""
+    given = {n: v for n, v in values.items() if v not in (None, "", []) and len(str(v)) <= LINK_MAX}
     # What is no UTF-8 in Redis is read as lone surrogates.
-    return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
+    asks = urlencode(given, doseq=True, errors="surrogateescape")
+    return f"{path}?{asks}" if given else path
 
 
 def _fits(name: str) -> bool:

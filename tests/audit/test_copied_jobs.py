@@ -13,9 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from rq_core import App, AuditNotConfigured, Filter, InvalidOption, LogBehind, NotCopied
-from rq_core.app.many import copies
+from rq_core.app.many import copying
+from rq_core.app.many.copying import wait_for_log
 from rq_core.cli.root import root
+from rq_core.errors import InvalidName
+from rq_core.model import plugins
 from rq_core.protocol.calls import claims
+from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.mirroring import mirroring
@@ -28,7 +32,7 @@ def app(
     valkey_url: str, audit_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[App]:
     """Yield an app whose replays read pages of 5 jobs."""
-    monkeypatch.setattr(copies, "PAGE", 5)
+    monkeypatch.setattr(copying, "PAGE", 5)
     with App(valkey_url, audit_url, audit_payload="full") as made:
 
         @made.task(queue="mail")
@@ -68,7 +72,7 @@ def ready(app: App) -> list[str]:
     return list(found["ready:2"])
 
 
-def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
+def test_a_repeated_replay_copies_each_job_once(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 12)
         run(app, error="TimeoutError")
@@ -92,7 +96,7 @@ def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
+def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_copy(
     app: App, database: Database, kills: int
 ) -> None:
     with mirrored(app):
@@ -116,7 +120,46 @@ def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
         assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied before": 12}
         asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
         for job_id in died:
-            copy = copies.copy_id(job_id, made.name)
+            copy = copying.copy_id(job_id, made.name)
+            assert auditlog.one(database, asked, id=copy)["n"] == 1
+
+
+def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_copy(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks kills between two replies of Redis: also when Redis has copies that the client does not know of."""
+    transport = app.client._transport
+    exchange, left = transport.exchange, iter(())
+
+    def limited(*step: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return exchange(*step)
+
+    with mirrored(app):
+        died = enqueue(app, 12)
+        run(app, error="TimeoutError")
+        kills, made = 0, None
+        while made is None:
+            # The next replay comes two round trips further.
+            left = iter(range(1 + 2 * kills))
+            with monkeypatch.context() as killed:
+                killed.setattr(transport, "exchange", limited)
+                try:
+                    made = app.replay(TIMED_OUT)
+                except KeyboardInterrupt:
+                    kills += 1
+            if kills % 2:
+                run(app)
+        run(app)
+
+        assert kills > 3
+        assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied before": 12}
+        asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id LIKE '%.r%' AND type = 'enqueued'"
+        assert auditlog.one(database, asked)["n"] == len(died)
+        for job_id in died:
+            copy = copying.copy_id(job_id, made.name)
+            asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
@@ -141,7 +184,7 @@ def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None
         assert copy.partition(".")[0] in died
 
 
-def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App) -> None:
+def test_a_replay_filters_by_time_of_death_and_by_headers_and_arguments(app: App) -> None:
     now = datetime.now(UTC)
     with mirrored(app):
         enqueue(app, 4, headers={"tenant": "acme"})
@@ -159,7 +202,9 @@ def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App)
         assert count(task="other") == 0
 
 
-def test_jobs_that_cannot_be_copied_are_counted_with_the_reason(app: App, valkey_url: str) -> None:
+def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
+    app: App, valkey_url: str
+) -> None:
     with mirrored(app):
         with App(valkey_url) as digests:
             made = digests.job("mail", "send", {"n": 1}, id="without-arguments")
@@ -199,7 +244,27 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
-def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
+def test_the_log_has_who_enqueued_a_copy_and_why_and_is_true(app: App, database: Database) -> None:
+    with mirrored(app):
+        (first, second) = enqueue(app, 2)
+        run(app, error="TimeoutError")
+        made = app.replay(TIMED_OUT, name="n", reason="the provider is back", by="ann", limit=1)
+        copy = app.copy(first, name="once", reason="only this one", by="bob")
+        wait_for_log(app.client, reader := plugins.copies_opener()(database.url), "mail")
+        reader.close()
+
+    asked = "SELECT worker, detail FROM job_event WHERE job_id = :id AND type = 'enqueued'"
+    for job_id, by, why in (
+        (f"{second}.r{made.name}", "ann", "the provider is back"), (copy.id, "bob", "only this one"),
+    ):  # fmt: skip
+        row = auditlog.one(database, asked, id=job_id)
+        assert (row["worker"], json.loads(row["detail"])["why"]) == (by, why)
+    assert verify(database).violations == []
+    with pytest.raises(InvalidName):
+        app.copy(first, by="a b")
+
+
+def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):
@@ -213,12 +278,14 @@ def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
         run(app, error="TimeoutError")
         app.replay(TIMED_OUT, dry_run=True)
     enqueue(app, 1)
-    monkeypatch.setattr(copies, "LOG_WAIT_S", 0.1)
+    monkeypatch.setattr(copying, "LOG_WAIT_S", 0.1)
     with pytest.raises(LogBehind):
         app.replay(TIMED_OUT)
 
 
-def test_the_command_repeats_the_number_that_it_counted(app: App) -> None:
+def test_the_command_replay_copies_only_if_the_confirmed_number_is_the_number_of_jobs(
+    app: App,
+) -> None:
     def cli(*words: str) -> Any:
         environment = {"RQ_CORE_REDIS_URL": app.redis_url, "RQ_CORE_AUDIT_URL": app.audit_url}
         return CliRunner().invoke(root, ["replay", *words], env=environment)

@@ -11,52 +11,70 @@ from urllib.parse import quote
 import pytest
 
 from rq_core.errors import InvalidOption
-from rq_core.web.search import OUTCOMES, WORDS, asked_of, parse_search
+from rq_core.model.filters.job_filter import Filter
+from rq_core.web.access import Mounted
+from rq_core.web.search import OUTCOMES, WORDS, PageQuery, asked_of
+from rq_core.web.tokens import OPERATOR, Access
 from sql_audit.queries import ended_claims
 from sql_audit.store.schema.tables import OUTCOMES as LOGGED_OUTCOMES
-from tests.web.conftest import QUEUE, Browse, Scene, read
+from tests.web.conftest import QUEUE, SECRET, Browse, Scene, read
 from tests.web.test_pages import parsed
 
 NOW_MS = 1_800_000_000_000
 
 
-def test_a_search_is_parsed_word_by_word() -> None:
-    text = 'queue:mail state:ready,dead  scope:"tenant=a b" since:"2027-01-15 08:00"'
+def asked(text: str, **asks: str) -> PageQuery:
+    return asked_of({}, [("q", text), *asks.items()], NOW_MS)
 
-    assert parse_search(text) == {
-        "queue": "mail", "state": "ready,dead", "scope": "tenant=a b", "since": "2027-01-15 08:00",
-    }  # fmt: skip
-    assert parse_search("01a1ee") == parse_search("id:01a1ee") == {"id": "01a1ee"}
-    assert parse_search("id:user:42") == {"id": "user:42"}
-    assert parse_search("") == {}
+
+def test_the_search_box_reads_the_text_of_a_filter() -> None:
+    text = (
+        "queue:mail task:send state:ready,dead priority:low lane:2+tenant=acme scope:tenant=acme worker:w-1 older:1h"
+        ' failed:2 since:"2027-01-15 07:00" header:tenant=acme header:k=v arg:"to=a b"'
+    )
+
+    assert asked(text).filter == Filter.parse(text)
+    assert asked(str(Filter.parse(text))).filter == Filter.parse(text)
+    # The words of a search stay as they were written: a moment moves on with the clock.
+    assert asked("queue:mail since:1h").words == (("queue", "mail"), ("since", "1h"))
+
+
+def test_a_word_without_a_colon_is_an_id() -> None:
+    assert asked("01a1ee").job_id == asked("id:01a1ee").job_id == "01a1ee"
+    assert asked("id:user:42").job_id == "user:42"
+    assert asked("").words == ()
 
 
 @pytest.mark.parametrize(
     "text, why",
     [
-        ("color:red", "must have words of these: queue, task"), ("user:42", "id:user:42"), ("a b", "have id: once"),
-        ("queue:a queue:b", "once"), ("x" * 2_000, "at most 1000 characters"), ("state:asleep", "must be one of"),
+        ("color:red", "must have words of these: queue, task"), ("user:42", "id:user:42"), ("a b", "have id once"),
+        ("queue:a queue:b", "queue once"), ("x" * 2_000, "at most 1000 characters"),
+        ("state:asleep", "states of these"),
         ("outcome:done", "must be one of"), ("queue:a/b", "a/b"), ("task:a/b", "a/b"), ("since:yesterday", "like 2026"),
-        ("id:a/b", "a/b"), (f"worker:{'w' * 400}", "at most 300 characters"), ("outcome:any", "say queue:"),
-        ("state:dead error:E", "state is asked of Redis"), ("lane:2 outcome:failed queue:a", "lane is asked of Redis"),
+        ("id:a/b", "a/b"), (f"worker:{'w' * 400}", "worker"), ("outcome:any", "say queue:"),
+        ("state:ready error:E", "only dead jobs have an error"), ("arg:to", "must be NAME=VALUE"),
+        *((f"{word} outcome:failed queue:a", f"{word.partition(':')[0]} is asked of Redis")
+          for word in ("lane:2", "state:dead", "older:1h", "header:a=b", "priority:low", "failed:1")),
     ],
 )  # fmt: skip
 def test_the_error_of_an_invalid_word_in_a_search_names_the_word(text: str, why: str) -> None:
     with pytest.raises(Exception, match=re.escape(why)):
-        asked_of({}, {"q": text}, NOW_MS)
+        asked(text)
 
 
 def test_a_search_has_the_same_meaning_in_the_box_and_in_the_address() -> None:
-    box = asked_of({}, {"q": "since:1h outcome:died queue:mail task:send"}, NOW_MS)
-    address = asked_of(
-        {}, {"queue": "mail", "task": "send", "outcome": "died", "since": "1h"}, NOW_MS
-    )
+    box = asked("since:1h outcome:died queue:mail task:send")
+    address = asked("", queue="mail", task="send", outcome="died", since="1h")
 
     assert box == address
-    assert box.text == "queue:mail task:send outcome:died since:1h"
-    assert box.since_ms == NOW_MS - 3_600_000
-    assert box.path(task=None, since="2h") == "/jobs?queue=mail&outcome=died&since=2h"
-    assert parse_search(asked_of({}, {"scope": "k=a b"}, NOW_MS).text) == {"scope": "k=a b"}
+    assert box.text == "queue:mail task:send since:1h outcome:died"
+    assert box.filter.instants_ms == (NOW_MS - 3_600_000, None)
+    assert box.path(task=None, since="2h") == "/jobs?queue=mail&since=2h&outcome=died"
+    spaced = asked("", queue="mail", arg="to=a b")
+    assert asked(spaced.text).filter == spaced.filter
+    two = asked("queue:mail header:a=b header:c=d")
+    assert two.path() == "/jobs?queue=mail&header=a%3Db&header=c%3Dd"
 
 
 def test_a_search_accepts_exactly_the_outcomes_of_the_log() -> None:
@@ -66,7 +84,7 @@ def test_a_search_accepts_exactly_the_outcomes_of_the_log() -> None:
 @pytest.mark.parametrize("behind", ["x", "1/2", "1/2/q/", "9" * 20 + "/1-1/q/j", "1/1-1/q"])
 def test_an_invalid_position_of_a_page_is_refused(behind: str) -> None:
     with pytest.raises(InvalidOption, match="behind"):
-        asked_of({}, {"behind": behind}, NOW_MS)
+        asked("", behind=behind)
 
 
 # On a server.
@@ -92,7 +110,9 @@ def test_a_search_finds_live_jobs_in_redis(ids: Ids) -> None:
     for text, found in (
         ("", alive), ("worker:w-1", ["holds"]), ("worker:w-2", []), ("scope:tenant=acme", ["holds", "waits"]),
         ("scope:tenant=other", []), ("state:ready task:t", ["later", "ready", "waits"]), ("state:dead", ["died"]),
-        ("lane:0+tenant=acme state:ready", ["waits"]),
+        ("lane:0+tenant=acme state:ready", ["waits"]), ("older:1h", []), ("priority:critical", ["holds", "waits"]),
+        ("due:2h", ["scheduled"]), ("due:1m", []), ("error:SmtpError", ["died"]), ("error:Other", []),
+        ("state:dead since:1h", ["died"]), ("until:1h", []), ("error:SmtpError since:1h failed:1", ["died"]),
     ):  # fmt: skip
         assert ids(f"queue:{QUEUE} {text}") == found, text
 
@@ -100,8 +120,9 @@ def test_a_search_finds_live_jobs_in_redis(ids: Ids) -> None:
 def test_a_search_finds_ended_claims_in_the_log(ids: Ids) -> None:
     for text, found in (
         ("outcome:any", ["died", "done"]), ("outcome:succeeded", ["done"]), ("outcome:failed", ["died"]),
-        ("error:SmtpError", ["died"]), ("error:Other", []), ("worker:w-1 since:1h", ["died", "done"]),
-        ("since:1h until:30m", []), ("outcome:any task:other", []), ("outcome:any scope:tenant=acme", []),
+        ("outcome:died error:SmtpError", ["died"]), ("outcome:failed error:Other", []),
+        ("outcome:any worker:w-1 since:1h", ["died", "done"]), ("outcome:any since:1h until:30m", []),
+        ("outcome:any task:other", []), ("outcome:any scope:tenant=acme", []),
     ):  # fmt: skip
         assert ids(f"queue:{QUEUE} {text}", "claims") == found, text
         assert ids(f"queue:{QUEUE} {text}") == []
@@ -109,7 +130,7 @@ def test_a_search_finds_ended_claims_in_the_log(ids: Ids) -> None:
 
 def test_a_search_without_a_queue_finds_failures_of_all_queues(ids: Ids) -> None:
     assert ids("outcome:failed", "claims") == ["died"]
-    assert ids("since:1h", "claims") == ["died"]
+    assert ids("outcome:failed since:1h", "claims") == ["died"]
 
 
 def test_a_search_for_an_id_leads_to_its_job_in_any_queue(busy: Scene, browse: Browse) -> None:
@@ -184,7 +205,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_the_page_of_a_search_links_to_searches_with_one_word_less_or_another_choice(
+def test_the_page_of_a_search_links_to_the_search_without_each_word_and_with_each_other_value(
     busy: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -225,3 +246,45 @@ def test_a_link_omits_a_condition_that_a_search_cannot_express(
     place, _, asks = deaths["path"].partition("?")
     claims = page.get(f"{place}.json?{asks}").json()["claims"]
     assert [each["job_id"] for each in claims] == ["died"]
+
+
+def test_headers_and_arguments_are_searched_only_by_who_may_see_them(
+    busy: Scene, browse: Browse
+) -> None:
+    seed = busy.seed
+    seed.enqueue(
+        seed.job("laden", args_json='{"to": "x@y.z", "n": 3}')._replace(
+            headers_json='{"tenant":"acme"}'
+        )
+    )
+    page = browse(see_arguments=True)
+
+    for text, found in (
+        ("arg:to=x@y.z", ["laden"]), ("arg:n=3 header:tenant=acme", ["laden"]), ("arg:n=4", []),
+        ("header:tenant=other", []), (f"arg:to={SECRET} state:ready", ["later", "ready"]),
+    ):  # fmt: skip
+        document = page.get("/jobs.json", params={"q": f"queue:{QUEUE} {text}"}).json()
+        assert sorted(each["id"] for each in document["jobs"]) == found, text
+    for other in (browse(), browse(gate=Mounted(lambda _: Access("ann", role=OPERATOR)))):
+        for path in ("/jobs", "/jobs.json"):
+            answer = other.get(path, params={"q": f"queue:{QUEUE} arg:n=3"})
+            assert answer.status_code == 403
+            assert "who may see the arguments" in answer.text
+            assert "laden" not in answer.text
+
+
+def test_a_search_leads_to_the_changes_that_are_for_each_job_that_it_finds(
+    busy: Scene, browse: Browse
+) -> None:
+    page = browse(gate=Mounted(lambda _: Access("ann", role=OPERATOR)))
+    for text, verbs in (
+        ("task:t", ["cancel", "edit"]), ("state:ready", ["cancel", "edit"]), ("state:running", ["cancel"]),
+        ("state:running,cancelling", []), ("state:dead", ["requeue", "prune"]), ("outcome:failed", []), ("", []),
+        ("error:SmtpError", ["requeue", "prune", "copy"]), ("outcome:died since:1h", ["copy"]),
+        ("state:dead since:1h", ["requeue", "prune", "copy"]), ("state:dead failed:1", ["requeue", "prune"]),
+        ("due:1h", ["cancel", "edit"]),
+    ):  # fmt: skip
+        document = page.get("/jobs.json", params={"q": f"queue:{QUEUE} {text}"}).json()
+        assert [each["says"] for each in document["many"]] == verbs, text
+        for each in document["many"]:
+            assert page.get(each["path"].replace("?", ".json?")).json()["wrong"] == "", text

@@ -13,7 +13,9 @@ import click
 from rq_core.app.clients import Connections
 from rq_core.cli.filters import PROGRESS_S, filter_of
 from rq_core.cli.options import (
+    actor,
     audit_url_option,
+    audited_options,
     connect,
     json_option,
     known_queues,
@@ -297,6 +299,7 @@ _NO_TERMS: Final = {"state": None, "older": None}
     help="Enqueue the copies, if they are N, as --dry-run has counted.",
 )
 @audit_url_option("The audit database.")
+@audited_options
 @server_options
 @json_option
 def replay(
@@ -309,6 +312,8 @@ def replay(
     *,
     dry_run: bool,
     as_json: bool,
+    by: str | None,
+    reason: str,
     redis_url: str,
     prefix: str,
     **asked: Any,
@@ -346,7 +351,9 @@ def replay(
                 raise click.ClickException(
                     f"{counted(made.copied, 'job')} would be copied, not {yes:,}: look again with --dry-run"
                 )
-            made = app.replay(which, args=args, name=name, limit=limit, progress=progress)
+            made = app.replay(
+                which, args=args, name=name, limit=limit, progress=progress, by=actor(by), reason=reason
+            )  # fmt: skip
     if as_json:
         print_json(
             {"name": made.name, "filter": str(which), "dry_run": dry_run, "matched": made.matched}

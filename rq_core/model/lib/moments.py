@@ -22,21 +22,27 @@ def span_ms_of(text: str) -> int:
 
 def moment_of(text: str, now: datetime) -> int:
     """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last moment at which a clock showed
-    10:00), ``10m ago``, ``now``, or a number of Unix ms. A time without a zone is in UTC.
+    10:00), ``yesterday 10:00``, ``10m ago`` or ``10m``, ``now``, or a number of Unix ms. A time without a zone is in
+    UTC.
 
     Raise ValueError or OverflowError if the text is not such a time.
     """
     if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
         return int(text)
+    now_ms = int(now.timestamp() * 1000)
     if text == "now":
-        return int(now.timestamp() * 1000)
-    if text.endswith(" ago"):
-        return int(now.timestamp() * 1000) - span_ms_of(text.removesuffix(" ago").strip())
-    if text[2:3] == ":":
-        clock = time.fromisoformat(text)
+        return now_ms
+    span = text.removesuffix(" ago").rstrip()
+    if span[-1:] in _UNITS_MS and span[:1].isdigit():
+        return max(0, now_ms - span_ms_of(span))
+    day, of_clock, clock_text = text.removesuffix(" UTC").rpartition(" ")
+    if clock_text[1:2] == ":":
+        clock_text = f"0{clock_text}"
+    if clock_text[2:3] == ":" and day in ("", "today", "yesterday"):
+        clock = time.fromisoformat(clock_text)
         zone = clock.tzinfo or UTC
         moment = datetime.combine(now.astimezone(zone).date(), clock, zone)
-        moment -= timedelta(days=moment > now)
+        moment -= timedelta(days=day == "yesterday" or (not day and moment > now))
     else:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(f"{day}{of_clock}{clock_text}")
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import starmap
 from typing import Any, Final, NamedTuple
 
@@ -83,14 +83,17 @@ class Enqueue:
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
-    def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
-        """Return the call that enqueues one chunk of jobs, all of one queue and with one ``spec_max``."""
-        kinds, records = pack_jobs(jobs)
+    def chunk(
+        self, queue: str, jobs: Sequence[NewJob], by: str | None = None, why: str = ""
+    ) -> Call[Accepted]:
+        """Return the call that enqueues one chunk of jobs, all of one queue and with one ``spec_max``. For ``by`` and
+        ``why`` see many."""
+        kinds, records = pack_jobs(jobs, why)
         return Call(
             "enqueue",
             queue,
             {
-                "by": self._delivery.name,
+                "by": by or self._delivery.name,
                 "spec_max": jobs[0].spec_max if jobs else 0,
                 "kinds": kinds,
             },
@@ -108,16 +111,22 @@ class Enqueue:
         return self._delivery.call(self.chunk(job.queue, (job,)))
 
     def many(
-        self, jobs: Iterable[NewJob], on_chunk: Callable[[str, Accepted], None] = lambda *_: None
+        self,
+        jobs: Iterable[NewJob],
+        on_chunk: Callable[[str, Accepted], None] = lambda *_: None,
+        *,
+        by: str | None = None,
+        why: str = "",
     ) -> Plan[Accepted]:
         """Enqueue jobs, of one queue or several, in chunks that are each carried out as a whole or not at all.
-        ``on_chunk`` is called with the queue of each chunk and its outcome.
+        ``on_chunk`` is called with the queue of each chunk and its outcome. The log has ``by`` and the reason ``why``
+        with each job; without ``by``, it has the name of this client.
 
         While one chunk is on its way, the next chunk is prepared. An error that stops the enqueue has an attribute
         ``accepted``: the outcome of the chunks before it. Raises InvalidOption for an object that is not a job.
         """
         parts: list[Accepted] = []
-        calls = PreparedItems(starmap(self.chunk, _chunks(jobs)))
+        calls = PreparedItems(starmap(partial(self.chunk, by=by, why=why), _chunks(jobs)))
         try:
             for call in calls:
                 call.meanwhile = calls.prepare
@@ -195,8 +204,8 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
         yield queue, chunk.jobs
 
 
-def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
-    """Return the ``kinds`` and the records of a call that enqueues these jobs.
+def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]:
+    """Return the ``kinds`` and the records of a call that enqueues these jobs. ``why`` is the reason of the call.
 
     A kind is [priority, delay in ms, head, detail, full], followed by the due time (Unix ms) and the ties, if its jobs
     have them. (Ties are further options as a JSON object, see ``ties_of``.) A record is id, kind (its number in
@@ -245,6 +254,8 @@ def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
         if ties and KEEP_TIE in ties:
             spec = spec_with_keep(spec, ties)
         records.append((job_id, kind, digest, lane, spec))
+    if why:
+        kinds.append(json.dumps(why))
     return f"[{','.join(kinds)}]", records
 
 

@@ -9,10 +9,11 @@ Read ``steps`` first.
 - ``ranges``: ranges of the indexes of lanes and scopes, many in one command.
 - ``scope_reads``: scopes, with exact numbers.
 - ``job_reads``: jobs, page by page.
+- ``matches``: which of some jobs match a filter.
 - ``paging``: all jobs in some states, in pages, for changes of many jobs.
 - ``whole_queue``: all data of a queue, for the doctor.
 - ``result_reads``: whether jobs have ended, and how.
 - ``wait_schedule``: the times at which jobs that clients wait for are looked at.
-- ``box_reads``: what durable jobs have saved.
+- ``box_reads``: the boxes of durable jobs.
 - ``worker_registry``: the list of workers.
 """

@@ -11,12 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import Undecodable, decode
+from rq_core.model.filters.job_filter import Filter
 from rq_core.model.idempotency import ResultLine, read_result
 from rq_core.model.keys import QueueKeys, check_name
 from rq_core.model.outcome import EXPIRED
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES, Event, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.reads.matches import matching
 from rq_core.protocol.reads.steps import (
     PAGE,
     Command,
@@ -61,7 +63,7 @@ class JobList:
     jobs: tuple[JobState, ...]
     """The jobs, without their arguments: claimed jobs first, then ready, scheduled and dead jobs."""
     more: bool
-    """True if the queue may have more such jobs, beyond the limit."""
+    """True if the queue may have further jobs that match, beyond the limit."""
     cut: bool
     """True if the read stopped after MEMBERS_MAX members, and there are others."""
     damaged: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class JobList:
 
 
 class _Source(NamedTuple):
-    """A key that has jobs of some states, in order."""
+    """A list or a sorted set that has the jobs of some states, in their order."""
 
     key: str
     states: frozenset[State]
@@ -109,24 +111,28 @@ class JobReads(QueueReader):
         states: Collection[State],
         task: str | None = None,
         limit: int = 100,
-        matches: Callable[[JobState], bool] | None = None,
+        which: Filter | None = None,
+        now_ms: int = 0,
         members: int | None = None,
     ) -> Plan[JobList]:
         """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
-        ``matches``, only jobs for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX).
+        ``which``, only jobs that match it, at the time ``now_ms``. At most ``members`` jobs are read (by default
+        MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, and ready jobs by list and then by lane. Scheduled jobs
         are ordered by due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while
         the list is read may be missing.
         """
+        keys = self._keys(queue)
 
-        def wanted(job: JobState) -> bool:
-            of_task = task is None or job.fields.get("task") == task
-            return of_task and (matches is None or matches(job))
+        def chosen(jobs: Sequence[JobState]) -> Steps[list[JobState]]:
+            found = [job for job in jobs if task in (None, job.fields.get("task"))]
+            if which is not None:
+                found = yield from matching(keys, found, which, now_ms)
+            return found
 
         return self.exactly(
-            queue,
-            _jobs(self._keys(queue), frozenset(states), wanted, limit, members or MEMBERS_MAX),
+            queue, _jobs(keys, frozenset(states), chosen, limit, members or MEMBERS_MAX)
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
@@ -196,11 +202,11 @@ class JobReads(QueueReader):
 def _jobs(
     keys: QueueKeys,
     states: frozenset[State],
-    wanted: Callable[[JobState], bool],
+    chosen: Callable[[Sequence[JobState]], Steps[list[JobState]]],
     limit: int,
     most: int,
 ) -> Steps[JobList]:
-    """Return the ``wanted`` jobs in these states. At most ``most`` members are read."""
+    """Return the jobs in these states that ``chosen`` chooses. At most ``most`` members are read."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True
@@ -213,9 +219,8 @@ def _jobs(
             ids = [job_id for job_id in map(source.id_of, members) if job_id]
             jobs, unread = yield from jobs_of(keys, ids)
             damaged |= dict.fromkeys(unread)
-            for job in jobs:
-                if job.state in states and wanted(job):
-                    found[job.id] = job
+            some = yield from chosen([job for job in jobs if job.state in states])
+            found |= {job.id: job for job in some}
         if not whole:
             # The rest of this key is not searched for further jobs.
             break
@@ -229,8 +234,14 @@ def _jobs(
 
 def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
     (total,) = yield [["ZCARD", keys("dead")]]
-    found = yield from _jobs(keys, frozenset({State.DEAD}), lambda _: True, limit, total)
+    found = yield from _jobs(keys, frozenset({State.DEAD}), _each, limit, total)
     said = yield from errors_of(keys, [job.id for job in found.jobs])
     jobs = (replace(job, error=error) for job, error in zip(found.jobs, said, strict=True))
     more = total > len(found.jobs) + len(found.damaged)
     return replace(found, jobs=tuple(jobs), more=more, cut=False, total=total)
+
+
+def _each(jobs: Sequence[JobState]) -> Steps[list[JobState]]:
+    """Choose all jobs. It sends nothing."""
+    yield from ()
+    return list(jobs)

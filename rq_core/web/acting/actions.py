@@ -12,25 +12,32 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
-from rq_core.app.options import EditOptions
+from rq_core.app.many.copying import Copying, copy_id, replay_name
 from rq_core.errors import InvalidOption, UnknownQueue, UsageError
 from rq_core.model.keys import check_name, is_name
 from rq_core.model.limits.limit import shown, wanted_limit
 from rq_core.model.recurrence import check_schedule_name
-from rq_core.model.table.machine import PRIORITIES
 from rq_core.protocol.calls.admin import WHY_MAX, check_why
+from rq_core.web.acting.fields import (
+    COPIED_WITH,
+    EDITED,
+    Form,
+    FormField,
+    copy_args,
+    edit_options,
+)
 from rq_core.web.tokens import ADMIN, OPERATOR, Access
 from rq_core.web.words import job_path, queue_path, schedule_path, word
 
 if TYPE_CHECKING:
+    from rq_core.app.many.copies import CopyProducer
+    from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
 
 REASON: Final = "reason"
 FIELD_MAX: Final = 500
 """Maximum number of characters of a field of a form. A reason may be longer: WHY_MAX."""
-
-Form = Mapping[str, str]
 
 
 class By(NamedTuple):
@@ -45,21 +52,13 @@ class ActionOutcome(NamedTuple):
 
     done: bool
     says: str
+    leads_to: str = ""
+    """The address of what the action has made; empty: the page shows what was changed."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
-
-
-class FormField(NamedTuple):
-    """A field of a form."""
-
-    name: str
-    label: str
-    kind: str = "text"
-    """The type of the HTML input: ``text``, ``number`` or ``checkbox``; ``choice`` for a list."""
-    choices: tuple[str, ...] = ()
-    hint: str = ""
-    required: bool = False
+Copy = Callable[["CopyProducer", "CopyReader | None", Form, By], ActionOutcome]
+"""A function that makes copies, with an app and the audit log."""
 
 
 class Action(NamedTuple):
@@ -71,10 +70,12 @@ class Action(NamedTuple):
     title: str
     says: str
     """A sentence that says what the action does."""
-    change: Change
+    change: Change | None
     fields: tuple[FormField, ...] = ()
     hidden: tuple[str, ...] = ()
     """Further fields of the form, which only the page fills in. They may be missing."""
+    copy: Copy | None = None
+    """The function of an action that makes copies; it has no ``change``."""
 
     @property
     def path(self) -> str:
@@ -151,6 +152,7 @@ def by_of(access: Access, reason: str) -> By:
 
 def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
     """Carry out an action. Raises UnknownQueue."""
+    assert action.change is not None, f"{action.name} makes copies"
     yield from check_is_there(calls, form["queue"])
     return (yield from action.change(calls, form, by))
 
@@ -179,7 +181,7 @@ _SAID: Final[Mapping[str, str]] = {
 
 
 def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
-    """Return the outcome of a change of a job. ``done`` has the outcomes of a change that was made."""
+    """Return the outcome of a change of a job. ``done`` are the outcomes that mean that the change was made."""
     if outcome in done:
         return ActionOutcome(True, _SAID[outcome])
     if outcome in ("gone", "held", "never"):
@@ -205,38 +207,29 @@ def _prune(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     return _told(made[job_id], {"pruned"})
 
 
-def edit_options(form: Form) -> EditOptions:
-    """Return the changes that the form of an edit asks for. Raises InvalidOption."""
-    options: EditOptions = {"priority": form.get("priority") or None}  # type: ignore[typeddict-item]
-    delay = _seconds(form, "delay")
-    if delay == 0:
-        options["now"] = True
-    else:
-        options["delay"] = delay
-    expires = _seconds(form, "expires")
-    if form.get("no_deadline"):
-        if expires is not None:
-            raise InvalidOption.of("expires", form["expires"], "must be empty for no deadline")
-        options["expires"] = None
-    elif expires is not None:
-        options["expires"] = expires
-    return options
-
-
-def _seconds(form: Form, name: str) -> float | None:
-    text = form.get(name, "")
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidOption.of(name, text[:50], "must be a number of seconds") from None
-
-
 def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id, change = form["id"], change_of(form["queue"], **edit_options(form))
     made = yield from calls.admin.edit(form["queue"], [job_id], change, by=by.name, why=by.why)
     return _told(made[job_id], {"edited", "same"})
+
+
+MIRROR_S: Final = 5.0
+"""Seconds for which a copy waits until the audit log has all events."""
+
+
+def _copy(app: CopyProducer, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
+    queue, job_id, args = form["queue"], form["id"], copy_args(form)
+    name = replay_name(form.get("name") or None, args)
+    app.client.run(check_is_there(app.client.calls, queue))
+    made = Copying(app, {}, log, queue, name, args, by=by.name, reason=by.why, wait_s=MIRROR_S).one(
+        job_id
+    )
+    if made.discarded:
+        return ActionOutcome(False, "No copy is enqueued: its scope is full.")
+    if made.id != copy_id(job_id, name):
+        return ActionOutcome(False, f"No copy is enqueued: {word(made.id)} has its name.")
+    says = "It was copied before: this is its copy." if made.duplicate else "This copy is enqueued."
+    return ActionOutcome(True, says, job_path(queue, made.id))
 
 
 # Queues.
@@ -301,13 +294,6 @@ def _run(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     return ActionOutcome(False, f"No job is enqueued: {why}.")
 
 
-EDITED: Final = (
-    FormField("priority", "priority", "choice", tuple(map(str, PRIORITIES))),
-    FormField("delay", "ready in (seconds)", "number", hint="0: at once"),
-    FormField("expires", "expires in (seconds)", "number"),
-    FormField("no_deadline", "no deadline", "checkbox"),
-)
-
 ACTIONS: Final = (
     Action(
         "job/cancel", OPERATOR, "cancel",
@@ -324,6 +310,11 @@ ACTIONS: Final = (
     Action(
         "job/prune", OPERATOR, "remove",
         "The job is removed from Redis. The audit log keeps its history.", _prune,
+    ),
+    Action(
+        "job/copy", OPERATOR, "copy",
+        "A new job with the same arguments is enqueued, as its task says now. This job stays as it is.",
+        None, COPIED_WITH, copy=_copy,
     ),
     Action(
         "queue/pause", OPERATOR, "pause",
@@ -367,7 +358,7 @@ ACTIONS: Final = (
         _scheduling("remove", "The schedule is removed.", "The schedule was removed already."),
     ),
 )  # fmt: skip
-"""All actions. Each is an address, which accepts forms from people with the role or a higher one."""
+"""All actions. Each action has an address, which accepts forms from people with the action's role or a higher role."""
 ACTION_BY_NAME: Final = {each.name: each for each in ACTIONS}
 
 _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -383,8 +374,10 @@ def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Acti
     """Return the actions whose forms a page shows: those that make sense for what the page shows, and that this person
     may carry out."""
     names: tuple[str, ...] = ()
-    if page == "job" and document["job"]:
-        names = _OF_STATE.get(document["job"]["state"], ())
+    if page == "job":
+        names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()
+        if document["job"] or document["events"]:
+            names = (*names, "job/copy")
     elif page == "queue" and document["queue"]:
         names = ("queue/resume" if document["queue"]["paused"] else "queue/pause", "queue/limit")
     elif page == "schedule" and document["schedule"]:

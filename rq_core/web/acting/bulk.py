@@ -1,8 +1,8 @@
-"""Changes of many jobs on the page /bulk: the jobs that match a filter are counted, an operator repeats the number, and
-then the form changes the jobs, a few pages of them with each request.
+"""Changes of many jobs on the page /bulk: the page counts the jobs that match a filter, an operator confirms the
+number, and then each request of the form changes a few hundred of the jobs.
 
-No server runs the change by itself. Each answer has the *place* to which the change has come, and the form sends it
-with the next request. So a change stops when the operator closes the page, and goes on when the operator sends the
+No server runs the change by itself. Each answer has the *place* that the change has reached, and the next request
+sends this place back. So a change stops when the operator closes the page, and continues when the operator sends the
 form again, even if the page's server was started again in between.
 """
 
@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
+from rq_core.app.many.copying import COPIED, check_terms, replay_name
 from rq_core.errors import InvalidOption, UsageError
 from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
-from rq_core.web.acting.actions import EDITED, By, Form, check_is_there, edit_options
+from rq_core.web.acting.actions import By, check_is_there
+from rq_core.web.acting.fields import COPIED_WITH, EDITED, Form, copy_args, edit_options
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word
@@ -46,14 +48,20 @@ SAMPLE_MAX: Final = 20
 REASON_MAX: Final = 500
 """Maximum number of characters of a reason. The reason is in the address of a change that was begun."""
 AGE_MAX_MS: Final = 7 * 86_400_000
-"""Maximum age of a change that goes on."""
+"""Maximum age of a change that an operator may continue, in ms since the change began."""
 SOON_MS: Final = 60_000
 
-EDIT_FIELDS: Final = tuple(each.name for each in EDITED)
+COPY: Final = "copy"
+"""The change that enqueues copies of jobs which died, by the audit log. The others are those of VERBS."""
+OWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "edit": tuple(each.name for each in EDITED), COPY: tuple(each.name for each in COPIED_WITH),
+}  # fmt: skip
+"""The fields that a change has beside those that each change has."""
 FORM_FIELDS: Final = (*BULK_FIELDS, "count")
 """The fields of the form that changes jobs."""
 _DONE: Final[Mapping[str, str]] = {
     "cancel": "cancelled", "edit": "edited", "requeue": "requeued", "prune": "removed",
+    COPY: "copied",
 }  # fmt: skip
 
 
@@ -64,11 +72,16 @@ class BulkAsked(NamedTuple):
     filter: Filter
     place: BulkPlace | None
     counted: BulkPlace | None
-    """The place to which the jobs were counted."""
+    """The place that the count of the jobs has reached; None: the count has not begun."""
     number: int
     """The number of jobs that the operator has confirmed; 0: none yet."""
     reason: str
     form: Form
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Return the fields of the form that only this change has."""
+        return {name: self.form.get(name, "") for name in OWN_FIELDS.get(self.verb, ())}
 
     @property
     def edit(self) -> Change:
@@ -78,8 +91,8 @@ class BulkAsked(NamedTuple):
         return change_of(self.filter.queue, **edit_options(self.form))
 
     def change(self, by: By | None) -> BulkChange:
-        """Return the change; without ``by``, one that only counts. Raises UsageError for a filter that the change
-        cannot have."""
+        """Return the change; without ``by``, a change that only counts the jobs. Raises UsageError if the change
+        cannot have this filter."""
         verb = VERBS[self.verb]
         if by is None:
             return BulkChange(verb, self.filter, dry_run=True)
@@ -88,19 +101,18 @@ class BulkAsked(NamedTuple):
         )
 
     def address(self, place: BulkPlace, seal: str) -> str:
-        """Return the address of the page on which the change goes on at a place."""
-        edit = {name: self.form.get(name, "") for name in EDIT_FIELDS if self.verb == "edit"}
+        """Return the address of the page that continues the change at a place."""
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
-            reason=self.reason, seal=seal, **edit,
+            reason=self.reason, seal=seal, **self.own,
         )  # fmt: skip
 
 
 def asked_for(form: Form, now_ms: int) -> BulkAsked:
-    """Return what a form, or the query of an address, asks for. Raises UsageError."""
+    """Return the change that a form, or the query of an address, asks for. Raises UsageError."""
     verb = form.get("verb") or "cancel"
-    if verb not in VERBS:
-        raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(VERBS)}")
+    if verb not in _DONE:
+        raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(_DONE)}")
     found = Filter.parse(form.get("where", ""))
     if found.is_for_all:
         must = "must have another term than queue: state:ready, for example, if all ready jobs are meant"
@@ -117,8 +129,12 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
         must = f"must have at most {REASON_MAX} characters"
         raise InvalidOption.of("reason", f"{reason[:50]}…", must)
     asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
-    # For its checks.
-    asked.change(None)
+    # For their checks.
+    if verb == COPY:
+        check_terms(found)
+        replay_name(form.get("name") or None, copy_args(form))
+    else:
+        asked.change(None)
     return asked
 
 
@@ -132,28 +148,23 @@ def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
 
 
 class Seals:
-    """Seals the address of a change that an operator has confirmed, so that a link from elsewhere cannot make the page
-    leave out the question for the number."""
+    """Seals the address of a change that an operator has confirmed, so that a link from another site cannot skip the
+    step in which the operator confirms the number of jobs."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, name: str, asked: BulkAsked, place: BulkPlace) -> str:
         """Return the seal of an operator's change."""
-        edit = asked.edit if asked.verb == "edit" else ""
-        text = "\0".join(
-            [name, asked.verb, str(asked.filter), str(asked.number), place.id, str(edit)]
-        )
+        said = [name, asked.verb, str(asked.filter), str(asked.number), place.id]
+        text = "\0".join([*said, *asked.own.values()])
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def holds(self, name: str, asked: BulkAsked) -> bool:
         """Return whether the address has the seal of this operator's change."""
         if asked.place is None:
             return False
-        try:
-            expected = self.seal(name, asked, asked.place)
-        except UsageError:
-            return False
+        expected = self.seal(name, asked, asked.place)
         return hmac.compare_digest(expected.encode(), asked.form.get("seal", "").encode())
 
 
@@ -162,7 +173,7 @@ class Seals:
 
 @dataclass
 class Seen:
-    """The jobs that a filter matches, as far as they were counted in the time of one request."""
+    """The jobs that match a filter and that one request had time to count."""
 
     asked: BulkAsked | None = None
     wrong: str = ""
@@ -175,16 +186,18 @@ class Seen:
     """True if all jobs of the queue were counted."""
     states: dict[str, int] = field(default_factory=dict)
     counted: str = ""
-    """The place at which the count goes on."""
+    """The place at which the next request continues the count."""
     sample: list[tuple[str, str]] = field(default_factory=list)
     """The first jobs, each with its state."""
 
 
-def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen]:
+def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
     """Count the jobs that match the filter of an address, for COUNT_S seconds at most. A change that was begun is not
-    counted again."""
+    counted again. Returns None for copies, which ``copies`` counts."""
     if not form.get("where"):
         return Seen()
+    if form.get("verb") == COPY:
+        return None
     try:
         asked = asked_for(form, now_ms)
     except UsageError as error:
@@ -249,13 +262,10 @@ def check_confirmed(asked: BulkAsked) -> None:
 
 
 def says(asked: BulkAsked, made: Stretch) -> str:
-    """Return how far a change has come, in a sentence."""
+    """Return the progress of a change, as a sentence."""
     done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
-    others = {
-        name: number
-        for name, number in sorted(made.outcomes.items())
-        if name not in VERBS[asked.verb].done
-    }
+    usual = (COPIED,) if asked.verb == COPY else VERBS[asked.verb].done
+    others = {name: many for name, many in sorted(made.outcomes.items()) if name not in usual}
     but = ", ".join(f"{number:,} {word(name, 40)}" for name, number in others.items())
     end = f"; the log has it as bulk {made.place.id}" if made.is_last else ""
     return f"{done}{f' ({but})' if but else ''}{end}."
@@ -265,13 +275,13 @@ def says(asked: BulkAsked, made: Stretch) -> str:
 
 
 def bulk_page(facts: Facts) -> Document:
-    """Return the document of /bulk: the count of the jobs that match, or how far a change has come."""
+    """Return the document of /bulk: the number of jobs that match, or the progress of a change."""
     form = dict(facts.asked.form)
     document: Document = {
-        "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(VERBS), "wrong": "",
+        "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",
         "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
         "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
-        "edit": {name: form.get(name, "") for name in EDIT_FIELDS},
+        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names},
     }  # fmt: skip
     found: Any = facts.found
     if not isinstance(found, Seen):
@@ -285,7 +295,7 @@ def bulk_page(facts: Facts) -> Document:
         "queue": queue, "where": str(asked.filter), "begin": found.begin, "matched": found.matched,
         "looked": found.looked, "complete": found.complete, "states": found.states,
         "count_on": "" if found.complete else query(
-            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted
+            PATH, verb=asked.verb, where=str(asked.filter), counted=found.counted, **asked.own
         ),
         "sample": [
             {"id": job_id, "state": state, "path": job_path(queue, job_id)}

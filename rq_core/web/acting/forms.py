@@ -15,6 +15,7 @@ from rq_core.errors import InvalidOption, OutcomeUnknown, RqCoreError, ServerErr
 from rq_core.web.acting import bulk
 from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried_out, checked_form
 from rq_core.web.acting.bulk import BulkAsked, Stretch
+from rq_core.web.acting.copies import copy_stretch
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Access
@@ -99,16 +100,19 @@ async def act(sources: Sources, action: Action, access: Access, request: Request
         form = checked_form(action, await form_pairs(request))
         back = action.back(form)
         by: By = by_of(access, form.get("reason", ""))
-        told: ActionOutcome = await sources.change(
-            lambda calls: carried_out(calls, action, form, by)
-        )
+        copy = action.copy
+        told: ActionOutcome
+        if copy is not None:
+            told = await sources.copy(lambda app, log: copy(app, log, form, by))
+        else:
+            told = await sources.change(lambda calls: carried_out(calls, action, form, by))
     except (FormRefused, RqCoreError) as error:
         return _refused(error, back)
-    return Acted(200 if told.done else 409, told.says, back)
+    return Acted(200 if told.done else 409, told.says, told.leads_to or back)
 
 
 def _refused(error: FormRefused | RqCoreError, back: str) -> Acted:
-    """Return the answer to a form whose change was not made, or perhaps not made."""
+    """Return the answer to a form whose change was refused, or whose outcome is unknown."""
     if isinstance(error, FormRefused):
         return Acted(error.status, str(error), back)
     if isinstance(error, OutcomeUnknown):
@@ -144,7 +148,11 @@ async def act_on_many(
         asked = bulk.asked_for(form, now_ms)
         bulk.check_confirmed(asked)
         by = by_of(access, asked.reason)
-        made: Stretch = await sources.change(lambda calls: bulk.stretch(calls, asked, by))
+        made: Stretch
+        if asked.verb == bulk.COPY:
+            made = await sources.copy(lambda app, log: copy_stretch(app, log, asked, by))
+        else:
+            made = await sources.change(lambda calls: bulk.stretch(calls, asked, by))
     except (FormRefused, RqCoreError) as error:
         return _refused(
             error, query(bulk.PATH, **{name: form.get(name, "") for name in BULK_FIELDS})

@@ -35,7 +35,7 @@ from sql_audit.mirror.service import rare_collections
 
 CHUNK = 1_000
 PARTS_OF_ROWS = 100
-"""The number of relayed rows for each measured plain INSERT."""
+"""The number of rows that relays hand over, per plain INSERT that is measured for comparison."""
 PACE_S = 0.004
 POLL_S = 0.5
 """The time (s) between two polls of PostgreSQL by the relay. A commit without a hook comes at any moment in between."""

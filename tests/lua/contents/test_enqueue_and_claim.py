@@ -1,5 +1,6 @@
 """The keys after an enqueue and after a claim, compared with what redis-cli shows."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -93,6 +94,34 @@ def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
     assert changes == {}
     accepted = seed.enqueue("new", *ids, "new")
     assert (("new",), (*ids, "new")) == (accepted.ids, accepted.duplicates)
+
+
+def test_the_event_has_who_enqueued_the_jobs_and_why(seed: Seed) -> None:
+    """Checks plain jobs and jobs with ties of several kinds in one call, and a reason that needs escapes."""
+    jobs = [seed.job("a"), seed.job("b", priority="low"), seed.job("c", expires_in_ms=1_000)]
+    why = 'the "provider"\nis down → again'
+    for _ in range(2):
+        seed.client.run(seed.client.calls.enqueue.many(jobs, by="ann", why=why))
+        jobs = [job._replace(id=f"{job.id}-2") for job in jobs]
+    seed.enqueue("d")
+
+    told = [(each.by, each.why, len(each.jobs)) for each in seed.entries()[1:]]
+
+    assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
+
+
+def test_a_record_whose_kind_is_the_reason_is_refused(seed: Seed) -> None:
+    call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
+    (record,) = call.each
+    seed.enqueue("first")
+    before = seed.entries()
+
+    for kind in ("0", "2", "again"):
+        forged = dataclasses.replace(call, each=[(record[0], kind, *record[2:])])
+        with pytest.raises(Exception, match="kind"):
+            seed.client.run(seed.client.calls.delivery.call(forged))
+
+    assert seed.entries() == before
 
 
 def test_the_first_of_two_jobs_with_one_id_in_a_call_is_enqueued(seed: Seed) -> None:

@@ -36,7 +36,7 @@ AGE_S: Final = 10
 
 
 class Kind(StrEnum):
-    """The kinds of worlds, by what happens to their servers."""
+    """The faults of a world."""
 
     KILLS = "kills"
     """Only relays are killed."""

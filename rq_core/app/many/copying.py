@@ -1,0 +1,291 @@
+"""Makes the copies of one job, or of the jobs of a replay, page by page.
+
+A program, the command line and a page with a form drive the same steps. A step needs nothing but the filter, the name
+of the replay and a place in the audit log, so another process can go on where one has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.app.handles.handle import handle_of
+from rq_core.app.untyped_enqueue import Draft
+from rq_core.errors import (
+    ArgumentsInvalid,
+    AuditNotConfigured,
+    InvalidOption,
+    KeyNeeded,
+    LogBehind,
+    NotCopied,
+    PayloadTooLarge,
+)
+from rq_core.model import plugins
+from rq_core.model.headers import read_headers
+from rq_core.model.job import NewJob, read_spec
+from rq_core.model.keys import check_name, is_name, queue_keys
+from rq_core.model.table.machine import State
+from rq_core.protocol.calls.admin import check_why
+from rq_core.protocol.engine.plan import Plan
+
+if TYPE_CHECKING:
+    from rq_core.app.handles.handle import JobHandle
+    from rq_core.app.options import EnqueueOptions
+    from rq_core.app.producer import Producer
+    from rq_core.app.task import Task
+    from rq_core.connections.client import Client
+    from rq_core.model.filters.copy_reader import After, CopyReader
+    from rq_core.model.filters.job_filter import Filter
+    from rq_core.protocol.calls.enqueue import Accepted
+    from rq_core.protocol.operations import Operations
+
+PAGE: Final = 250
+"""Maximum number of jobs that are copied at once."""
+LOG_WAIT_S: Final = 30.0
+"""Seconds for which a replay waits for the mirror."""
+POLL_S: Final = 0.05
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
+TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
+"""The terms of a filter that an audit log, or the jobs' JSON, answers."""
+
+COPIED: Final = "copied"
+ALIVE: Final = "alive"
+"""The outcome of a job that Redis has and that is not dead."""
+BEFORE: Final = "copied before"
+NO_ARGUMENTS: Final = "arguments not kept"
+"""The outcome of a job whose arguments neither Redis nor the log has."""
+TOO_LONG: Final = "id too long"
+INVALID: Final = "arguments not valid"
+"""The outcome of a job whose arguments the task does not take any more."""
+REFUSED: Final = "refused"
+"""The outcome of a job that a full scope, or another job with its name, kept out of the queue."""
+
+
+@contextlib.contextmanager
+def log_of(url: str | None) -> Iterator[CopyReader | None]:
+    """Yield the reader of the audit log at a URL; None without a URL. It connects at its first use."""
+    if url is None:
+        yield None
+        return
+    with contextlib.closing(plugins.copies_opener()(url)) as reader:
+        yield reader
+
+
+def check_terms(which: Filter) -> None:
+    """Raise InvalidOption for a filter with a term that no replay can answer."""
+    for word, value in which.terms:
+        if word not in TERMS:
+            must = f"must be left out: a replay asks for {', '.join(TERMS)}"
+            raise InvalidOption.of(word, value, must)
+
+
+class CopiedPage(NamedTuple):
+    """The jobs of one page of a replay."""
+
+    outcomes: dict[str, str]
+    """The outcomes of the jobs that matched, by id."""
+    next: After | None
+    """The place after which the next page begins; None: there are no more jobs."""
+
+
+class Copying:
+    """Makes the copies of one job, or of the jobs of a replay, page by page."""
+
+    def __init__(
+        self,
+        app: Producer,
+        tasks: Mapping[str, Task[..., Any]],
+        log: CopyReader | None,
+        queue: str,
+        name: str,
+        changes: Mapping[str, Any] | None,
+        which: Filter | None = None,
+        *,
+        by: str | None = None,
+        reason: str = "",
+        wait_s: float | None = None,
+    ) -> None:
+        """``tasks`` are the tasks whose code is here; copies of other tasks have the options that workers registered.
+        ``wait_s`` is the time in seconds that it waits for the mirror: LOG_WAIT_S if None; with 0 it takes the log as
+        it is. Raises InvalidName, or InvalidOption, also for a filter with a term that no replay can answer."""
+        if which is not None:
+            check_terms(which)
+        self._app = app
+        self._tasks = tasks
+        self._log = log
+        self._queue = queue
+        self._name = name
+        self._changes = dict(changes or {})
+        self._which = which
+        self._by = None if by is None else check_name("actor", by)
+        self._why = check_why(reason)
+        self._wait_s = wait_s
+        self._seen: set[str] = set()
+        """The jobs of the pages so far: a job that died several times is found once for each death."""
+
+    def one(self, job_id: str) -> JobHandle[Any]:
+        """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue."""
+        self._wait_for_log()
+        _, specs = self._sources([job_id])
+        outcome, job = self._copy(job_id, specs)
+        if job is not None and self._log is not None and self._log.known(self._queue, [job.id]):
+            calls = self._app.client.calls
+            if self._app.client.run(calls.reads.job(job.id, [self._queue])) is None:
+                outcome, job = BEFORE, None
+        if job is None:
+            raise NotCopied(queue=self._queue, id=job_id, why=outcome)
+        return handle_of(self._app, job, self._enqueue([job]))
+
+    def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
+        """Copy the jobs of the next page that died and match, at most ``room``."""
+        if self._log is None or self._which is None:
+            raise AuditNotConfigured
+        # The log must have all deaths and all copies until this moment; Redis has the copies that are alive.
+        self._wait_for_log()
+        found = self._log.died(self._which, after, PAGE)
+        fresh = [job_id for job_id in found.ids if job_id not in self._seen]
+        self._seen.update(fresh)
+        return CopiedPage(self._page(fresh, room, dry_run=dry_run) if fresh else {}, found.next)
+
+    def _page(self, ids: Sequence[str], room: int | None, *, dry_run: bool) -> dict[str, str]:
+        assert self._log is not None
+        states, specs = self._sources(ids)
+        copies = {job_id: copy_id(job_id, self._name) for job_id in ids}
+        known = self._log.known(self._queue, list(copies.values()))
+        known |= self._states(list(copies.values())).keys()
+        outcomes: dict[str, str] = {}
+        jobs: dict[str, NewJob] = {}
+        for job_id in ids:
+            if job_id in specs and not self._matches(specs[job_id]):
+                continue
+            if states.get(job_id, State.DEAD) is not State.DEAD:
+                outcomes[job_id] = ALIVE
+            elif copies[job_id] in known:
+                outcomes[job_id] = BEFORE
+            elif room is None or len(jobs) < room:
+                outcomes[job_id], job = self._copy(job_id, specs)
+                if job is not None:
+                    jobs[job_id] = job
+        if jobs and not dry_run:
+            accepted = self._enqueue(jobs.values())
+            origin = {job.id: job_id for job_id, job in jobs.items()}
+            taken = {origin[copy] for copy in accepted.ids}
+            before = {origin[copy] for copy in (*accepted.duplicates, *accepted.mismatched)}
+            for job_id in jobs:
+                if job_id not in taken:
+                    outcomes[job_id] = BEFORE if job_id in before else REFUSED
+        return outcomes
+
+    def _enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
+        client = self._app.client
+        return client.run(client.calls.enqueue.many(jobs, by=self._by, why=self._why))
+
+    def _matches(self, spec: str) -> bool:
+        return self._which is None or self._which.matches_spec(spec)
+
+    def _copy(self, job_id: str, specs: Mapping[str, str]) -> tuple[str, NewJob | None]:
+        copy = copy_id(job_id, self._name)
+        if not is_name(copy):
+            return TOO_LONG, None
+        if job_id not in specs:
+            return NO_ARGUMENTS, None
+        try:
+            spec = read_spec(specs[job_id])
+            headers = read_headers(spec.headers_json) if spec.headers_json else {}
+            args = {**json.loads(spec.args_json), **self._changes}
+            made = self._job_of(spec.task, args, {"id": copy, "headers": headers})
+        except (ArgumentsInvalid, KeyNeeded, PayloadTooLarge, ValueError, RecursionError):
+            return INVALID, None
+        return COPIED, made
+
+    def _job_of(self, task: str, args: Mapping[str, Any], options: EnqueueOptions) -> NewJob:
+        """Return a job of the task with this name, with the task's options of now."""
+        app = self._app
+        draft = Draft(app, self._tasks.get(task), self._queue, task, args, options)
+        if draft.placing is None:
+            draft.read(app.client.run(app.client.calls.caps.policy(self._queue, task)))
+        return draft.job(None)
+
+    def _sources(self, ids: Sequence[str]) -> tuple[dict[str, State], dict[str, str]]:
+        """Return the states of the jobs that Redis has, and the JSON of all jobs whose JSON is known, by id."""
+        states = self._states(ids)
+        calls = self._app.client.calls
+        specs = self._app.client.run(_specs(calls, self._queue, list(states)))
+        left = [job_id for job_id in ids if job_id not in specs]
+        if left and self._log is not None:
+            specs |= self._log.specs(self._queue, left)
+        return states, specs
+
+    def _states(self, ids: Sequence[str]) -> dict[str, State]:
+        client = self._app.client
+        return client.run(_states(client.calls, self._queue, ids))
+
+    def _wait_for_log(self) -> None:
+        if self._log is not None and self._wait_s != 0:
+            wait_for_log(self._app.client, self._log, self._queue, self._wait_s)
+
+
+def wait_for_log(
+    client: Client, reader: CopyReader, queue: str, within_s: float | None = None
+) -> None:
+    """Wait until the log has all events that Redis has appended to a queue's outbox so far. Raises LogBehind."""
+    last = client.run(_last_entry(client.calls, queue))
+    until = time.monotonic() + (LOG_WAIT_S if within_s is None else within_s)
+    while last is not None and not reader.has_come_to(queue, last):
+        if time.monotonic() > until:
+            raise LogBehind(queue=queue)
+        time.sleep(POLL_S)
+
+
+def copy_id(job_id: str, name: str) -> str:
+    """Return the id of a job's copy in the replay of this name."""
+    return f"{job_id}.r{name}"
+
+
+def replay_name(name: str | None, args: Mapping[str, Any] | None) -> str:
+    """Return the name of a replay: ``name``, or a digest of the changed arguments. Raises InvalidOption."""
+    if name is None:
+        import hashlib
+
+        text = json.dumps(dict(args or {}), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:6]
+    given: object = name
+    if not isinstance(given, str) or _NAME.fullmatch(given) is None:
+        must = "must have 1 to 12 characters out of letters, digits, - and _"
+        raise InvalidOption.of("name", name, must)
+    return name
+
+
+# Reads of Redis.
+
+
+def _states(calls: Operations, queue: str, ids: Sequence[str]) -> Plan[dict[str, State]]:
+    from rq_core.protocol.reads.steps import jobs_of, run_steps
+
+    keys = queue_keys(queue, calls.delivery.prefix)
+    jobs, _ = yield from run_steps(calls.delivery, queue, jobs_of(keys, ids))
+    return {job.id: job.state for job in jobs}
+
+
+def _specs(calls: Operations, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
+    from rq_core.protocol.reads.matches import specs_of
+    from rq_core.protocol.reads.steps import run_steps
+
+    keys = queue_keys(queue, calls.delivery.prefix)
+    found = yield from run_steps(calls.delivery, queue, specs_of(keys, ids))
+    return {job_id: spec for job_id, spec in zip(ids, found, strict=True) if spec is not None}
+
+
+def _last_entry(calls: Operations, queue: str) -> Plan[tuple[int, int] | None]:
+    """Return the last entry of a queue's outbox (epoch and number); None if the outbox is empty."""
+    outbox = queue_keys(queue, calls.delivery.prefix)("outbox")
+    asked: list[list[Any]] = [["XREVRANGE", outbox, "+", "-", "COUNT", 1]]
+    (entries,) = yield from calls.delivery.ask(asked, queue)
+    if not entries:
+        return None
+    epoch, _, number = str(entries[0][0]).partition("-")
+    return int(epoch), int(number)

@@ -1,0 +1,240 @@
+"""Copies on the page: of one job, and of all jobs that died and match a filter."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from rq_core.app.many import copying
+from rq_core.model import plugins
+from rq_core.protocol.calls import claims
+from rq_core.web.access import Mounted
+from rq_core.web.acting import actions, copies
+from rq_core.web.tokens import OPERATOR, Access
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.mirroring import mirroring
+from tests.kit.wait import wait_until
+from tests.web.conftest import QUEUE, SECRET, Browse, Scene, read
+from tests.web.test_acting import OWN, WHY, admin_page, press, state_of, told
+from tests.web.test_change_many import form_of, preview
+from tests.web.test_pages import parsed
+
+DIED = f"queue:{QUEUE} error:Timeout"
+
+
+@pytest.fixture
+def page(browse: Browse) -> TestClient:
+    """Return the page as an operator sees it."""
+    return admin_page(browse, role=OPERATOR)
+
+
+@pytest.fixture
+def mirrored(scene: Scene) -> Iterator[Scene]:
+    """Return a scene beside a mirror that runs."""
+    with mirroring(scene.url, scene.audit_url):
+        yield scene
+
+
+def die(scene: Scene, count: int, error: str = "Timeout") -> list[str]:
+    """Let jobs die of an error. Returns their ids."""
+    seed = scene.seed
+    first = len(seed.entries())
+    ids = [f"{error}-{first}-{number}" for number in range(count)]
+    seed.enqueue(*(seed.job(name, task="send", spec_max=1_000) for name in ids))
+    said = json.dumps({"type": error, "message": SECRET})
+    while held := seed.claim(250).jobs:
+        failed = [(each.id, each.fence, "final", 0, "gave_up", said) for each in held]
+        seed.client.run(claims.fail(QUEUE, "w-1", failed))
+    return ids
+
+
+def enqueued(scene: Scene) -> dict[str, tuple[str, str | None, int]]:
+    """Return, for each copy, who enqueued it, why, and how often, by the log."""
+    found: dict[str, tuple[str, str | None, int]] = {}
+    client = scene.seed.client
+    with (
+        contextlib.closing(plugins.copies_opener()(scene.audit_url)) as reader,
+        contextlib.closing(Database(scene.audit_url)) as database,
+    ):
+        copying.wait_for_log(client, reader, QUEUE)
+        asked = "SELECT job_id, worker, detail FROM job_event WHERE type = 'enqueued' ORDER BY seq"
+        for row in auditlog.rows(database, asked):
+            if ".r" in row["job_id"]:
+                before = found.get(row["job_id"], ("", "", 0))[2]
+                why = json.loads(row["detail"]).get("why")
+                found[row["job_id"]] = row["worker"], why, before + 1
+    return found
+
+
+# One job.
+
+
+def test_an_operator_copies_a_job_and_the_log_says_who_did_it_and_why(
+    scene: Scene, browse: Browse, page: TestClient
+) -> None:
+    with mirroring(scene.url, scene.audit_url):
+        (job_id,) = die(scene, 1)
+        says = told(page, "job/copy", id=job_id, name="again", args='{"n": 5}', reason=WHY)
+
+        assert says == "This copy is enqueued."
+        answer = press(page, "job/copy", id=job_id, name="again", args='{"n": 5}', reason=WHY)
+        assert answer.headers["location"].startswith(f"/jobs/{QUEUE}/{job_id}.ragain?did=")
+        assert "copied before" in read(page, answer.headers["location"])
+        log = enqueued(scene)
+
+    assert log == {f"{job_id}.ragain": ("ann", WHY, 1)}
+    assert (state_of(scene, job_id), state_of(scene, f"{job_id}.ragain")) == ("dead", "ready")
+    event = browse().get(f"/jobs/{QUEUE}/{job_id}.ragain.json").json()["events"][0]
+    assert (event["worker"], event["detail"]["why"]) == ("ann", WHY)
+    seen = browse(see_arguments=True).get(f"/jobs/{QUEUE}/{job_id}.ragain.json").json()
+    assert '"n": 5' in json.dumps(seen["job"]["args"])
+
+
+def test_a_page_without_a_log_copies_only_jobs_that_redis_has(busy: Scene, browse: Browse) -> None:
+    page = browse(log=False, gate=Mounted(lambda _: Access("ann", role=OPERATOR)))
+
+    assert told(page, "job/copy", id="died", reason=WHY) == "This copy is enqueued."
+    answer = press(page, "job/copy", id="done", reason=WHY)
+    assert answer.status_code == 409
+    assert "was not copied: arguments not kept" in answer.text
+    assert "start it with --audit URL" in read(page, f"/bulk?verb=copy&where={DIED}")
+
+
+REFUSED = [
+    ({"args": "3"}, "must be a JSON object"), ({"args": "{"}, "must be a JSON object"), ({"name": "a b"}, "1 to 12"),
+    ({"args": "[" * 400}, "must be a JSON object"), ({"colour": "red"}, "must be a field"),
+]  # fmt: skip
+
+
+def test_a_copy_with_a_broken_form_or_of_no_job_is_refused_with_a_sentence(
+    busy: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = busy.seed.entries()
+    for form, says in REFUSED:
+        answer = press(page, "job/copy", id="died", **form)
+        assert answer.status_code == 400, form
+        assert says in answer.text
+    assert press(page, "job/copy", id="nobody").status_code == 409
+    monkeypatch.setattr(actions, "MIRROR_S", 0.1)
+    busy.seed.enqueue("unmirrored")
+    answer = press(page, "job/copy", id="died")
+    assert answer.status_code == 409
+    assert "does a mirror run" in answer.text
+
+    assert len(busy.seed.entries()) == len(before) + 1
+
+
+# Many jobs.
+
+
+def replay(page: TestClient, where: str = DIED, number: object = None, **more: str) -> Any:
+    """Send the form for all copies that the preview counts."""
+    given = {"verb": "copy", "where": where} | more
+    seen = dict(page.get("/bulk.json", params=given).json())
+    form = given | {"at": seen["begin"], "count": str(seen["matched"]), "reason": WHY}
+    form["number"] = str(seen["matched"] if number is None else number)
+    return page.post("/act/bulk", data=form, headers=OWN)
+
+
+def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
+    mirrored: Scene, page: TestClient
+) -> None:
+    died = die(mirrored, 30)
+    die(mirrored, 3, "Other")
+    mirrored.seed.client.run(mirrored.seed.client.calls.admin.requeue(QUEUE, [died[0]]))
+
+    seen = preview_of_all(page, 29)
+    leads = wait_until(
+        lambda: [each for each in parsed(read(page, "/dead")).links if "verb=copy" in each],
+        "the page has the deaths by error",
+    )
+    assert "29" in read(page, html.unescape(leads[0])).partition("jobs to copy")[0][-60:]
+    assert seen["states"] == {}
+    first = replay(page)
+    shown = read(page, first.headers["location"])
+    second = replay(page, number=29)
+
+    assert "29 of 29 copied; the log has it as bulk" in shown
+    assert "29 copied before" in shown
+    assert "No job is left to copy" in shown
+    assert second.status_code == 400
+    name = copying.replay_name(None, {})
+    found = enqueued(mirrored)
+    assert found.keys() == {f"{job_id}.r{name}" for job_id in died[1:]}
+    ((by, why, times),) = set(found.values())
+    assert (by, times) == ("ann", 1)
+    assert re.fullmatch(f"bulk [0-9a-f]{{16}}: {WHY}", why or "")
+    # Another name makes other copies.
+    assert replay(page, name="n2").status_code == 303
+    assert len(enqueued(mirrored)) == 58
+
+
+def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
+    """Return the preview, once the log has come to all deaths."""
+    return wait_until(
+        lambda: (seen := preview(page, "copy", DIED))["matched"] == count and seen,
+        "the log has all deaths",
+    )
+
+
+def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
+    mirrored: Scene, browse: Browse, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "CHANGE_S", 0.0)
+    monkeypatch.setattr(copying, "PAGE", 7)
+    died = die(mirrored, 20)
+    preview_of_all(page, 20)
+
+    leads = replay(page, args='{"n": 1}', name="n").headers["location"]
+    form = form_of(page, leads)
+    assert 0 < len(enqueued(mirrored)) < 20
+    # The operator has confirmed this replay, so the page does not ask for the number again.
+    assert (form["number"], form["name"], form["args"]) == ("20", "n", '{"n": 1}')
+    for forged in (leads.replace("name=n", "name=m"), leads.replace("%3A+1%7D", "%3A+2%7D")):
+        assert forged != leads
+        assert 'id="many-number"' in read(page, forged)
+    for _ in range(9):
+        # As if the answer had been lost: the same part is sent a second time.
+        page.post("/act/bulk", data=form, headers=OWN)
+        leads = page.post("/act/bulk", data=form, headers=OWN).headers["location"]
+        if "at=" not in leads:
+            break
+        form = form_of(page, leads)
+
+    assert {job_id: many for job_id, (_, _, many) in enqueued(mirrored).items()} == {
+        f"{job_id}.rn": 1 for job_id in died
+    }
+    assert len({why for _, why, _ in enqueued(mirrored).values()}) == 1
+
+
+def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_refused(
+    mirrored: Scene, page: TestClient
+) -> None:
+    die(mirrored, 5)
+    preview_of_all(page, 5)
+    form = form_of(page, f"/bulk?verb=copy&where={DIED}") | {"reason": WHY}
+    for changed, says in (
+        ({"number": "4"}, "must repeat how many jobs"), ({"reason": "", "number": "5"}, "reason"),
+        ({"where": f"{DIED} state:dead", "number": "5"}, "a replay asks for"),
+        ({"args": "3", "number": "5"}, "JSON object"),
+        ({"where": "queue:nothing error:Timeout", "number": "5"}, "nothing"),
+        ({"name": "a b", "number": "5"}, "1 to 12"),
+    ):  # fmt: skip
+        answer = page.post("/act/bulk", data=form | changed, headers=OWN)
+        assert answer.status_code == 400, changed
+        assert says in answer.text, changed
+    assert enqueued(mirrored) == {}
+    die(mirrored, 9, "Timeout")
+
+    page.post("/act/bulk", data=form | {"number": "5"}, headers=OWN)
+
+    assert len(enqueued(mirrored)) == 5
+    assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
