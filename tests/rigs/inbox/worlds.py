@@ -16,7 +16,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import pytest
 from rq_core.errors import RqCoreError
 from sql_audit.inbox import sending
 from sql_audit.inbox.relay import Relay
+from sql_audit.inbox.session import RelayRow
 from tests.kit.inbox import QUEUE, Stage
 
 CALL_ROWS: Final = 2
@@ -56,6 +57,10 @@ class PausedRelay:
         self._goes, self._waits = threading.Semaphore(0), threading.Semaphore(0)
         self._dies_at = ""
         self._ended = False
+        self.at = ""
+        """The step at which the relay waits; empty: before a turn."""
+        self.sends: set[str] = set()
+        """The jobs that the relay may still send, whatever other relays do meanwhile."""
         self.relay: Relay | None = None
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -104,9 +109,10 @@ class PausedRelay:
             if self._dies_at == "commit":
                 raise _Killed
         else:
-            self._wait()
+            self._wait(step)
 
-    def _wait(self) -> None:
+    def _wait(self, step: str = "") -> None:
+        self.at = step
         self._waits.release()
         self._goes.acquire()
         if self._dies_at == "now":
@@ -131,7 +137,7 @@ class Outcome:
         return not self.wrong
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "holds": self.holds}
+        return {**vars(self), "actions": dict(self.actions), "holds": self.holds}
 
 
 class World:
@@ -182,7 +188,12 @@ class World:
         does()
 
     def _step(self) -> None:
-        self._random.choice(self._relays).step()
+        relay = self._random.choice(self._relays)
+        relay.step()
+        if relay.at == "committed":
+            relay.sends = self._batch()
+        elif relay.at != "send":
+            relay.sends = set()
 
     def _commit(self) -> None:
         first = len(self._committed)
@@ -209,7 +220,9 @@ class World:
 
     def _flush(self) -> None:
         rows = set(self._stage.rows())
-        self._end_history(rows - self._answered(), self._committed - rows)
+        # A relay that waits before its call will send rows that another relay has handed over and deleted.
+        sends = set[str]().union(*[relay.sends for relay in self._relays])
+        self._end_history(rows - self._answered(), self._committed - rows - sends)
         self._stage.client.run(self._stage.client.calls.delivery.ask([["FLUSHALL"]]))
 
     def _end_history(self, due: set[str], gone: set[str]) -> None:
@@ -219,14 +232,23 @@ class World:
 
     def _answered(self) -> set[str]:
         """Return the jobs of the present batch if a relay has the whole answer of Redis to it."""
-        found = self._stage.sql("SELECT slot, number, ids FROM rqc_relay WHERE ids IS NOT NULL")
-        if not found:
+        row = self._row()
+        if row is None or not any(
+            each.has_answer(row.slot or "", row.number or 0) for each in self._relays
+        ):
             return set()
-        ((slot, number, ids),) = found
-        if not any(each.has_answer(slot, number) for each in self._relays):
-            return set()
-        ours = self._stage.sql(f"SELECT job_id FROM rqc_inbox WHERE id IN ({ids[1:-1]})")
-        return {job for (job,) in ours}
+        return self._batch()
+
+    def _batch(self) -> set[str]:
+        """Return the jobs of the present batch."""
+        row = self._row()
+        ids = row.ids or [] if row is not None else []
+        found = self._stage.sql("SELECT id, job_id FROM rqc_inbox WHERE queue = ?", QUEUE)
+        return {job for each, job in found if each in ids}
+
+    def _row(self) -> RelayRow | None:
+        with self._stage.session.transaction() as transaction:
+            return transaction.look(QUEUE)
 
     def _save(self) -> None:
         self._set_back = self._stage.saved(), set(self._committed)
@@ -265,8 +287,8 @@ class World:
                 wrong.append(f"lost by flush {at + 1}: {sorted(missing)}")
             if back := gone & later.keys():
                 wrong.append(f"back after flush {at + 1}: {sorted(back)}")
-        row = stage.relay_row()
-        counts = (row.relayed, row.held, row.duplicate)
+        row = self._row()
+        counts = (row.relayed, row.held, row.duplicate) if row is not None else (0, 0, 0)
         if outcome.kind is Kind.KILLS and counts != (len(self._committed), 0, 0):
             wrong.append(f"counted {counts}")
 
