@@ -16,8 +16,9 @@ is in use, or is remembered, is not changed. There is no event, since no job cha
 `name`: the name of a job that has ended is held again until the instant in its LINE (`stands=until:MS`). A name that
 another job holds is not changed. There is no event either.
 
-`entry`: entry DUE_MS of a durable job's box is written again, if the box is lost; LINE is `entry life=LIFE
-entries=N bytes=B` with the header's numbers, SPEC the entry as `boxes` has it. A box that is there is not changed, nor
+`entry`: a member of a durable job's box is written again, if the box is lost: an entry, a signal, or the list of a name's
+signals. LINE is `entry life=LIFE entries=N bytes=B` with the header's numbers, and `mail=N` if there are signals; DETAIL
+is the member's name behind the life, SPEC its value as `boxes` has it. A box that is there is not changed, nor
 that of a job with a claim in force. The entries come before their job; if that is not restored, they go after an hour.
 There is no event, since the log has them.
 

@@ -369,7 +369,8 @@ _SEVERAL_SERVERS = {
     "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
     "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
 }
-"""The question in the error's text for a URL that names more than one server, by the end of its scheme."""
+"""For a URL that names more than one server: the question at the end of the error's text, by the end of the URL's
+scheme."""
 
 
 class ServerUnsuitable(ServerError):

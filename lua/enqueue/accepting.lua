@@ -327,15 +327,15 @@ local function decide_records()
 end
 
 --- Append the events. The order matters: an id that another job gives up in this call may then be discarded, and an id
---- that was discarded may come again and be accepted. `why` is the reason of the call; nil: none was given.
-local function emit_records(why)
+--- that was discarded may come again and be accepted. `reason` is the reason of the call; nil: none was given.
+local function emit_records(reason)
   if has_parts then
     run_parts('append', by)
   end
   if dropped then
-    emit('discarded', now_text, by, dropped, why)
+    emit('discarded', now_text, by, dropped, reason)
   end
-  emit('enqueued', now_text, by, events, why)
+  emit('enqueued', now_text, by, events, reason)
 end
 
 --- Note in `meta` that the queue has jobs with ties from now on.

@@ -9,7 +9,7 @@ Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) s
     name_requeue(is_name_held retake_name) names(holds_name) unqueue(unqueue) deadline(note_deadline)
     due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines)
     baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
-    box(entry_field read_header write_header)
+    box(read_header write_header)
 ]]
 
 local BOX_WAITS_MS = 3600000   -- how long the entries of a box may wait for their job
@@ -119,10 +119,10 @@ local function name_again(id, job)
   return 'named'
 end
 
---- Put back an entry of a job's lost box. `line` names the life, and has the header's numbers of entries and bytes. The
---- whole header comes with the first entry, so no worker can read the box before its last entry is there. A box that has
---- another header is not changed.
-local function keep_entry(id, place, line, text, alive)
+--- Put back a member of a job's lost box. `line` names the life, and has the header's numbers; `rest` is the member's
+--- name behind the life. The whole header comes with the first entry, so no worker can read the box before its last entry
+--- is there. A box that has another header is not changed.
+local function keep_entry(id, rest, line, text, alive)
   local life = line:match(' life=(%S+)')
   local header = write_header(id, read_header(line))
   local job_life = alive and (alive.life or '-') or life
@@ -139,7 +139,7 @@ local function keep_entry(id, place, line, text, alive)
       orphans[#orphans + 1], orphans[#orphans + 2] = now + BOX_WAITS_MS, 'box|' .. life
     end
   end
-  fields[#fields + 1], fields[#fields + 2] = entry_field(life, place), text
+  fields[#fields + 1], fields[#fields + 2] = life .. rest, text
   has_box = true
   return 'kept'
 end
@@ -193,7 +193,7 @@ local function decide_record(i)
   if kind == 'remember' then
     return remember_again(i, id, due_ms, line, alive)
   elseif kind == 'entry' then
-    return keep_entry(id, due_ms, line, spec, alive)
+    return keep_entry(id, detail, line, spec, alive)
   elseif kind == 'name' then
     return name_again(id, read_line(line))
   elseif kind == 'remove' then

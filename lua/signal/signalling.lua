@@ -8,7 +8,7 @@ Unread: jobs ready scheduled
 Uses: call(now now_text) parts(run_parts) meta(facts set_fact) emit(emit) state(read_line write_line count rank)
     stored_lines(read_lines) lane_states(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
     ready(return_ready) wake(wake_needed) batch(call_many) digits(digits)
-    box(read_header write_header mail_field) ripe(signal_of read_wait) parking(unpark)
+    box(read_header write_header mail_field) ripe(signal_of read_wait look_for_ripe) parking(unpark)
 ]]
 
 local MAIL_MAX, BYTES_MAX = 10000, 16777216
@@ -37,7 +37,9 @@ local function meet(id, line, life)
     if job and job.task then
       found = {id = id, job = job, lists = {}, is_new = not job.life}
       job.life = job.life or life
-      found.entries, found.bytes, found.mail = read_header(not found.is_new and redis.call('HGET', boxes, job.life))
+      local header = not found.is_new and redis.call('HGET', boxes, job.life)
+      found.entries, found.bytes, found.mail = read_header(header)
+      found.is_lost = not found.is_new and not header
     end
     met[id] = found
   end
@@ -81,6 +83,21 @@ local function let_come_back(found, entry)
   end
 end
 
+--- Wake a job that is parked, although a signal for which it waits is there: a broken script left it so. Returns the
+--- outcome.
+local function look_again(found)
+  local job = found.job
+  local _, entry = look_for_ripe(job.life, job.state == 'parked' and job.waits or '')
+  if not entry or found.is_lost then
+    return 'waits', '-'
+  elseif not found.is_changed then
+    found.is_changed = true
+    order[#order + 1] = found
+  end
+  let_come_back(found, entry)
+  return 'woken', '-'
+end
+
 --- Carry a record out. Returns its outcome, and the signal's number.
 local function send(i, line)
   local id, name, key, life, digest, value = each(i)
@@ -88,11 +105,16 @@ local function send(i, line)
   if not found then
     return 'gone', '-'
   end
+  if name == '' then
+    return look_again(found)
+  end
   local job = found.job
   local key_field = job.life .. '=' .. key
   local known = key ~= '' and (found.lists[key_field] or redis.call('HGET', boxes, key_field))
   if known then
     return 'known', known
+  elseif found.is_lost then
+    return 'lost', '-'
   elseif found.mail >= MAIL_MAX or found.bytes + #value > BYTES_MAX then
     return 'full', '-'
   end

@@ -99,7 +99,7 @@ class Arguments:
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments that are given by name, in the annotated types."""
+        """Return arguments that are given by name, converted to the annotated types."""
         return self._validate(_check_names(self.task, values))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:

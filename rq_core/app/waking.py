@@ -1,4 +1,4 @@
-"""Wakes a relay after a commit: a thread pushes a token into a list in Redis, the name of a queue with new rows. If
+"""Wakes a relay after a commit: a thread pushes a token, the name of a queue with new rows, into a list in Redis. If
 that fails, the relay still finds the rows, only a little later.
 """
 

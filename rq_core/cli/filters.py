@@ -157,14 +157,14 @@ def change_many(
 
 
 class _Progress:
-    """Prints how far a change has come, every PROGRESS_S seconds."""
+    """Prints the progress of a change, every PROGRESS_S seconds."""
 
     def __init__(self, done: str, *, dry_run: bool) -> None:
         self._done = done
         self._dry_run = dry_run
         self._said_at = time.monotonic()
         self.last: BulkPlace | None = None
-        """The place to which the change has come."""
+        """The place that the change has reached."""
 
     def __call__(self, place: BulkPlace) -> None:
         self.last = place

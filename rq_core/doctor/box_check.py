@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 
-from rq_core.model.durable.boxes import header_in, life_of, read_signal, write_header
+from rq_core.model.durable.boxes import header_in, life_of, members_of_signals, write_header
 
 Member = tuple[str, str | None]
 """A member of ``boxes`` and its expected value; None: any value."""
@@ -36,7 +35,9 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
         if life in owners:
             values = (found[name].partition("\n")[2] for name in (*entries, *signals))
             job_id, size = owners[life], sum(len(value.encode()) for value in values)
-            yield from _mail(found, life, signals)
+            texts = {number: found[name] for number, name in enumerate(signals, 1)}
+            mail = members_of_signals(texts).items()
+            yield from ((life + rest, text) for rest, text in mail if life + rest not in signals)
         else:
             said = header_in(found.get(life))
             job_id, size = (said.job_id, said.size) if said else ("-", 0)
@@ -47,25 +48,11 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives of all boxes that have any member."""
+    """Return the ids (lives) of all boxes that have any member."""
     return set(map(life_of, found))
 
 
 def _numbered(members: set[str], head: str) -> list[str]:
-    """Return the members ``head`` with 1, 2, 3… behind it, up to the first that is not there."""
+    """Return ``head`` followed by 1, 2, 3… as far as ``members`` has these texts without a gap."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(1, end)]
-
-
-def _mail(found: Mapping[str, str], life: str, signals: Sequence[str]) -> Iterator[Member]:
-    """Yield the lists of the signals of a box that wait, by name, and the signals that came with keys."""
-    waiting: defaultdict[str, list[str]] = defaultdict(list)
-    for number, member in enumerate(signals, 1):
-        with suppress(ValueError):
-            name, key, value = read_signal(found[member])
-            if value is not None:
-                waiting[name].append(str(number))
-            if key is not None:
-                yield f"{life}={key}", str(number)
-    for name, numbers in waiting.items():
-        yield f"{life}>{name}", " ".join(numbers)

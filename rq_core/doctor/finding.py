@@ -25,6 +25,10 @@ class Kind(StrEnum):
     """The arguments of a job that has no state line, and whose state the outbox does not show."""
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
+    NO_SIGNAL = "no_signal"
+    """A durable job that has lost a signal, whose value the log does not have."""
+    RIPE = "ripe"
+    """A parked job that can go on: a signal for which it waits is there, and nothing has woken the job."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"
@@ -87,7 +91,8 @@ class Finding:
     @property
     def mendable(self) -> bool:
         """Return whether `repair` can repair the finding."""
-        return bool(self.keys) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY)
+        by_itself = (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY, Kind.RIPE)
+        return bool(self.keys) or self.kind in by_itself
 
     @property
     def keys(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from rq_core.doctor.box_check import lives_of, members_of_boxes
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
+from rq_core.doctor.lost_signals import LostSignals, lost_signals
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.snapshot import View
 from rq_core.model.idempotency import load_of
@@ -143,9 +144,26 @@ class Image:
         return list(remembered(self.view, self.jobs))
 
     @cached_property
+    def box_owners(self) -> dict[str, str]:
+        """The ids of durable jobs, by the lives of their boxes."""
+        return {job.fields["life"]: i for i, job in self.jobs.items() if "life" in job.fields}
+
+    @cached_property
+    def lost_signals(self) -> list[LostSignals]:
+        """The signals that are in the log, and that boxes lack."""
+        log, found = self.view.log, self.view.snapshot["boxes"]
+        return list(lost_signals(log.boxes, found, self.box_owners, log.began))
+
+    @cached_property
+    def boxes(self) -> dict[str, str]:
+        """The members of ``boxes``, with the lost signals that the log has."""
+        lost = (each.members for each in self.lost_signals)
+        return {**self.view.snapshot["boxes"], **{k: v for each in lost for k, v in each.items()}}
+
+    @cached_property
     def instants(self) -> dict[str, int | None]:
-        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only those fields
-        are included whose time in Redis differs.
+        """The times (Unix ms) until which names are held according to the log, by field of `slots`. A field is included
+        only if its time in Redis differs.
 
         None: no job can have taken the name.
         """
@@ -329,10 +347,9 @@ def _results(image: Image) -> Iterator[Entry]:
 
 def _boxes(image: Image) -> Iterator[Entry]:
     """Yield the expected members of boxes. Claims empty a box that belongs to no job."""
-    found = image.view.snapshot["boxes"]
-    owners = {job.fields["life"]: i for i, job in image.jobs.items() if "life" in job.fields}
+    found, owners = image.boxes, image.box_owners
     for member, value in members_of_boxes(found, owners):
-        yield "boxes", member, ANY if value is None else value
+        yield "boxes", member, AnyValue(found[member]) if value is None else value
     lives = lives_of(found)
     for life in lives - owners.keys():
         yield "expiring", f"box|{life}", AnyValue("+0")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.durable.box_log import LoggedBox, note_boxes
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.idempotency import SAME, ResultLine
 from rq_core.model.job_ends import End, Lives, claim_of
@@ -77,6 +78,8 @@ class FoldedLog:
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
     removed."""
+    boxes: dict[str, LoggedBox] = field(default_factory=dict)
+    """The boxes of durable jobs according to the outbox, by life."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
@@ -149,6 +152,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
                 log.gaps.append(entry_id)
                 _miss(log)
             _fold(log, entry)
+            note_boxes(log.boxes, entry)
             note(log, entry)
             if first is not None and entry.id > first:
                 log.moving.update(event.job_id for event in entry.jobs)

@@ -14,6 +14,7 @@ from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
+from rq_core.model.durable.boxes import entry_in, signal_of
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.lib.text import counted, shorten
@@ -33,6 +34,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     yield from _specs(image)
     yield from _lineless(image.view)
     yield from _boxless(image)
+    yield from _ripe(image)
     yield from _queue(image)
     yield from _caps(image.view)
     yield from _wake(image)
@@ -67,7 +69,7 @@ def _lineless(view: View) -> Iterator[Finding]:
 
 
 def _boxless(image: Image) -> Iterator[Finding]:
-    boxes = image.view.snapshot["boxes"]
+    boxes = image.boxes
     for job_id, job in image.jobs.items():
         life = job.fields.get("life")
         if life is None:
@@ -77,6 +79,32 @@ def _boxless(image: Image) -> Iterator[Finding]:
             says = f"job {job_id} has lost what its steps had saved, so its next step fails"
             how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
             yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
+    for lost in image.lost_signals:
+        if lost.unknown is not None:
+            name, number = lost.unknown.facts["name"], lost.unknown.facts["message"]
+            says = f"job {lost.job_id} has lost signal {number}, {name}, and the log does not have its value"
+            yield Finding(Kind.NO_SIGNAL, f"{says}: it must be sent again", lost.job_id)
+
+
+def _ripe(image: Image) -> Iterator[Finding]:
+    """Yield the parked jobs whose signals are there. A parked job whose moment is over is woken by the next claim."""
+    boxes = image.view.snapshot["boxes"]
+    for job_id, job in image.view.jobs.items():
+        life, waits = job.fields.get("life"), job.fields.get("waits", "")
+        if job.state is not State.PARKED or life is None or life not in boxes:
+            continue
+        for number in waits.split(","):
+            entry = entry_in(boxes.get(f"{life}|{number}"))
+            signals = "" if entry is None else f"{life}>{signal_of(entry.name)}"
+            if entry is not None and entry.kind == "wait" and signals in boxes:
+                says = f"job {job_id} is parked, and the signal {signal_of(entry.name)}, for which it waits, is there"
+                kept = [("line", job_id, image.view.standing[job_id])]
+                kept += [
+                    ("boxes", member, boxes[member]) for member in (f"{life}|{number}", signals)
+                ]
+                edits = tuple(Edit(key, member, is_, is_) for key, member, is_ in kept)
+                yield Finding(Kind.RIPE, says, job_id, edits)
+                break
 
 
 def _queue(image: Image) -> Iterator[Finding]:

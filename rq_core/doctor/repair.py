@@ -20,6 +20,8 @@ CHUNK: Final = 125
 """Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
 PASSES: Final = 3
 """Maximum number of rounds of repair for a queue that workers change meanwhile."""
+WHY: Final = "doctor"
+"""The reason in the log for jobs that a repair has woken."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
 """Seconds before another look at a difference that may exist for a moment only."""
@@ -134,6 +136,8 @@ def repair(
         # Begins a new epoch if `meta` or the outbox is missing.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)
+        if ripe := [f.job_id for f in mendable if f.kind is Kind.RIPE and f.job_id is not None]:
+            client.run(client.calls.mail.look_again(queue, ripe, by=by, why=WHY))
         found = diagnose(client, queue, audit=audit)
     return found
 

@@ -116,6 +116,12 @@ FAMILIES: Final = (
         "queue",
     ),
     _state(
+        "rqc_parked_oldest_seconds",
+        "Seconds that the job that was parked first has been parked: it sleeps, or waits for a signal. 0 without a"
+        " parked job.",
+        "queue",
+    ),
+    _state(
         "rqc_queue_overdue_seconds",
         "Seconds since the earliest unfinished work of the queue was due, such as a delayed job. 0 while any worker"
         " claims.",

@@ -83,7 +83,7 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Time, in ms after its last call, for which a call slot is remembered. (A call slot has the number of a client's last
+"""Ms for which Redis remembers a call slot after the slot's last call. (A call slot has the number of a client's last
 call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."

@@ -53,8 +53,8 @@ class Ran:
     claim: int
     """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """The job's state after the run: succeeded, scheduled or ready (both: a retry), parked, dead, or
-    cancelled. ready after a durable job has parked: what it waited for had come."""
+    """The job's state after the run: succeeded, scheduled or ready (both: a retry), parked, dead, or cancelled. A
+    durable job that parked is ready if its wait was already over."""
     error: str | None
     """The exception of the handler, as ``ValueError: no such user``; None without an exception."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.model.durable.boxes import OVER, StepEntry
+from rq_core.model.durable.boxes import OVER, StepEntry, signal_of
 from rq_core.views.text import ago, utc
 
 if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
 
 SHOWN_MAX: Final = 50
-"""Number of steps that the view of a job shows: the last ones."""
+"""Maximum number of steps that the view of a job shows. If there are more, it shows the last steps."""
 HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
 
 
@@ -37,6 +37,49 @@ def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, An
     if not with_values:
         for each in documents:
             del each["value"]
+    return documents
+
+
+def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
+    """Return for what a parked job waits: each in words, with its end (Unix ms; None: without end). ``waits`` are the
+    numbers of the entries, with commas. An entry that was not read is named by its number."""
+    found = []
+    for number in filter(str.isdecimal, (waits or "").split(",")):
+        entry = steps.entries.get(int(number))
+        if entry is None:
+            says = f"entry {number} of its steps"
+        elif entry.kind == "wait":
+            says = f"the signal {signal_of(entry.name)}"
+        else:
+            says = f"the end of its sleep {entry.name}"
+        found.append({"says": says, "until_ms": None if entry is None else entry.until_ms})
+    return found
+
+
+def parked_for(waits: str | None, steps: SavedSteps) -> str:
+    """Return for what a parked job waits, in words."""
+    found = []
+    for each in waits_for(waits, steps):
+        until_ms = each["until_ms"]
+        found.append(each["says"] + ("" if until_ms is None else f" until {utc(until_ms)}"))
+    return ", ".join(found)
+
+
+def signals_say(steps: SavedSteps, now_ms: float) -> str:
+    """Return the signals that no wait has taken, in words; empty without any."""
+    kept = steps.signals.items()
+    return ", ".join(f"{n} {s.name}{_came(s.at_ms, now_ms)}" for n, s in kept)
+
+
+def _came(at_ms: int | None, now_ms: float) -> str:
+    return "" if at_ms is None else f" ({ago(at_ms, now_ms)})"
+
+
+def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
+    """Return the signals that no wait has taken as JSON documents, without what they bring."""
+    documents = [{"signal": number, **each._asdict()} for number, each in steps.signals.items()]
+    for each in documents:
+        del each["value"]
     return documents
 
 

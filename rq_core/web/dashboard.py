@@ -219,7 +219,8 @@ class _Site:
         self._templates = environment()
 
     def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
-        """Return the function that answers requests for a route. It refuses who does not have the route's role."""
+        """Return the function that answers requests for a route. It refuses senders who do not have the route's
+        role."""
 
         async def answer(request: Request) -> Response:
             access = access_of(request)
@@ -278,8 +279,8 @@ class _Site:
         return made.answer(request)
 
     def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
-        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if this answer had
-        not come."""
+        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if the source
+        had not answered."""
         try:
             return self._made(page, request, facts)
         except Exception as error:  # noqa: BLE001 - rows and keys may be forged
@@ -382,14 +383,15 @@ class _Site:
     # Changes of many jobs.
 
     def _is_sealed(self, facts: Facts) -> bool:
-        """Return whether the address is of a change that this operator has confirmed here."""
+        """Return whether this server has sealed the address: the operator has confirmed the change that the address
+        asks for."""
         found = facts.found
         known = isinstance(found, bulk.Seen) and found.asked is not None
         return known and self._seals.holds(facts.access.name, found.asked)
 
     async def change_many(self, request: Request) -> Response:
-        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts is
-        redirected to the page that shows how far the change has come."""
+        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts
+        is redirected to the page that shows the progress of the change."""
         access = access_of(request)
         assert access is not None  # The rule asks for a role.
         as_json = request.headers.get("accept") == "application/json"

@@ -282,6 +282,12 @@ def step_shown(step: Mapping[str, Any], access: Access) -> Document:
     return {**step, "name": word(name), "note": word(step["note"] or "")}
 
 
+def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
+    """Return a kept signal for the page. A viewer who may not see arguments does not see its key."""
+    key = word(signal["key"] or "") if access.see_arguments else "hidden"
+    return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
+
+
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Return the steps of a job, each with the time since the previous step."""
     steps: list[Document] = []

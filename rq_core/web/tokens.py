@@ -43,7 +43,7 @@ class Access(NamedTuple):
     """One of ROLES."""
 
     def may(self, role: str) -> bool:
-        """Return whether the person has all rights of ``role``. Who has an unknown role has no right."""
+        """Return whether the person has all rights of ``role``. A person with an unknown role has no rights."""
         return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
 
 

@@ -23,7 +23,7 @@ from rq_core.views.scopes import (
     standing_document,
     waiting_of,
 )
-from rq_core.views.steps import step_documents
+from rq_core.views.steps import signal_documents, step_documents, waits_for
 from rq_core.web.minutes import (
     CHART_MINUTES,
     HOUR_MS,
@@ -46,6 +46,7 @@ from rq_core.web.rows import (
     listed_row,
     queue_row,
     shown_rows,
+    signal_shown,
     since_of,
     step_shown,
     steps_of,
@@ -220,6 +221,7 @@ def job_page(facts: Facts) -> Document:
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
         "events": [], "path": [], "waits": [], "notes": [], "steps": [],
+        "signals": [], "waits_for": [],
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
         _, row, standing, steps = found
@@ -236,6 +238,14 @@ def job_page(facts: Facts) -> Document:
             document["steps_count"] = steps.size
             document["steps"] = [
                 step_shown(each, facts.access) for each in step_documents(steps, with_values=False)
+            ]
+            if not steps.is_lost:
+                document["waits_for"] = [
+                    each | {"says": word(each["says"])}
+                    for each in waits_for(row.job.fields.get("waits"), steps)
+                ]
+            document["signals"] = [
+                signal_shown(each, facts.access) for each in signal_documents(steps)
             ]
         document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
         if facts.access.see_arguments and row.job.error is not None:

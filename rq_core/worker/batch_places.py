@@ -70,7 +70,7 @@ class BatchCapacity(Capacity):
         """The number of jobs that have arrived and whose handlers have not begun, or that a claim under way may bring,
         by queue."""
         self._shared = 0
-        """Number of taken places that these jobs share."""
+        """Number of taken places that the jobs in ``_waiting`` share."""
         self._kept_for_batches = 0
 
     def hold(self, queue: str, jobs: int) -> None:
@@ -89,7 +89,7 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return how many further jobs of a batch task need no further place."""
+        """Return the number of jobs of a batch task that the worker can take without taking another place."""
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:

@@ -37,7 +37,7 @@ class Settlement(NamedTuple):
     value: str = ""
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
-    """Numbers of the entries that a parked job waits for, with commas."""
+    """Numbers of the entries that a parked job waits for, separated by commas."""
 
 
 def successes_in(

@@ -71,7 +71,8 @@ def problems(texts: dict[str, str]) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a program in ``lua/plain``. Any values may take the place of its constants."""
+    """Return the text of a program in ``lua/plain``, with 1 in place of each of its constants, since luacheck needs
+    any value."""
     given = read(script.lua_directory() / PLAIN / f"{name}.lua").header.words("Given")
     return plain_text(name, **dict.fromkeys(given, 1))
 

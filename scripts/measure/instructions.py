@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -177,8 +177,12 @@ class Life:
     claimed.
     """
 
-    def __init__(self, server: Server, case: str, queue: str) -> None:
+    def __init__(
+        self, server: Server, case: str, queue: str, facts_carried: Collection[str] = ()
+    ) -> None:
+        """``facts_carried``: the facts for which calls carry the keys on demand."""
         self._server = server
+        self._facts_carried = facts_carried
         self._keys = queue_keys(queue)
         self._scopes, caps = CASES[case]
         self._unique, self._keeps = case == "unique", case == "kept"
@@ -208,7 +212,10 @@ class Life:
         if self._keeps and made.has_tail:
             tail = {place: unpack_result(_VALUE) for place in range(1, len(each) + 1)}
         command = made.filled(
-            made.head(self._keys, made.on_demand if self._keeps else ()), args, each, tail
+            made.head(self._keys, made.on_demand if self._keeps else self._facts_carried),
+            args,
+            each,
+            tail,
         )
         reply: list[bytes] = self._server(*command)
         assert reply[0] == b"ok", reply

@@ -57,9 +57,10 @@ def run_command(
     """Hand over the jobs of the inbox in the database URL until stopped. Several relays may run at once."""
     from rq_core.model.lib import logs
     from sql_audit.inbox.service import run_relay
+    from sql_audit.mirror.service import rare_collections
 
     logs.configure()
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, rare_collections():
         if until_stdin_ends:
             stop_with_stdin(stop)
         run_relay(redis_url, prefix, url, stop=stop, once=once)

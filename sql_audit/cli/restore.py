@@ -153,6 +153,10 @@ def _from_here(
 NO_VALUES = (
     '; its steps cannot be put back: the log does not have what they returned (audit_result="full")'
 )
+NO_SIGNALS = (
+    "; signals that no wait had taken must be sent again: the log does not have what they brought"
+    ' (audit_payload="full")'
+)
 
 
 def _kind(job: LostJob) -> str:
@@ -167,7 +171,7 @@ def _lost_job(job: LostJob) -> str:
     went_on = ", a worker continued it" if job.ran_on else ""
     if job.unknown is not None:
         return f"{words}{went_on}; cannot be put back: {job.unknown}"
-    steps = NO_VALUES if job.steps_lost else ""
+    steps = NO_VALUES if job.steps_lost else NO_SIGNALS if job.signals_lost else ""
     if job.uncertain is not None:
         return f"{words}{went_on}; {job.uncertain}{steps}"
     return f"{words}{went_on}{steps}"
@@ -192,6 +196,8 @@ def _say_steps(done: Applied) -> None:
         say(f"  the saved steps of {counted(done.boxes, 'job')} in Redis put back")
     for job_id in done.steps_lost:
         say(f"  steps lost: {job_id}{NO_VALUES}")
+    for job_id in done.signals_lost:
+        say(f"  signals lost: {job_id}{NO_SIGNALS}")
 
 
 def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:

@@ -257,7 +257,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """The work that the demo did: the files with the ids of their jobs, in the same order; the duration in seconds; and
+    """The work of the demo: the files; the ids of the jobs, in the order of the files; the duration in seconds; and
     the time of the kill (Unix ms)."""
 
     files: list[Path]

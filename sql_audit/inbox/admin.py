@@ -39,7 +39,7 @@ class QueueState:
     """Number of rows that became no job, since another job has the unique name, or a scope is full and its cap
     discards."""
     duplicate: int
-    """Number of rows that became no job, since a job of the id is live or remembered."""
+    """Number of rows that became no job, since a job with the same id is live, or the id is remembered."""
     sending: int
     """Number of rows of the batch that is on its way."""
     slot: str | None

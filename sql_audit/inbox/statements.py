@@ -27,8 +27,8 @@ nearly empty, so it would read and sort the whole queue for each batch."""
 
 
 def queues_of(table: str, what: str = "name") -> str:
-    """Return a statement that selects something for each queue of a table with an index that begins with the queue. It
-    steps from queue to queue through the index, so it reads as many rows as there are queues."""
+    """Return a statement that selects ``what`` for each queue of a table with an index that begins with the queue.
+    The statement steps from queue to queue through the index, so it reads as many rows as there are queues."""
     first = f"SELECT min(queue) FROM {table}"
     return (
         f"WITH RECURSIVE q(name) AS (SELECT ({first}) UNION ALL SELECT ({first} WHERE queue > q.name) FROM q"

@@ -23,7 +23,8 @@ class EventBatch:
     """The cursor row as it was locked; the turn moves the cursor with the batch."""
     taken: Taken
     fork: Fork | None
-    """The point at which Redis' history left SQL's, if the batch's first entry shows one."""
+    """The point after which Redis' history differs from the history in SQL, if the first entry of the batch shows
+    such a point."""
     breaks: list[Break]
 
     @property

@@ -94,7 +94,8 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Return the point at which Redis' history left SQL's; None if the epoch after the anchor continues from it.
+    """Return the point after which Redis' history differs from the history in SQL; None if the epoch after the anchor
+    continues the history in SQL.
 
     Raise Behind if Redis must first begin an epoch with a baseline of all live jobs. Epochs before ``restated_from``
     never raise Behind, since an epoch with a baseline follows them.

@@ -424,7 +424,7 @@ def run_mirror(
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Make Python's garbage collector rare, in a process that only mirrors or verifies.
+    """Make Python's garbage collector rare, in a process that only mirrors, verifies or relays.
 
     A batch has many thousands of small objects that are not in cycles. Searching them for cycles after every 700
     allocations would take a quarter of the time.

@@ -72,7 +72,7 @@ class _Plan(NamedTuple):
     """Pairs of (place in the job's row, the value 0 or None that the place gets)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Pairs of (place in the job's row, 0 or None, which is set)."""
+    """Pairs of (place in the job's row, the value that the event puts there: 0 or None)."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool
@@ -186,9 +186,9 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by one of ``ends``: the first that comes after the job's last event and before
-        the entry ``upto``. Each of ``ends`` is a loss or a complete baseline, and belongs to an epoch. It ended all
-        live jobs of the queue without an event since this epoch began."""
+        """End the job, if it is alive, by the first of ``ends`` that comes after the job's last event and before the
+        entry ``upto``. Each of ``ends`` is a loss or a complete baseline of an epoch. It ended all live jobs of the
+        queue that have had no event since this epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return

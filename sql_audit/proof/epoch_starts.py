@@ -21,7 +21,7 @@ class EpochStart(NamedTuple):
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Return the reasons with which the following epochs began, by epoch. The last epoch is left out."""
+    """Return, for each epoch except the last, the reason with which the next epoch began."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 

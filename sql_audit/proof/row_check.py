@@ -128,7 +128,8 @@ class RowProof:
         return None if packed is None else Derived.unpacked(packed)
 
     def look(self) -> None:
-        """Compare the rows of the jobs whose last event, as their row names it, has been read. Keep the other jobs."""
+        """Compare the rows of those jobs whose events have all been read: a row names the last event of its job. Keep
+        the other jobs for later."""
         self._since_look = 0
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]

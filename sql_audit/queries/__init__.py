@@ -7,7 +7,7 @@
 - ``waits``, ``pauses``, ``occupancy``: what a job waited for; when it could not be claimed; how long a scope was full.
 - ``schedules``: the instants of a schedule, why each was late, and its changes.
 - ``endings``: the outcomes of jobs, for callers that wait for jobs.
-- ``copies``: the jobs that died, and what they were enqueued with, for copies of them.
+- ``copies``: the jobs that died, and their JSON, so that copies of them can be enqueued.
 - ``questions``: the answers that a web page shows: a job, a moment, events, ended claims, findings.
 - ``reader``: the numbers that metrics read repeatedly.
 """

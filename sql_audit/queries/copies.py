@@ -1,4 +1,4 @@
-"""Finds the jobs that died, and what they were enqueued with, so that copies of them can be enqueued."""
+"""Finds the jobs that died, and the JSON with which they were enqueued, so that copies of them can be enqueued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sql_audit.store.storable_text import read_json
 _DEATHS: Final = ("died", "lease_expired")
 """The outcomes of claims by which jobs die."""
 _DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
-"""The states of jobs that died and had no other life since."""
+"""The states of jobs that died and have not become alive again."""
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _STATES: Final = text(
     "SELECT job_id, state FROM job WHERE queue = :queue AND job_id IN :ids"

@@ -10,6 +10,7 @@ says how far back it read, and where the next page begins.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import json
 import time
@@ -100,7 +101,7 @@ def ended_claims(
     """
     budget = _Budget(clock() + WITHIN_MS / 1000, clock)
     found: list[dict[str, Any]] = []
-    last = after
+    last: Row[Any] | None = None
     with engine.connect() as connection:
         parts = [
             _part(connection, statement, asked, budget)
@@ -109,12 +110,13 @@ def ended_claims(
         for row in heapq.merge(*parts, key=_place, reverse=True):
             if budget.spent or len(found) == limit:
                 break
-            last = _place(row)
+            last = row
             if wanted(row):
                 found.append(row._asdict())
         else:
-            last = last if budget.spent else None
-    return Ended(found, budget.looked, last)
+            if not budget.spent:
+                return Ended(found, budget.looked, None)
+    return Ended(found, budget.looked, after if last is None else _place(last))
 
 
 @dataclass(slots=True)
@@ -190,8 +192,9 @@ def _place(row: Row[Any]) -> Place:
     return Place(row.ended_at_ms, row.job_id, row.fence, row.queue)
 
 
+@functools.lru_cache(maxsize=1024)
 def _scopes(scopes: str | None) -> list[str]:
-    """The scopes of a claim, without their limits."""
+    """Return the scopes of a claim, without their limits. The cache helps since claims share few texts of scopes."""
     try:
         return [str(scope) for scope, *_ in json.loads(scopes or "[]")]
     except (ValueError, TypeError):

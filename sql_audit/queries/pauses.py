@@ -1,17 +1,19 @@
 """Finds the pauses of a job: times in which no worker could claim the job for another reason than a limit.
 
-Either the job was scheduled, or a lost worker still held its claim.
+The job was scheduled, or it was parked, or a lost worker still held its claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.model.table.machine import Event
+from rq_core.model.durable.boxes import signal_of
+from rq_core.model.table.machine import Event, State
 from rq_core.model.table.reasons import Reason
 from sql_audit.queries.history import LoggedEvent
+from sql_audit.times import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,82 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
     A delay ends when the job is due: from then on the job waits for a worker.
     """
     claimed: LoggedEvent | None = None
-    events = [event for event in events if not event.orphaned and event.type not in _ASIDE]
-    for at, event in enumerate(events):
+    parked: LoggedEvent | None = None
+    waits = _Waits()
+    told = [event for event in events if not event.orphaned]
+    moves = iter([event for event in told if event.type not in _ASIDE])
+    after = next(moves, None)
+    for event in told:
+        if event is not after:
+            waits.note(event)
+            continue
+        after = next(moves, None)
+        if parked is not None and event.detail.get("state") == State.PARKED:
+            continue  # A baseline states it again.
+        if parked is not None:
+            yield JobPause(parked.at_ms, event.at_ms, waits.say(parked, event))
+            parked = None
         if event.type == Event.CLAIMED:
             claimed = event
         elif event.type == Event.LEASE_EXPIRED and claimed is not None:
             why = f"claim {claimed.claim} by {claimed.worker} was in force: its worker was lost, and the lease ran out"
             yield JobPause(claimed.at_ms, event.at_ms, why)
+        elif event.type == Event.PARKED:
+            parked = event
         elif (due_ms := event.detail.get("due_ms")) is not None:
-            goes_on = at + 1 == len(events)
-            until_ms = min(due_ms, last_ms if goes_on else events[at + 1].at_ms)
-            if until_ms > event.at_ms or goes_on:
-                yield JobPause(
-                    event.at_ms, None if goes_on and due_ms > last_ms else until_ms, _why(event)
-                )
+            until_ms = min(due_ms, last_ms if after is None else after.at_ms)
+            if until_ms > event.at_ms or after is None:
+                goes_on = after is None and due_ms > last_ms
+                yield JobPause(event.at_ms, None if goes_on else until_ms, _why(event))
+    if parked is not None:
+        yield JobPause(parked.at_ms, None, waits.say(parked, None))
 
 
-_ASIDE: Final = (Event.SETTLEMENT_REFUSED, Event.FREED)
+_ASIDE: Final = (
+    Event.SETTLEMENT_REFUSED, Event.FREED, Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED,
+)  # fmt: skip
 """Events that do not move a job."""
+
+
+@dataclass
+class _Waits:
+    """The waits of a durable job, by the number of the entry, and the last signal of each name."""
+
+    entries: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    """The names of the signals for which entries wait."""
+    signals: dict[str, LoggedEvent] = field(default_factory=dict)
+
+    def note(self, event: LoggedEvent) -> None:
+        """Add an event that does not move the job."""
+        detail = event.detail
+        if event.type == Event.SIGNALLED:
+            self.signals[detail["name"]] = event
+        elif event.type == Event.STEP_BEGUN and detail.get("kind") is not None:
+            name, until_ms = detail["name"], detail.get("until_ms")
+            until = "" if until_ms is None else f" until {readable(until_ms)}"
+            if detail["kind"] == "wait":
+                self.names[detail["entry"]] = signal_of(name)
+                self.entries[detail["entry"]] = f"the signal {signal_of(name)}{until}"
+            else:
+                self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
+
+    def say(self, parked: LoggedEvent, after: LoggedEvent | None) -> str:
+        """Return for what a job was parked, and what woke it."""
+        numbers = [int(number) for number in str(parked.detail["waits"]).split(",")]
+        waited = [self.entries.get(each, f"entry {each} of its steps") for each in numbers]
+        said = f"it was parked, and waited for {', '.join(waited)}"
+        if after is None or after.type != Event.WOKEN:
+            return said if after is None else f"{said}; it was {after.type}"
+        cause = after.detail.get("cause")
+        if cause is None:
+            return f"{said}; its moment came"
+        signal = self.signals.get(self.names.get(cause, ""))
+        if signal is None:
+            return f"{said}; its signal came"
+        why = signal.detail.get("why")
+        by = f"{signal.worker} sent the signal {signal.detail['name']}"
+        return f"{said}; {by}" + (f": {why}" if why else "")
 
 
 def _why(event: LoggedEvent) -> str:

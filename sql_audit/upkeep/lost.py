@@ -39,6 +39,8 @@ class LostJob:
     """The reason why the job cannot be restored; None if it can."""
     steps_lost: bool = False
     """True if the log does not have all saved steps of the job. The job's next step fails."""
+    signals_lost: bool = False
+    """True if the log does not have all signals that waited. They must be sent again."""
 
 
 @dataclass(slots=True)

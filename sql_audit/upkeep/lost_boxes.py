@@ -1,14 +1,18 @@
-"""Finds the entries of lost boxes in the log: what durable jobs had saved, and Redis has lost.
+"""Finds in the log the entries that durable jobs had saved in boxes that Redis has lost.
 
 The log has the value that a step returned if the task has ``audit_result="full"``. Without the value of one step, no
-entry of the box is put back: the job would repeat that step, which has happened.
+entry of the box is put back: the job would repeat that step, which has happened. The log has the value of a signal if
+its sender has ``audit_payload="full"``; a signal that waits and has no value there must be sent again.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import StepEntry, entry_text
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
@@ -22,28 +26,43 @@ CHUNK: Final = 1_000
 _STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALLED))
 
 
-def entries_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], dict[int, StepEntry | None]]:
-    """Return the entries of boxes by (job id, life), each by its number. ``rows`` are the events of these jobs, in
-    order. None for an entry whose value the log does not have."""
-    found: dict[tuple[str, str], dict[int, StepEntry | None]] = {}
-    brought: dict[tuple[str, str, int], Any] = {}
-    """The value of each signal, by the job's id, its life and the signal's number."""
+class FoldedBox:
+    """A box according to the log."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, StepEntry | None] = {}
+        """The entries by number. None for an entry whose value the log does not have."""
+        self.mail = LoggedBox()
+
+    def signals(self) -> list[str | None]:
+        """Return the texts of the signals, in order. None for a signal that waits, and whose value the log does not
+        have. Signals after one that the log does not have are left out."""
+        found, numbers = self.mail.signals, itertools.count(1)
+        known = [found[n] for n in itertools.takewhile(found.__contains__, numbers)]
+        taken = self.mail.taken
+        return [signal.text(is_taken=number in taken) for number, signal in enumerate(known, 1)]
+
+
+def boxes_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], FoldedBox]:
+    """Return the boxes by (job id, life). ``rows`` are the events of these jobs, in order."""
+    found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in rows:
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
             continue
         facts = {name: column[0] for name, column in intake.columns.items()}
-        box = (str(row[6]), facts["life"])
+        box = found[str(row[6]), facts["life"]]
+        signals, message = box.mail.signals, facts.get("message")
         if row[4] == Event.SIGNALLED:
-            brought[*box, facts["message"]] = facts.get("value")
+            signals[facts["message"]] = LoggedSignal(intake.at_ms or 0, facts)
             continue
-        if facts.get("message") is not None:
+        if message is not None:
+            box.mail.taken.add(message)
             # The log has the value of a signal with the signal.
-            facts["value"] = brought.get((*box, facts["message"]))
-        entries = found.setdefault(box, {})
+            facts["value"] = signals[message].facts.get("value") if message in signals else None
         number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
-        if is_saved or number not in entries:
-            entries[number] = _entry(facts, intake.at_ms or 0, is_saved=is_saved)
-    return found
+        if is_saved or number not in box.entries:
+            box.entries[number] = _entry(facts, intake.at_ms or 0, is_saved=is_saved)
+    return dict(found)
 
 
 def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry | None:
@@ -56,28 +75,45 @@ def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry
     return StepEntry(name, is_saved, at_ms, fence, digest, value, kind, until_ms, message)
 
 
+class LostBox(NamedTuple):
+    """The part of a job's box that the log has."""
+
+    records: list[Restoration] | None
+    """The records that put the box back; None if the log does not have all of its steps."""
+    signals_lost: bool = False
+    """True if the log does not have all signals that wait. They must be sent again."""
+
+
 def box_restorations(
-    entries: Mapping[tuple[str, str], Mapping[int, StepEntry | None]], job_id: str, life: str | None
-) -> list[Restoration] | None:
-    """Return the records that put a job's box back; None if the log does not have all of it."""
+    boxes: Mapping[tuple[str, str], FoldedBox], job_id: str, life: str | None
+) -> LostBox:
+    """Return the records that put a job's box back."""
+    box = boxes.get((job_id, life or ""))
     if life is None:
-        return []
-    numbered = entries.get((job_id, life), {})
-    known = [numbered.get(number) for number in range(1, len(numbered) + 1)]
-    if not known or None in known:
-        return None
-    return entries_again(job_id, life, [entry_text(entry) for entry in known if entry is not None])
+        return LostBox([])
+    elif box is None:
+        return LostBox(None)
+    known = [box.entries.get(number) for number in range(1, len(box.entries) + 1)]
+    if None in known:
+        return LostBox(None)
+    entries = [entry_text(entry) for entry in known if entry is not None]
+    signals = box.signals()
+    texts = [
+        box.mail.signals[number].text_of_lost() if text is None else text
+        for number, text in enumerate(signals, 1)
+    ]
+    is_lost = None in signals or len(signals) < len(box.mail.signals)
+    return LostBox(entries_again(job_id, life, entries, texts), is_lost)
 
 
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
-) -> Iterator[tuple[str, list[Restoration] | None]]:
-    """Yield the ids of jobs with the records that put their boxes back; None if the log does not have all of a box.
-    ``lives`` are the lives of the jobs, by id."""
+) -> Iterator[tuple[str, LostBox]]:
+    """Yield the ids of jobs with the records that put their boxes back. ``lives`` are the lives of the jobs, by id."""
     ids = list(lives)
     with database.readers.connect() as connection:
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            entries = entries_in(rebuild.events_of(connection, queue, chunk))
+            boxes = boxes_in(rebuild.events_of(connection, queue, chunk))
             for job_id in chunk:
-                yield job_id, box_restorations(entries, job_id, lives[job_id])
+                yield job_id, box_restorations(boxes, job_id, lives[job_id])

@@ -68,6 +68,8 @@ class Applied:
     """Number of jobs in Redis whose saved steps were put back."""
     steps_lost: list[str] = field(default_factory=list)
     """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
+    signals_lost: list[str] = field(default_factory=list)
+    """Ids of jobs that have lost signals, since the log does not have what they brought. They must be sent again."""
     left: dict[str, str] = field(default_factory=dict)
     """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 
@@ -75,8 +77,9 @@ class Applied:
     def complete(self) -> bool:
         """Return whether no job is left about which an operator must decide."""
         return not (
-            self.unknown or self.left or self.uncertain or self.schedules_left or self.steps_lost
-        )
+            self.unknown or self.left or self.uncertain or self.schedules_left
+            or self.steps_lost or self.signals_lost
+        )  # fmt: skip
 
 
 def restore_jobs(
@@ -114,7 +117,7 @@ def restore_jobs(
         entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)
         done.over, done.uncertain, done.unknown, done.held = [], [], [], []
-        done.alive, done.left, done.steps_lost = {}, {}, []
+        done.alive, done.left, done.steps_lost, done.signals_lost = {}, {}, [], []
         try:
             _carry_out(
                 client, database, queue, gap, done, by, wait_s, on_progress, accept_gaps=accept_gaps
@@ -232,13 +235,15 @@ def _boxes_again(
     done: Applied,
     send: Callable[[list[Restoration]], None],
 ) -> None:
-    """Put back what the steps of jobs in Redis had saved. ``lives`` are the lives of these jobs, by id."""
+    """Put back the lost boxes of jobs that Redis has. ``lives`` are the ids of these boxes, by job id."""
     for job_id, box in lost_boxes(database, queue, lives):
-        if box is None:
+        if box.records is None:
             done.steps_lost.append(job_id)
-        else:
-            send(box)
-            done.boxes += 1
+            continue
+        send(box.records)
+        done.boxes += 1
+        if box.signals_lost:
+            done.signals_lost.append(job_id)
 
 
 def _jobs_again(
@@ -255,6 +260,8 @@ def _jobs_again(
             by_kind.get(record.kind, by_kind["restore"]).append(record)
         if lost.steps_lost and found:
             done.steps_lost.append(lost.job_id)
+        if lost.signals_lost and found:
+            done.signals_lost.append(lost.job_id)
         if lost.over or not found:
             (done.over if lost.over else done.unknown).append(lost)
     return by_kind.values()

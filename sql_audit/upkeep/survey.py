@@ -42,7 +42,7 @@ from sql_audit.store.gaps import ended_by_baselines
 from sql_audit.store.job_rows import JobRow
 from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
-from sql_audit.upkeep.lost_boxes import box_restorations, entries_in, lost_boxes
+from sql_audit.upkeep.lost_boxes import box_restorations, boxes_in, lost_boxes
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, stored_entries
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
@@ -113,7 +113,7 @@ class Differences(NamedTuple):
     names: list[Restoration]
     """Restorations of names that Redis has forgotten."""
     boxes: dict[str, str]
-    """Lives of jobs in Redis that have lost what their steps had saved, by id."""
+    """Ids of the lost boxes of jobs that Redis has, by job id."""
     last: str
     """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
@@ -131,8 +131,8 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
     for revived, _ in revived_jobs(database, queue, gap.revived):
         found.revived.append(revived)
     found.schedules = lost_schedules(database, queue, stored_entries(client, queue)).found
-    for job_id, records in lost_boxes(database, queue, gap.boxes):
-        found.boxes[job_id] = records is not None
+    for job_id, box in lost_boxes(database, queue, gap.boxes):
+        found.boxes[job_id] = box.records is not None
     found.forgotten, found.names = len(gap.windows), len(gap.names)
     return found
 
@@ -164,7 +164,7 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return those of these lives whose boxes have lost their header or an entry."""
+    """Return those of these lives whose boxes have lost their header, an entry or a signal."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):
@@ -173,6 +173,7 @@ def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[st
         for (job_id, life), header in zip(chunk.items(), headers, strict=True):
             said = header_in(header)
             names = [f"{life}|{number}" for number in range(1, 1 + (said.entries if said else 0))]
+            names += [f"{life}>{number}" for number in range(1, 1 + (said.signals if said else 0))]
             sizes = client.run(calls.delivery.ask([["HSTRLEN", boxes, n] for n in names], queue))
             if said is None or 0 in sizes:
                 found[job_id] = life
@@ -248,7 +249,7 @@ def _lost_chunk(
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = rebuild.events_of(connection, queue, list(stands))
     told = job_logs(rows, orphaned)
-    entries = entries_in(rows)
+    boxes = boxes_in(rows)
     places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
@@ -272,9 +273,10 @@ def _lost_chunk(
         window = (
             name_restoration(job_id, job.unique_name, job.name_stands, 0) if lost.over else None
         )
-        box = box_restorations(entries, job_id, job.life) if record is not None else []
-        lost = replace(lost, steps_lost=box is None)
-        yield lost, [*(box or []), *(each for each in (record, window) if each is not None)]
+        box = box_restorations(boxes, job_id, job.life if record is not None else None)
+        lost = replace(lost, steps_lost=box.records is None, signals_lost=box.signals_lost)
+        rest = (each for each in (record, window) if each is not None)
+        yield lost, [*(box.records or []), *rest]
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:

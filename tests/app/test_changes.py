@@ -65,7 +65,7 @@ def test_dead_jobs_are_requeued_and_pruned_by_a_filter(app: App, valkey_url: str
     assert (1, 0, 0) == counts(app)
 
 
-def test_each_change_has_an_asynchronous_twin(app: App, valkey_url: str) -> None:
+def test_each_method_that_changes_many_jobs_has_an_async_form(app: App, valkey_url: str) -> None:
     enqueue(app, 5)
     with Seed(valkey_url, "mail", real_clock=True) as seed:
         seed.dead("a")
@@ -84,7 +84,7 @@ def test_each_change_has_an_asynchronous_twin(app: App, valkey_url: str) -> None
     assert [5, 1, 1, 6] == asyncio.run(change())
 
 
-def test_a_change_that_was_stopped_goes_on_at_the_place_that_it_said(app: App) -> None:
+def test_a_stopped_change_continues_at_the_place_that_its_progress_reported(app: App) -> None:
     enqueue(app, 600)
     places: list[str] = []
 
@@ -101,7 +101,9 @@ def test_a_change_that_was_stopped_goes_on_at_the_place_that_it_said(app: App) -
     assert made.changed == 600
 
 
-def test_unknown_options_and_values_that_are_no_filter_are_refused(app: App) -> None:
+def test_changes_of_many_jobs_refuse_unknown_options_and_values_that_are_no_filter(
+    app: App,
+) -> None:
     mail = Filter(queue="mail")
     with pytest.raises(TypeError, match=r"cancel_where\(\) has no option 'why': its options are"):
         app.cancel_where(mail, why="x")  # type: ignore[call-arg]

@@ -16,6 +16,7 @@ from rq_core import (
     NotSignalled,
     RetryPolicy,
     StepTwice,
+    current_job,
     durable,
     durable_sync,
     errors,
@@ -51,7 +52,7 @@ def outcomes(fake: testing.Fake) -> list[str]:
     return [ran.outcome for ran in fake.drain()]
 
 
-def test_a_job_sleeps_without_a_worker_and_goes_on_behind_its_sleep(
+def test_a_sleeping_job_occupies_no_worker_and_continues_after_its_sleep(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -77,9 +78,7 @@ def test_a_job_sleeps_without_a_worker_and_goes_on_behind_its_sleep(
     assert ["charge", "after", "after", "again"] == did
 
 
-def test_a_sleep_until_a_moment_that_is_over_does_not_park_the_job(
-    app: App, fake: testing.Fake
-) -> None:
+def test_a_sleep_until_a_past_moment_does_not_park_the_job(app: App, fake: testing.Fake) -> None:
     @app.task(retry=ONCE)
     def order() -> None:
         durable_sync().sleep("until", until=datetime(2020, 1, 1, tzinfo=UTC))
@@ -111,7 +110,7 @@ def test_a_retry_does_not_begin_a_sleep_again(app: App, fake: testing.Fake, did:
     assert ["succeeded"] == outcomes(fake)
 
 
-def test_a_signal_wakes_the_job_and_its_wait_returns_what_it_brings(
+def test_a_signal_wakes_its_job_and_the_wait_returns_the_value_of_the_signal(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -130,7 +129,7 @@ def test_a_signal_wakes_the_job_and_its_wait_returns_what_it_brings(
     assert [Approval(ok=True)] == did
 
 
-def test_signals_that_come_before_the_waits_are_kept_and_taken_in_order(
+def test_signals_that_arrive_before_the_waits_are_kept_and_taken_in_order(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -147,7 +146,7 @@ def test_signals_that_come_before_the_waits_are_kept_and_taken_in_order(
     assert ["step", 0, 1, 2] == did
 
 
-def test_a_wait_returns_none_once_its_time_is_over(
+def test_a_wait_returns_none_after_its_timeout(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -162,6 +161,24 @@ def test_a_wait_returns_none_once_its_time_is_over(
     assert [None] == did
     with pytest.raises(NotSignalled, match="there is no such job"):
         app.signal(handle, "approval", Approval(ok=True))
+
+
+def test_failures_before_a_wait_that_is_over_do_not_count(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=RetryPolicy(max_attempts=2, backoff="fixed", base=1.0, jitter=False))
+    async def order() -> None:
+        did.append(current_job().failures)
+        if len(did) > 1:
+            await durable().wait("approval", Approval)
+            did.append(current_job().attempt)
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    app.signal(handle, "approval", Approval(ok=True))
+
+    assert ["scheduled", "scheduled", "dead"] == outcomes(fake)
+    assert [0, 1, 1, 2, 2] == did
 
 
 def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
@@ -187,7 +204,7 @@ def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
     assert ["slow", "end"] == did
 
 
-def test_a_branch_with_plain_code_between_two_steps_gets_through(
+def test_a_branch_with_plain_code_between_two_steps_ends_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -211,7 +228,7 @@ def test_a_branch_with_plain_code_between_two_steps_gets_through(
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_handler_that_swallows_its_end_is_parked_all_the_same(
+def test_a_job_is_parked_though_its_handler_suppresses_the_exception_of_the_wait(
     app: App, fake: testing.Fake, did: list[Any], kind: str
 ) -> None:
     if kind == "async":
@@ -273,7 +290,7 @@ def test_no_step_begins_in_the_finally_of_a_handler_that_parks(
     assert ["finally", "finally", "effect"] == did
 
 
-def test_arounds_are_left_before_the_job_is_parked(
+def test_around_functions_are_exited_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.around
@@ -294,7 +311,7 @@ def test_arounds_are_left_before_the_job_is_parked(
     assert ["Parking"] == did
 
 
-def test_two_waits_of_one_name_at_once_are_refused(app: App, fake: testing.Fake) -> None:
+def test_two_concurrent_waits_with_the_same_name_are_refused(app: App, fake: testing.Fake) -> None:
     @app.task(retry=ONCE)
     async def order() -> None:
         job = durable()
@@ -351,7 +368,9 @@ def test_a_signal_that_cannot_be_sent_is_refused_before_it_is_sent(
         app.signal(app.handle_by_id("default", "nobody"), "approval", Approval(ok=True))
 
 
-def test_a_signal_of_another_type_makes_the_job_dead(app: App, fake: testing.Fake) -> None:
+def test_a_signal_with_a_value_of_a_wrong_type_makes_the_job_dead(
+    app: App, fake: testing.Fake
+) -> None:
     @app.task()
     def order() -> None:
         durable_sync().wait("approval", Approval)
@@ -377,7 +396,7 @@ def test_a_parked_job_is_cancelled_at_once(app: App, fake: testing.Fake) -> None
         handle.edit(now=True)
 
 
-async def test_signals_are_sent_from_an_event_loop(app: App) -> None:
+async def test_a_signal_can_be_sent_from_an_event_loop(app: App) -> None:
     with testing.fake(app) as fake:
 
         @app.task()

@@ -91,6 +91,19 @@ def test_the_overview_counts_jobs_by_state(seed: Seed) -> None:
     assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
+def test_the_overview_has_the_number_of_parked_jobs_and_the_age_of_the_first(seed: Seed) -> None:
+    seed.parked("a")
+    assert look(seed).oldest_parked_ms is not None
+    seed.control.zadd(seed.keys("parked"), {"a": seed.now - 7 * MINUTE_MS})
+    seed.parked("b", "+60000", what="sleep")
+
+    found = look(seed)
+
+    assert (found.parked, minutes(found.oldest_parked_ms), found.scheduled) == (2, 7, 0)
+    seed.cancel("a", "b")
+    assert look(seed).oldest_parked_ms is None
+
+
 def test_the_overview_of_an_empty_server_has_no_queue(seed: Seed) -> None:
     found = seed.client.run(seed.client.calls.reads.overview())
 

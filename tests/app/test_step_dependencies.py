@@ -1,4 +1,5 @@
-"""The dependencies of steps: a step's function has its own, and the steps of a job may be one of its handler."""
+"""The dependencies of steps: the function of a step has dependencies of its own, and the steps of a job may be a
+dependency of its handler."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def session(world: World) -> Callable[[], AbstractContextManager[Session]]:
 
 
 @pytest.mark.parametrize("kind", ["async", "plain in async", "sync"])
-def test_the_dependencies_of_a_step_are_left_before_the_step_is_saved(
+def test_the_dependencies_of_a_step_are_exited_before_the_step_is_saved(
     app: App, world: World, session: Callable[[], Any], kind: str
 ) -> None:
     def plain(row: str, db: Any = Depends(session)) -> str:
@@ -96,7 +97,9 @@ def test_the_dependencies_of_a_step_are_left_before_the_step_is_saved(
     assert ["begin", "write row", "commit", "saved", "saved"] == world.did
 
 
-def test_a_step_whose_dependency_fails_when_it_is_left_is_not_saved(app: App, world: World) -> None:
+def test_a_step_whose_dependency_fails_when_it_is_exited_is_not_saved(
+    app: App, world: World
+) -> None:
     @contextmanager
     def session() -> Iterator[Session]:
         yield Session(world)

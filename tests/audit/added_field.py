@@ -138,7 +138,7 @@ def _of_lines(client: Client) -> dict[str, list[str]]:
 
 
 def _of_events(database: Database, kind: str) -> dict[str, list[Any]]:
-    """Return the two fields as the events of this kind have them."""
+    """Return the values of the two added fields in the events of this type, by job id."""
     found = auditlog.rows(
         database, "SELECT job_id, detail FROM job_event WHERE type = :kind", kind=kind
     )
@@ -147,7 +147,7 @@ def _of_events(database: Database, kind: str) -> dict[str, list[Any]]:
 
 
 def _of_rows(database: Database) -> dict[str, list[Any]]:
-    """Return the two fields as the columns of SQL have them."""
+    """Return the values of the two added fields in the columns of SQL, by job id."""
     found = auditlog.rows(database, "SELECT job_id, hue_ms, shade FROM job")
     return {row["job_id"]: [row["hue_ms"], row["shade"]] for row in found}
 

@@ -72,7 +72,7 @@ def ready(app: App) -> list[str]:
     return list(found["ready:2"])
 
 
-def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
+def test_a_repeated_replay_copies_each_job_once(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 12)
         run(app, error="TimeoutError")
@@ -96,7 +96,7 @@ def test_a_replay_that_is_made_twice_copies_each_job_once(app: App) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
+def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_copy(
     app: App, database: Database, kills: int
 ) -> None:
     with mirrored(app):
@@ -124,6 +124,45 @@ def test_a_replay_that_is_stopped_after_any_page_goes_on_without_a_second_copy(
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
+def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_copy(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks kills between two replies of Redis: also when Redis has copies that the client does not know of."""
+    transport = app.client._transport
+    exchange, left = transport.exchange, iter(())
+
+    def limited(*step: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return exchange(*step)
+
+    with mirrored(app):
+        died = enqueue(app, 12)
+        run(app, error="TimeoutError")
+        kills, made = 0, None
+        while made is None:
+            # The next replay comes two round trips further.
+            left = iter(range(1 + 2 * kills))
+            with monkeypatch.context() as killed:
+                killed.setattr(transport, "exchange", limited)
+                try:
+                    made = app.replay(TIMED_OUT)
+                except KeyboardInterrupt:
+                    kills += 1
+            if kills % 2:
+                run(app)
+        run(app)
+
+        assert kills > 3
+        assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied before": 12}
+        asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id LIKE '%.r%' AND type = 'enqueued'"
+        assert auditlog.one(database, asked)["n"] == len(died)
+        for job_id in died:
+            copy = copying.copy_id(job_id, made.name)
+            asked = "SELECT COUNT(*) AS n FROM job_event WHERE job_id = :id AND type = 'enqueued'"
+            assert auditlog.one(database, asked, id=copy)["n"] == 1
+
+
 def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 3)
@@ -145,7 +184,7 @@ def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None
         assert copy.partition(".")[0] in died
 
 
-def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App) -> None:
+def test_a_replay_filters_by_time_of_death_and_by_headers_and_arguments(app: App) -> None:
     now = datetime.now(UTC)
     with mirrored(app):
         enqueue(app, 4, headers={"tenant": "acme"})
@@ -163,7 +202,9 @@ def test_a_filter_by_time_headers_and_arguments_is_for_deaths_and_json(app: App)
         assert count(task="other") == 0
 
 
-def test_jobs_that_cannot_be_copied_are_counted_with_the_reason(app: App, valkey_url: str) -> None:
+def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
+    app: App, valkey_url: str
+) -> None:
     with mirrored(app):
         with App(valkey_url) as digests:
             made = digests.job("mail", "send", {"n": 1}, id="without-arguments")
@@ -223,7 +264,7 @@ def test_the_log_has_who_enqueued_a_copy_and_why_and_is_true(app: App, database:
         app.copy(first, by="a b")
 
 
-def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
+def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):
@@ -242,7 +283,9 @@ def test_a_replay_needs_a_log_that_is_not_behind_and_terms_that_it_can_answer(
         app.replay(TIMED_OUT)
 
 
-def test_the_command_repeats_the_number_that_it_counted(app: App) -> None:
+def test_the_command_replay_copies_only_if_the_confirmed_number_is_the_number_of_jobs(
+    app: App,
+) -> None:
     def cli(*words: str) -> Any:
         environment = {"RQ_CORE_REDIS_URL": app.redis_url, "RQ_CORE_AUDIT_URL": app.audit_url}
         return CliRunner().invoke(root, ["replay", *words], env=environment)

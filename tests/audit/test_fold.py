@@ -282,7 +282,7 @@ class ByTheTable(Folder):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_steps_agree_with_the_table_of_effects(seed: int) -> None:
+def test_the_fast_fold_and_a_fold_by_the_table_of_effects_make_the_same_rows(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(120)]
     fast, general = Folder("q", ()), ByTheTable("q", ())
@@ -317,7 +317,7 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
         }
 
 
-def test_every_field_of_the_table_has_a_kind() -> None:
+def test_every_field_of_an_event_has_a_kind_that_the_mirror_checks() -> None:
     """Checks that each field in machine.py has a kind, so that each value is checked before it is written to a
     column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
@@ -325,7 +325,7 @@ def test_every_field_of_the_table_has_a_kind() -> None:
     assert names <= set(KINDS)
 
 
-def test_every_event_about_jobs_has_a_step() -> None:
+def test_the_fold_has_a_step_for_every_event_about_jobs() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 

@@ -43,7 +43,8 @@ def wake(log: MemoryWriter, cause: int | None = None, by: str = "ann") -> None:
 
 
 def parked(log: MemoryWriter) -> str:
-    """Let the job wait for `ok`, or until a moment, and sleep, and park it. Return the fence of its claim."""
+    """Begin a wait for the signal `ok` with a time limit, begin a sleep, and park the job. Return the fence of its
+    claim."""
     fence = running(log)
     save(log, fence, 1, "charge")
     begin(log, fence, 2, "ok", "wait", UNTIL)

@@ -250,7 +250,7 @@ def test_an_unreachable_database_raises_audit_unavailable() -> None:
     reader.close()
 
 
-def test_a_database_without_tables_is_refused(audit_url: str) -> None:
+def test_the_metrics_reader_refuses_a_database_without_tables(audit_url: str) -> None:
     reader = open_metrics_reader(audit_url)
 
     with pytest.raises(AuditEmpty):

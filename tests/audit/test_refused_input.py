@@ -166,7 +166,7 @@ COUNTED: dict[str, Callable[[App, Any], object]] = {
 
 
 @pytest.mark.parametrize("ask", COUNTED.values(), ids=COUNTED)
-def test_numbers_beyond_redis_or_sql_are_refused(
+def test_numbers_that_redis_or_sql_cannot_store_are_refused(
     ask: Callable[[App, Any], object], app: App
 ) -> None:
     enqueue_as(app, "q", "send", "first")

@@ -261,7 +261,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_the_reuse_of_an_id_before_the_mirror_has_copied_it_is_no_difference(
+def test_a_reuse_of_an_id_that_is_not_mirrored_yet_is_not_reported_as_a_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")

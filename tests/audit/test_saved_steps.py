@@ -91,7 +91,7 @@ def test_replay_reports_a_saved_step_with_other_failures_than_the_log(
     assert [("I4", says)] * (says is not None) == told(log)
 
 
-def test_replay_reports_a_job_that_lives_on_after_its_attempts_since_a_saved_step() -> None:
+def test_replay_reports_a_job_that_is_alive_after_its_last_attempt_since_a_saved_step() -> None:
     log = MemoryWriter()
     log.jobs(
         "baseline", ["a", "running", "send", "normal", 3, 3, 1, None, 2, 3, 0, 0, "7-1", "w-1"]

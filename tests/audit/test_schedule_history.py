@@ -327,7 +327,9 @@ def test_the_instants_of_a_schedule_are_found_by_an_index(scene: Scene) -> None:
     ]
 
 
-def test_the_command_prints_a_line_for_each_instant_and_change(scene: Scene) -> None:
+def test_the_command_schedule_history_prints_a_line_for_each_instant_and_change(
+    scene: Scene,
+) -> None:
     scene.put(every=60, spread=5)
     scene.until_due()
     scene.serve()

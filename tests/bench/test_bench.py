@@ -159,7 +159,9 @@ def test_the_table_of_inboxes_has_the_best_run_and_no_other_table_has_its_rows(
     assert not any("inbox" in row[0] for rows in others for row in rows)
 
 
-def test_the_report_replaces_only_text_between_markers(figures: dict[str, Any]) -> None:
+def test_the_report_of_a_benchmark_replaces_only_text_between_its_markers(
+    figures: dict[str, Any],
+) -> None:
     text = "before\n<!-- bench: peers -->\nold\n<!-- bench: end peers -->\nafter\n"
     code = f"import report; print(json.dumps(report.between({text!r}, 'peers', chr(10).join(report._peers(d)))))"
 

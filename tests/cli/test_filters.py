@@ -26,7 +26,9 @@ def enqueue(client: Client, count: int, task: str = "send", **fields: Any) -> No
     client.run(client.calls.enqueue.many(jobs))
 
 
-def test_each_option_is_a_term_of_the_filter(cli: CommandLine, client: Client) -> None:
+def test_each_filter_option_of_a_command_becomes_a_term_of_the_filter(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, 6, headers_json=headers_json({"tenant": "acme"}))
     enqueue(client, 4, "other", delay_ms=60_000)
 
@@ -44,7 +46,7 @@ def test_each_option_is_a_term_of_the_filter(cli: CommandLine, client: Client) -
     assert count("--scope", "tenant=acme") == 0
 
 
-def test_a_filter_is_changed_with_yes_and_the_log_has_the_operator_and_the_reason(
+def test_with_the_option_yes_matching_jobs_are_changed_and_the_log_has_the_operator_and_the_reason(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, 6)
@@ -82,7 +84,7 @@ def test_jobs_that_cannot_be_changed_are_named_and_the_exit_status_is_1(
     assert line == "3 jobs not edited: it would become ready at its deadline or later"
 
 
-def test_a_change_says_how_far_it_has_come_and_where_it_goes_on_if_it_is_interrupted(
+def test_an_interrupted_change_prints_its_progress_and_the_option_that_continues_it(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(client, 6)

@@ -72,7 +72,7 @@ def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_le
     assert "rq-core audit history a" in result.output
 
 
-def test_the_job_command_shows_the_steps_of_a_job_and_marks_those_in_doubt(valkey_url: str) -> None:
+def test_the_job_command_shows_the_steps_of_a_job_and_marks_steps_in_doubt(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.save(claim)
@@ -92,3 +92,25 @@ def test_the_job_command_shows_the_steps_of_a_job_and_marks_those_in_doubt(valke
     ]
     assert "value" not in found["steps"][0]
     assert "Redis lacks them" in lost
+
+
+def test_the_job_command_shows_what_a_parked_job_waits_for_and_its_kept_signals(
+    valkey_url: str,
+) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.wait(claim, "9000000000000")
+        seed.wait(claim, entry=2, name="nap", what="sleep")
+        seed.signal("a", name="refusal", key="k", value='"private"')
+        seed.park(claim, waits="1,2")
+        shown = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+        found = json.loads(
+            CliRunner().invoke(root, ["job", "a", "--json", "--redis", valkey_url]).output
+        )
+
+    waits = "the signal approval until 2255-03-14 16:00:00 UTC, the end of its sleep nap"
+    assert f"parked for  {waits}\n" in shown
+    assert "signals     that no wait has taken: 1 refusal (" in shown
+    (signal,) = found["signals"]
+    assert (1, "refusal", "k") == (signal["signal"], signal["name"], signal["key"])
+    assert "private" not in json.dumps(found)

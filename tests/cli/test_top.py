@@ -58,6 +58,23 @@ def test_the_top_command_with_the_option_once_shows_queues_and_causes(
     assert re.search(r"mail +1 +\d+ s +0 +0 +0 +1 +0 +off", shown)
 
 
+def test_the_top_command_shows_how_many_jobs_are_parked_and_for_how_long(
+    client: Client,
+) -> None:
+    assert client.run(client.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
+    assert "parked" not in printed(frame(client), None, 120)
+    (queue,) = client.run(client.calls.reads.overview()).queues
+    state = dataclasses.replace(
+        client.run(client.calls.reads.overview()),
+        queues=(dataclasses.replace(queue, parked=12, oldest_parked_ms=3 * 86_400_000),),
+    )
+
+    shown = printed(Frame(state, None, 0.0), None, 120)
+
+    assert re.search(r"backlog +parked", shown)
+    assert re.search(r"12, 3 d", shown)
+
+
 def test_the_top_command_with_the_option_json_prints_queues_and_causes(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 

@@ -60,11 +60,13 @@ def test_mkdocs_alone_builds_the_pages_without_warnings(tmp_path: Path) -> None:
         "@import url(https://example.org/a.css);",
     ],
 )
-def test_the_check_finds_resources_that_a_page_loads_from_other_hosts(page: str) -> None:
+def test_the_check_of_the_site_finds_resources_that_a_page_loads_from_other_hosts(
+    page: str,
+) -> None:
     assert len(list(site.foreign(page))) == 1
 
 
-def test_the_check_allows_links_to_other_hosts() -> None:
+def test_the_check_of_the_site_allows_links_to_other_hosts() -> None:
     page = '<a href="https://keepachangelog.com">x</a><img src="plots/a.svg"><link rel="canonical" href="https://a.b">'
 
     assert [] == list(site.foreign(page))

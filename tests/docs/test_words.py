@@ -25,7 +25,7 @@ from tests.docs.transcript import DOCS
         "That which was lost comes back.",
     ],
 )
-def test_the_check_finds_a_phrase_that_readers_stumble_over(text: str) -> None:
+def test_the_check_of_words_finds_a_phrase_that_readers_stumble_over(text: str) -> None:
     assert 1 == len(list(words.found_in(text)))
 
 
@@ -52,7 +52,9 @@ value, return value.
         ("It trails behind: keep values, return `return value`.", []),
     ],
 )
-def test_the_check_finds_a_word_that_the_glossary_rules_out(text: str, found: list[str]) -> None:
+def test_the_check_of_words_finds_a_word_that_the_glossary_rules_out(
+    text: str, found: list[str]
+) -> None:
     assert found == list(words.found_in(text, words.synonyms(GLOSSARY)))
 
 
@@ -89,11 +91,11 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
     assert sorted(entries) == entries
 
 
-def test_the_check_ignores_code() -> None:
+def test_the_check_of_words_ignores_code() -> None:
     assert [] == list(words.found_in("`whoever`\n```\nsomebody\n```\nAn operator trims."))
 
 
-def test_the_check_covers_pages_errors_and_help() -> None:
+def test_the_check_of_words_covers_pages_errors_and_help() -> None:
     said = words.texts()
 
     assert {
@@ -117,7 +119,7 @@ def fail(name: str) -> None:
 '''
 
 
-def test_the_check_covers_docstrings_comments_and_messages_but_not_names_in_code(
+def test_the_check_of_words_covers_docstrings_comments_and_messages_but_not_names_in_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -134,7 +136,7 @@ def test_the_check_covers_docstrings_comments_and_messages_but_not_names_in_code
     ] == found
 
 
-def test_the_check_covers_the_first_words_of_docstrings(
+def test_the_check_of_words_covers_the_first_words_of_docstrings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -154,7 +156,7 @@ def test_the_check_covers_the_first_words_of_docstrings(
     ] == found
 
 
-def test_the_check_covers_names_of_tests_and_comments_of_scripts(
+def test_the_check_of_words_covers_names_of_tests_and_comments_of_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)

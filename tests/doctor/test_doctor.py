@@ -108,7 +108,8 @@ READY = {"a", "b", "c", "d", "now"}
 
 
 def test_a_healthy_queue_has_no_findings(scene: Scene) -> None:
-    """Checks jobs in each state but parked; the tests of boxes and of the index of parked jobs have such jobs."""
+    """Checks jobs in each state except parked, which other tests cover: the tests of boxes and of the index of
+    parked jobs."""
     states = {line.split(" ")[0] for line in lines_of(scene.snapshot()).values()}
 
     assert states == set(State) - {State.PARKED}

@@ -148,7 +148,9 @@ def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("table", ["parked", "relay"])
-def test_a_queue_whose_name_is_bytes_is_shown_beside_the_others(stage: Stage, table: str) -> None:
+def test_a_queue_whose_name_is_bytes_is_shown_with_the_other_queues(
+    stage: Stage, table: str
+) -> None:
     """Checks SQLite, which takes bytes as a text."""
     stage.insert("a")
     if table == "relay":

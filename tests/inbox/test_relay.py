@@ -304,7 +304,7 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 # The service.
 
 
-def test_a_token_that_names_a_queue_saves_the_look_for_queues(
+def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks also that a token with a name that the relay does not know makes no row: any client of Redis may push

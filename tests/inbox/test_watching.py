@@ -137,7 +137,7 @@ def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     assert said(stage)["RqCoreInboxParked"].startswith("at least 3 rows of the inbox are parked")
 
 
-def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_beside_very_many_of_another(
+def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_though_one_queue_has_very_many(
     stage: Stage, on_postgres: Stage
 ) -> None:
     for each in (stage, on_postgres):

@@ -195,7 +195,7 @@ def test_the_error_of_missing_tables_names_the_inbox_of_the_app_without_its_pass
 
 
 def ids_begin_at(url: str, number: int) -> None:
-    """Set the sequence of ids back, as that of a database that took over from a logical replica may be."""
+    """Set the sequence of ids back. A database that took over as a logical replica may have such a sequence."""
     engine = create_engine(url)
     with engine.begin() as connection:
         setval = f"SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), {number}, false)"

@@ -212,7 +212,8 @@ def durable_apart(steps: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def durable_apart_at_once(steps: int) -> None:
-    """Save several steps at the same time in a process of their own. The first claim kills this process after them."""
+    """Save several steps at the same time in a process of their own. The first claim kills this process after these
+    steps."""
     job = durable()
     each = (job.options(key=str(n)).step("effect", _awaited_effect, n) for n in range(steps))
     await asyncio.gather(*each)

@@ -16,6 +16,7 @@ from rq_core.model.recurrence import Overlap, recurrence
 from rq_core.model.result_encoding import FULL, unpack_result
 from rq_core.model.result_encoding import pack_result as pack_value
 from rq_core.model.table.machine import State
+from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.protocol.calls.schedules import Declaration
 from rq_core.scripts.script import Script
@@ -343,7 +344,8 @@ def _life(number: int) -> str:
 
 @scene
 def park(seed: Seed) -> Scene:
-    """Park jobs with and without a lane: for a signal, for a moment, and for what has come already."""
+    """Park jobs with and without a lane: some wait without a timeout, some with one, and one for a signal that has
+    already arrived."""
     capped = _capped(seed)
     _remembered(seed)
     held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]
@@ -359,7 +361,8 @@ def park(seed: Seed) -> Scene:
 
 @scene
 def signal(seed: Seed) -> Scene:
-    """Send signals to parked jobs with and without a lane, to jobs that wait in line, and again."""
+    """Send signals to parked jobs with and without a lane, to a running job, to ready jobs and to no job, and repeat
+    the key of an earlier signal."""
     capped = _capped(seed)
     for n, name in enumerate(("h-0", "h-1")):
         seed.parked(name, f"+{LEASE_MS}" if n else "", expires_in_ms=DAY)
@@ -373,7 +376,7 @@ def signal(seed: Seed) -> Scene:
     ids = ("h-0", "h-0", "h-1", capped[0].id, "h-2", "waiting", "waiting", "nobody")
     keys = ("k", "k", "", "l", "m", "k", "", "k")
     each = [
-        (i, "approval", key, _life(90 + n), "70c5", "{}")
+        (i, "approval", key, _life(90 + n), digest_of("{}"), "{}")
         for n, (i, key) in enumerate(zip(ids, keys, strict=True))
     ]
     return Scene("signal", _slotted(by="ann", why="asked", value_max=100), each)

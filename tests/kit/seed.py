@@ -255,7 +255,7 @@ class Seed:
         life: str = LIFE,
         value: str = "",
     ) -> dict[int, NotSaved]:
-        """Wait in the box of a claim, or sleep, until ``about``."""
+        """Save a wait or a sleep, which ends at ``about``, in the box of a claim."""
         record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
         return self.client.run(save(self.queue, WORKER, [record]))
 

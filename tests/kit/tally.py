@@ -43,7 +43,7 @@ class Tally:
 
 
 def calls_of(control: redis.Redis, work: Callable[[], object]) -> int:
-    """Return how many ``redis.call``s some calls of scripts make."""
+    """Return the number of ``redis.call``s that scripts make during ``work``."""
     tally = Tally(control)
     with tally.counting():
         work()

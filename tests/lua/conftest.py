@@ -28,7 +28,7 @@ ON_ONE = (
         "lost three times", "not sent at first", "lost with the scripts", "no scripts",
     )),
 )  # fmt: skip
-"""The beginnings of names of tests in these files that nevertheless run on one engine.
+"""The tests of the files in ON_BOTH that nevertheless run on one engine only, by the beginnings of their names.
 
 The first four show the order of the steps of a script: a script that ends before its first write has written nothing,
 on any engine. Other tests of test_crash.py show that the same errors stop a script on both engines. Which data a script

@@ -33,7 +33,7 @@ def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
     assert ids(seed.claim()) == ["j-1"]
 
 
-def test_the_cap_of_a_task_and_the_cap_of_a_key_hold_together(seed: Seed) -> None:
+def test_the_cap_of_a_task_and_the_cap_of_a_key_are_both_enforced(seed: Seed) -> None:
     """Checks ten tenants with a cap of 1 each, under a task cap of 3. The oldest jobs run first."""
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)

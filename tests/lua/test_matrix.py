@@ -78,7 +78,8 @@ class Facts:
     asleep: bool = False
     """True if the job waits for a moment, and not for the signal that the test sends."""
     in_vain: bool = False
-    """True if the job waits for what has not come. (A job that waits for an entry which it has not begun goes on.)"""
+    """True if the job has begun a wait whose signal has not arrived. (A job that parks without such a wait is woken
+    at once.)"""
     failed_before: bool = False
     """True if the job has failed or lost a worker, before this call or in this call."""
 

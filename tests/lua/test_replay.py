@@ -117,7 +117,8 @@ def save(seed: Seed) -> Operation:
 
 
 def park(seed: Seed) -> Operation:
-    """Park a job, a job whose signal has come, and a job whose claim is not in force."""
+    """Park three jobs: one whose signal has not arrived, one whose signal has arrived, and one whose claim is not in
+    force."""
     first, second = seed.running("a"), seed.running("b")
     seed.wait(first)
     seed.wait(second, life="1" * 16)
@@ -126,7 +127,7 @@ def park(seed: Seed) -> Operation:
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a job that runs and waits for another one, and to no job."""
+    """Send a signal to a parked job, to a running job that waits for another signal, and to an id without a job."""
     seed.parked("a")
     seed.wait(seed.running("b"), name="other", life="1" * 16)
     return lambda s: s.signal("a", "b", "nobody", key="once")

@@ -61,6 +61,9 @@ class Job:
     call: str | None = None
     keep: int | None = None
     lane: str | None = None
+    life: str | None = None
+    base: str | None = None
+    waits: str | None = None
     attempts: int = 3
     losses: int = 3
     claim: int = 0
@@ -84,6 +87,13 @@ class Job:
     @property
     def rank(self) -> int:
         return [str(p) for p in PRIORITIES].index(self.priority)
+
+    def may_run_again(self) -> bool:
+        """Return whether enough attempts and losses are left: those since the last saved step count, and ten times as
+        many count in all."""
+        failed, lost = map(int, (self.base or "0/0").split("/"))
+        counts = ((self.failed, failed, self.attempts), (self.lost, lost, self.losses))
+        return all(n - before < most and n < 10 * most for n, before, most in counts)
 
     def line(self) -> str:
         """Return the state line of the job, without the fields that have their default values."""
@@ -128,15 +138,15 @@ class Model:
             job.unique = None
 
     def _named(self, name: str | None) -> Job | None:
-        alive = self.in_state("ready", "scheduled", "running", "cancelling")
+        alive = self.in_state("ready", "scheduled", "running", "cancelling", "parked")
         return next((job for job in alive if name is not None and job.unique == name), None)
 
     def _is_overdue(self, job: Job) -> bool:
-        waits = job.state in {"ready", "scheduled"}
+        waits = job.state in {"ready", "scheduled", "parked"}
         return waits and job.expires is not None and job.expires <= self.now
 
     def move(self, job: Job, state: str, **changes: object) -> None:
-        job.state, job.since, job.due, job.reason = state, self.now, None, None
+        job.state, job.since, job.due, job.reason, job.waits = state, self.now, None, None, None
         if state not in {"running", "cancelling"}:
             job.fence = job.by = None
         for name, value in changes.items():
@@ -163,7 +173,8 @@ class Model:
             for job in self.in_state("running", "cancelling"):
                 if job.lease <= self.now:
                     self.expire(job)
-        due = [j for j in self.in_state("scheduled") if j.due is not None and j.due <= self.now]
+        waiting = self.in_state("scheduled", "parked")
+        due = [j for j in waiting if j.due is not None and j.due <= self.now]
         over = self.overdue()
         for job in sorted(due, key=lambda j: (j.due, j.id)):
             if job not in over:
@@ -174,19 +185,19 @@ class Model:
 
     def overdue(self) -> list[Job]:
         """Return the waiting jobs whose deadline has passed."""
-        waiting = self.in_state("ready", "scheduled")
+        waiting = self.in_state("ready", "scheduled", "parked")
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
     def yield_ids(self, ids: Iterable[str]) -> None:
         """Take these ids from overdue jobs that have not failed, so that new jobs can use the ids."""
         wanted = set(ids)
         for job in self.overdue():
-            if job.id in wanted and not (job.failed or job.lost):
+            if job.id in wanted and not (job.failed or job.lost or job.state == "parked"):
                 self.expire_at_deadline(job)
 
     def expire_at_deadline(self, job: Job) -> None:
         """End a job whose deadline has passed."""
-        if job.failed or job.lost:
+        if job.failed or job.lost or job.state == "parked":
             self.move(job, "dead", reason="expired")
             return
         if job.state == "ready" and job.lane is None:
@@ -197,10 +208,12 @@ class Model:
         """End a claim whose lease has expired."""
         if job.state == "cancelling":
             del self.jobs[job.id]
-        elif job.lost + 1 < job.losses:
-            self.move(job, "ready", lost=job.lost + 1, returning=True)
+            return
+        job.lost += 1
+        if job.may_run_again():
+            self.move(job, "ready", returning=True)
         else:
-            self.move(job, "dead", lost=job.lost + 1, reason="poison")
+            self.move(job, "dead", reason="poison")
 
     def promote(self, job: Job) -> None:
         """Make a due job ready."""
@@ -211,7 +224,7 @@ class Model:
         """End a claim that did not succeed."""
         if how in {"retry", "final"}:
             job.failed += 1
-            if how == "final" or job.failed >= job.attempts:
+            if how == "final" or not job.may_run_again():
                 self.move(job, "dead", reason="given_up" if how == "final" else "attempts_spent")
             elif delay:
                 self.move(job, "scheduled", due=self.now + delay)
@@ -369,7 +382,8 @@ class Queue(RuleBasedStateMachine):
             job.old_entry = False
             assert (job.claim, job.failed, job.lost) == (claim.number, claim.failures, claim.losses)
             self.fences[job.id] = claim.fence
-        due = [job.due for job in self.model.in_state("scheduled")]
+        waiting = self.model.in_state("scheduled", "parked")
+        due = [job.due for job in waiting if job.due is not None]
         # A claim may still name the due time of a job that expires in it: then one more claim finds nothing.
         assert claimed.next_due_ms in {
             min(due, default=None),
@@ -389,7 +403,7 @@ class Queue(RuleBasedStateMachine):
         due = []
         for job in self.model.overdue():
             line = self.seed.state(job.id)
-            stays = line is not None and line.startswith(("ready ", "scheduled "))
+            stays = line is not None and line.startswith(("ready ", "scheduled ", "parked "))
             assert not (stays and must), f"{job.id} did not expire"
             if not stays:
                 due += [job.due] if job.due is not None and job.due > self.model.now else []
@@ -503,14 +517,14 @@ class Queue(RuleBasedStateMachine):
 
     def cancel(self, numbers: list[int]) -> None:
         self.before_call()
-        names = self.pick(numbers, "ready", "scheduled", "running")
+        names = self.pick(numbers, "ready", "scheduled", "running", "parked")
         outcomes = self.seed.cancel(*names)
         expected = {}
         for job_id in names:
             job = self.model.jobs.get(job_id)
             if job is None:
                 expected[job_id] = "gone"
-            elif job.state in {"ready", "scheduled"}:
+            elif job.state in {"ready", "scheduled", "parked"}:
                 expected[job_id] = "cancelled"
                 if job.state == "ready" and job.lane is None:
                     self.model.tombs.add(job_id)
@@ -544,6 +558,7 @@ class Queue(RuleBasedStateMachine):
                     seq=self.model.next_place(),
                     failed=0,
                     lost=0,
+                    base=None,
                     unknown=0,
                     expires=None,
                 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.model.durable_model import DurableQueue
 from tests.model.kept_model import KeptQueue
 from tests.model.machine import Queue
 from tests.model.once_model import OnceQueue
@@ -22,3 +23,9 @@ def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str
     """Checks that a refused settlement stores no value, and that no job has the value of an earlier job with the same
     id."""
     run(lambda: KeptQueue(valkey_url), examples=15)
+
+
+def test_random_histories_of_durable_jobs_agree_with_the_model(valkey_url: str) -> None:
+    """Checks that steps are saved once, signals are taken once and in order, and that each parked job wakes with the
+    call that brings its signal, or with the first claim after its moment."""
+    run(lambda: DurableQueue(valkey_url), examples=15)

@@ -34,6 +34,7 @@ from tests.rigs.live import tasks, wakeups
 from tests.rigs.live.crew import crew
 from tests.rigs.once import expiring, keeping
 from tests.rigs.once import race as once_race
+from tests.rigs.parks.commands import parks
 from tests.rigs.schedules.commands import schedules
 from tests.rigs.stage import directory, served
 from tests.rigs.waits.stages import SECONDS_MAX, STAGES, prove
@@ -54,7 +55,8 @@ def main() -> None:
     click.get_current_context().call_on_close(close_reaper)
 
 
-main.add_command(schedules)
+for group in (parks, schedules):
+    main.add_command(group)
 
 
 @contextlib.contextmanager

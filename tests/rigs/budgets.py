@@ -43,8 +43,8 @@ def check(section: str, name: str, found: float) -> None:
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
-    """Return the table in which each of these counts, plus the slack of its section, becomes the budget. Other rows do
-    not change."""
+    """Return the table with new budgets: for each measured count, the count plus the slack of its section. Other
+    rows do not change."""
     lines, section = [], ""
     slack = {name: rows.get("slack", 0.0) for name, rows in tomllib.loads(text).items()}
     for line in text.splitlines():

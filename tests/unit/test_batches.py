@@ -127,7 +127,9 @@ def test_a_function_that_cannot_be_a_batch_handler_is_refused(
         ({"isolation": "process"}, "does not go with batch: a batch handler runs in the worker"),
     ],
 )
-def test_a_batch_does_not_go_with_every_option(options: dict[str, Any], says: str) -> None:
+def test_a_batch_task_refuses_options_that_do_not_fit_batches(
+    options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidOption) as caught:
         App().task(**{"batch": Batch(5), "queue": "events", **options})(store)
     assert says in str(caught.value)
@@ -145,12 +147,12 @@ def test_a_batch_does_not_go_with_every_option(options: dict[str, Any], says: st
         {"size": 5, "on_error": "retry"},
     ],
 )
-def test_a_wrong_option_of_a_batch_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_option_of_a_batch_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=f"^{list(options)[-1]}"):
         Batch(**options)
 
 
-def test_the_queue_of_a_batch_task_takes_no_jobs_of_other_tasks() -> None:
+def test_the_queue_of_a_batch_task_accepts_no_jobs_of_other_tasks() -> None:
     app = App()
     task = app.task(queue="events", batch=Batch(5), aliases=["keep"])(store)
 
@@ -199,7 +201,7 @@ def test_the_fields_of_an_object_are_the_arguments_of_its_job(
     assert app.job("events", "store", {"table": "t", "n": 2}).args_json == args_json
 
 
-def test_invalid_arguments_are_named_by_their_fields() -> None:
+def test_the_error_of_invalid_arguments_of_a_batch_task_names_their_fields() -> None:
     task = App().task(queue="events", batch=Batch(5))(store)
 
     with pytest.raises(ArgumentsInvalid) as caught:
@@ -209,7 +211,9 @@ def test_invalid_arguments_are_named_by_their_fields() -> None:
         task.arguments.load("{}")
 
 
-def test_equal_objects_have_one_idempotency_digest_and_defaults_count() -> None:
+def test_equal_arguments_have_the_same_idempotency_digest_whether_defaults_are_given_or_not() -> (
+    None
+):
     task = App().task(queue="events", batch=Batch(5))(store)
     keyed = task.with_options(idempotency_key="k")
 
@@ -250,7 +254,7 @@ def test_a_handler_can_be_called_with_jobs_that_no_worker_runs() -> None:
     assert not jobs[0].cancelled
 
 
-def test_the_first_failure_of_a_job_counts_and_a_wrong_one_is_refused() -> None:
+def test_only_the_first_failure_of_a_job_counts_and_an_invalid_failure_is_refused() -> None:
     job = Job(Event("t"))
     with pytest.raises(UsageError, match="an exception or a text, not 7"):
         job.fail(7)  # type: ignore[arg-type]
@@ -260,7 +264,7 @@ def test_the_first_failure_of_a_job_counts_and_a_wrong_one_is_refused() -> None:
     assert str(job.failure) == "first"
 
 
-def test_the_fake_server_runs_batches_by_their_size_and_per_and_settles_each_job() -> None:
+def test_the_fake_server_forms_batches_by_size_and_per_and_settles_each_job() -> None:
     app = App()
     calls: list[list[int]] = []
     told: list[Any] = []

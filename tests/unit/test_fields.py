@@ -39,7 +39,7 @@ def test_a_job_record_has_the_fields_of_a_state_line() -> None:
     }  # fmt: skip
 
 
-def test_optional_traits_come_directly_before_the_lane() -> None:
+def test_in_a_state_line_the_optional_traits_are_directly_before_the_lane() -> None:
     """Checks that the optional fields (traits) are directly before the field of the lane, in their order."""
     given = [str(field.line) for field in GIVEN]
 
@@ -47,7 +47,7 @@ def test_optional_traits_come_directly_before_the_lane() -> None:
     assert STATE_FIELDS[len(STAYS)] == "lane"
 
 
-def test_each_event_that_moves_a_job_has_an_effect() -> None:
+def test_the_table_of_effects_has_each_event_that_changes_the_state_of_a_job() -> None:
     moving = {t.event for t in TRANSITIONS} | {Event.BASELINE}
 
     assert set(EFFECTS) == moving
@@ -55,7 +55,7 @@ def test_each_event_that_moves_a_job_has_an_effect() -> None:
 
 
 @pytest.mark.parametrize("event", EFFECTS)
-def test_each_effect_names_existing_fields(event: Event) -> None:
+def test_each_effect_of_an_event_names_existing_fields(event: Event) -> None:
     effect = EFFECTS[event]
     told = {field.name for field in JOB_EVENT_FIELDS[event]}
     changed = [
@@ -73,7 +73,9 @@ def test_each_effect_names_existing_fields(event: Event) -> None:
 
 
 @pytest.mark.parametrize("arrow", TRANSITIONS, ids=str)
-def test_each_event_leads_to_the_state_of_its_transition(arrow: Transition) -> None:
+def test_each_event_puts_its_job_into_the_state_that_its_transition_names(
+    arrow: Transition,
+) -> None:
     due = 1 if str(arrow.target) == "scheduled" else None
     dead = 1 if str(arrow.target) == "dead" else None
     facts = {"due_ms": due, "target": arrow.target, "state": arrow.target, "dead": dead}

@@ -32,7 +32,7 @@ EVERY_TERM = Filter(
 )
 
 
-def test_a_filter_has_one_text_which_is_read_back() -> None:
+def test_the_text_of_a_filter_is_read_back_as_the_same_filter() -> None:
     text = str(EVERY_TERM)
 
     assert text == (
@@ -48,7 +48,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["queue", "arg", "header"]), texts), max_size=5))
-def test_each_value_is_read_back_from_the_text_as_it_was_written(
+def test_each_value_in_the_text_of_a_filter_is_read_back_unchanged(
     terms: list[tuple[str, str]],
 ) -> None:
     assert terms == [(term.word, term.value) for term in terms_of(text_of(terms))]
@@ -70,7 +70,7 @@ def test_each_value_is_read_back_from_the_text_as_it_was_written(
         between=st.tuples(st.none() | st.just(NOW), st.none() | st.just(NOW + timedelta(hours=1))),
     )
 )
-def test_every_filter_is_equal_to_the_one_that_its_text_says(made: Filter) -> None:
+def test_any_filter_equals_the_filter_parsed_from_its_text(made: Filter) -> None:
     assert made == Filter.parse(str(made))
 
 
@@ -83,7 +83,7 @@ def test_every_filter_is_equal_to_the_one_that_its_text_says(made: Filter) -> No
         (f"since:{NOW_MS}", (NOW, None)),
     ],
 )
-def test_times_are_written_as_in_the_search_box(text: str, expected: Any) -> None:
+def test_the_text_of_a_filter_has_times_as_in_the_search_box(text: str, expected: Any) -> None:
     assert expected == Filter.parse(f"queue:mail {text}", now=NOW).between
 
 
@@ -127,7 +127,9 @@ RUNS = f"running task=send claim=1 fence=1-1 by=w-1 seq=7 since={NOW_MS}"
         ({"between": (NOW - timedelta(seconds=5), NOW)}, SOON, True),
     ],
 )
-def test_a_job_matches_by_its_state_line(terms: dict[str, Any], line: str, expected: bool) -> None:
+def test_a_filter_matches_a_job_by_its_state_line(
+    terms: dict[str, Any], line: str, expected: bool
+) -> None:
     assert expected is Filter(queue="mail", **terms).matches_line(job(line), NOW_MS)
 
 
@@ -154,7 +156,9 @@ SPEC = '{"headers":{"tenant":"acme"},"task":"send","args":{"to":"a","n":3,"ok":t
         ({"args": {"n": 3}, "headers": {"tenant": "acme"}}, SPEC, True),
     ],
 )
-def test_a_job_matches_by_its_json(terms: dict[str, Any], spec: str | None, expected: bool) -> None:
+def test_a_filter_matches_a_job_by_its_json(
+    terms: dict[str, Any], spec: str | None, expected: bool
+) -> None:
     assert expected is Filter(queue="mail", **terms).matches_spec(spec)
 
 
@@ -181,7 +185,7 @@ def test_a_job_matches_by_its_json(terms: dict[str, Any], spec: str | None, expe
         ({"args": {"a": "x" * 3000}, "headers": {"h": "x" * 3000}}, "at most 2,048 characters"),
     ],
 )
-def test_a_filter_that_no_job_could_meet_is_refused(terms: dict[str, Any], says: str) -> None:
+def test_a_filter_that_no_job_can_match_is_refused(terms: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
         Filter(queue="mail", **terms)
 
@@ -202,19 +206,21 @@ def test_a_filter_that_no_job_could_meet_is_refused(terms: dict[str, Any], says:
         ("queue:mail " + "x" * 4000, "at most 4,000 characters"),
     ],
 )
-def test_a_text_that_is_no_filter_is_refused_with_what_it_must_be(text: str, says: str) -> None:
+def test_the_error_of_a_text_that_is_no_filter_says_what_the_text_must_be(
+    text: str, says: str
+) -> None:
     with pytest.raises(InvalidOption, match=says):
         Filter.parse(text)
 
 
-def test_names_are_checked() -> None:
+def test_a_filter_refuses_invalid_names() -> None:
     with pytest.raises(InvalidName):
         Filter(queue="a b")
     with pytest.raises(InvalidName):
         Filter(queue="a", task="a b")
 
 
-def test_states_have_one_order() -> None:
+def test_the_states_of_a_filter_are_sorted_and_unique() -> None:
     said = Filter(queue="q", states=("dead", "ready", "dead"))
 
     assert (State.READY, State.DEAD) == said.states

@@ -45,7 +45,7 @@ class SortedSet:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("scores", [1, 3, 1000])
-def test_pages_by_score_leave_out_no_member_that_stays_while_others_leave_and_come(
+def test_pages_by_score_omit_no_remaining_member_while_other_members_are_removed_and_added(
     seed: int, scores: int
 ) -> None:
     dice = Random(seed)
@@ -97,7 +97,7 @@ def test_pages_from_which_the_change_removes_all_jobs_are_read_once_each() -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_pages_of_a_list_leave_out_no_entry_while_jobs_leave_at_the_head_and_come_at_the_tail(
+def test_pages_of_a_list_omit_no_entry_while_jobs_leave_at_the_head_and_arrive_at_the_tail(
     seed: int,
 ) -> None:
     dice = Random(seed)

@@ -46,7 +46,7 @@ def test_every_path_that_the_docs_mention_exists() -> None:
     assert missing == []
 
 
-def test_the_check_finds_a_script_that_does_not_exist() -> None:
+def test_the_check_of_paths_finds_a_script_that_does_not_exist() -> None:
     assert mentions('"$here/scripts/ensure-venv"; see `rq_core/model/keys.py`.') == {
         "scripts/ensure-venv",
         "rq_core/model/keys.py",

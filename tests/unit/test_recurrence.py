@@ -238,7 +238,7 @@ def test_the_instants_of_a_rule_equal_the_instants_found_by_a_search_through_all
     ("zone", "expression"),
     [("Australia/Lord_Howe", "0 */2 * * *"), ("America/Havana", "*/30 */2 * * SUN")],
 )
-def test_the_library_cronsim_alone_finds_other_instants_than_the_search(
+def test_the_library_cronsim_alone_computes_wrong_instants_around_clock_changes(
     zone: str, expression: str
 ) -> None:
     """Shows why CronSim is used only for stretches of time without a clock change. If this test fails, CronSim may

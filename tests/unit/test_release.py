@@ -16,7 +16,7 @@ CHANGES = (
 )
 
 
-def test_unreleased_changes_are_moved_under_the_version() -> None:
+def test_a_release_moves_the_unreleased_changes_of_the_changelog_under_its_version() -> None:
     after = release.with_release(CHANGES, "0.3.0", DAY)
 
     assert after == CHANGES.replace(

@@ -14,7 +14,7 @@ GOOD = {
 }
 
 
-def test_the_check_makes_no_remark_on_a_suitable_server() -> None:
+def test_the_server_check_makes_no_remark_on_a_suitable_server() -> None:
     assert judge_info(GOOD) == []
     assert judge_info({}) == []
     assert judge_persistence({"aof_enabled": "1"}, {"save": "", "appendfsync": "everysec"}) == []
@@ -30,7 +30,7 @@ def test_the_check_makes_no_remark_on_a_suitable_server() -> None:
         ({"maxmemory": "9", "maxmemory_policy": "volatile-lru"}, "eviction", False, "no expiry"),
     ],
 )  # fmt: skip
-def test_the_check_reports_an_unsuitable_version_role_or_eviction_policy(
+def test_the_server_check_reports_an_unsuitable_version_role_or_eviction_policy(
     facts: dict[str, str], about: str, refuse: bool, words: str
 ) -> None:
     (remark,) = judge_info({**GOOD, **facts})
@@ -62,7 +62,7 @@ def test_force_overrules_every_refusal_except_the_version() -> None:
         ("1", "", "no", "fsync", "CONFIG SET appendfsync everysec"),
     ],
 )
-def test_the_check_remarks_on_persistence_settings_that_would_lose_data_at_a_restart(
+def test_the_server_check_remarks_on_persistence_settings_that_would_lose_data_at_a_restart(
     aof: str, save: str, fsync: str, about: str, words: str
 ) -> None:
     (remark,) = judge_persistence({"aof_enabled": aof}, {"save": save, "appendfsync": fsync})
@@ -71,7 +71,7 @@ def test_the_check_remarks_on_persistence_settings_that_would_lose_data_at_a_res
     assert words in remark.says
 
 
-def test_the_check_remarks_on_a_cluster_that_requires_full_coverage() -> None:
+def test_the_server_check_remarks_on_a_cluster_that_requires_full_coverage() -> None:
     (remark,) = judge_coverage({"cluster-require-full-coverage": "yes"})
 
     assert (remark.about, remark.refuse) == ("coverage", False)

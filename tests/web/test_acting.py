@@ -187,7 +187,7 @@ ODD_LIMITS = [
 ]  # fmt: skip
 
 
-def test_a_limit_that_makes_no_sense_is_refused(busy: Scene, page: TestClient) -> None:
+def test_an_invalid_limit_of_a_queue_is_refused(busy: Scene, page: TestClient) -> None:
     for form, says in ODD_LIMITS:
         answer = press(page, "queue/limit", **form)
         assert answer.status_code == 400
@@ -240,7 +240,7 @@ def test_a_schedule_is_paused_run_resumed_and_removed(
 # Who, and why.
 
 
-def test_the_log_has_an_e_mail_address_in_the_reason_and_a_name_made_of_it(
+def test_an_e_mail_address_is_logged_in_the_reason_and_the_actor_is_a_name_made_of_it(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")
@@ -254,7 +254,7 @@ def test_the_log_has_an_e_mail_address_in_the_reason_and_a_name_made_of_it(
     assert events[-1]["detail"]["why"] == f"ann@shop.example: {WHY}"
 
 
-def test_who_has_no_name_changes_nothing(busy: Scene, browse: Browse) -> None:
+def test_a_person_without_a_name_changes_nothing(busy: Scene, browse: Browse) -> None:
     for name in ("", "  "):
         answer = press(admin_page(browse, name), "job/cancel", id="ready")
         assert answer.status_code == 400
@@ -315,7 +315,7 @@ def test_a_form_that_is_broken_or_has_other_fields_changes_nothing(
     assert state_of(busy, "ready") == "ready"
 
 
-def test_the_sentence_after_an_action_cannot_be_forged_or_seen_by_others(
+def test_the_sentence_after_an_action_cannot_be_forged_or_seen_by_other_viewers(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     leads = press(page, "job/cancel", id="ready").headers["location"]
@@ -367,7 +367,7 @@ def test_a_page_of_a_job_offers_what_its_state_allows(busy: Scene, page: TestCli
 # When Redis cannot, or may not.
 
 
-def test_a_redis_user_who_may_only_read_is_named_as_the_reason(
+def test_an_action_through_a_redis_user_who_may_only_read_is_refused_and_the_page_says_why(
     busy: Scene, browse: Browse, viewer_url: str
 ) -> None:
     page = browse(url=viewer_url, gate=Mounted(lambda _: Access("ann", role=ADMIN)))

@@ -75,7 +75,7 @@ def counts(scene: Scene, kind: str) -> dict[str, int]:
     return found
 
 
-def test_the_jobs_that_match_are_counted_and_nothing_is_changed(
+def test_the_preview_counts_the_matching_jobs_and_changes_nothing(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 300)
@@ -111,7 +111,9 @@ def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
     assert re.fullmatch(f"bulk [0-9a-f]{{16}}: {WHY}", event["detail"]["why"])
 
 
-def test_an_edit_of_many_jobs_has_its_new_options(scene: Scene, page: TestClient) -> None:
+def test_an_edit_of_many_jobs_changes_their_options_and_is_refused_without_new_options(
+    scene: Scene, page: TestClient
+) -> None:
     enqueue(scene, 3)
 
     assert many(page, "edit", READY, priority="low").status_code == 303
@@ -182,7 +184,7 @@ def test_a_form_without_the_number_the_reason_or_a_filter_changes_nothing(
     assert page.post("/act/bulk", data=form, headers=OWN).status_code == 303
 
 
-def test_a_change_goes_on_where_it_stopped_and_changes_each_job_once(
+def test_a_stopped_change_continues_and_changes_each_job_once(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "CHANGE_S", 0.0)
@@ -207,7 +209,7 @@ def test_a_change_goes_on_where_it_stopped_and_changes_each_job_once(
     assert counts(scene, "cancelled") == {f"send-{number}": 1 for number in range(600)}
 
 
-def test_a_link_from_elsewhere_cannot_leave_out_the_question_for_the_number(
+def test_a_link_from_another_site_cannot_skip_the_confirmation_of_the_number(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = "ann"
@@ -229,7 +231,7 @@ def test_a_link_from_elsewhere_cannot_leave_out_the_question_for_the_number(
     assert 'id="many-number"' in read(page, leads)
 
 
-def test_at_most_the_number_that_was_repeated_is_changed(scene: Scene, page: TestClient) -> None:
+def test_at_most_the_confirmed_number_of_jobs_is_changed(scene: Scene, page: TestClient) -> None:
     enqueue(scene, 3)
     form = form_of(page, f"/bulk?verb=cancel&where={READY}") | {"number": "3", "reason": WHY}
     enqueue(scene, 6)
@@ -251,7 +253,7 @@ def test_a_preview_says_if_it_could_not_read_all_jobs(
     assert "were read in the time of one page" in text
 
 
-def test_a_preview_shows_no_contents_of_jobs_and_the_list_of_jobs_leads_to_it(
+def test_a_preview_shows_no_contents_of_jobs_and_the_list_of_jobs_links_to_the_preview(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     text = read(page, f"/jobs?queue={QUEUE}&state=ready")

@@ -215,7 +215,7 @@ def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
     assert len({why for _, why, _ in enqueued(mirrored).values()}) == 1
 
 
-def test_at_most_the_number_that_was_repeated_is_copied_and_a_wrong_filter_is_refused(
+def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_refused(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 5)

@@ -152,7 +152,8 @@ def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Brows
 def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
     secretive: Scene, browse: Browse
 ) -> None:
-    """Checks that the pages of the test above have secrets that they could show."""
+    """Checks the same jobs. Without this test, the test of a viewer without the right might pass because no page has a
+    secret."""
     page = browse(see_arguments=True)
 
     for name in ("died", "carries", "alive", "again"):

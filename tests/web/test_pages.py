@@ -165,6 +165,9 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
     assert document["waits"][0]["claim"] == 1
 
 
+UNTIL = 9_000_000_000_000
+
+
 def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
     scene: Scene, browse: Browse
 ) -> None:
@@ -180,6 +183,34 @@ def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
     assert "ship=secret" == trusted["steps"][1]["name"]
     assert "in doubt" in read(browse(log=False), f"/jobs/{QUEUE}/durable")
     assert "value" not in found["steps"][0]
+
+
+def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_signals(
+    scene: Scene, browse: Browse
+) -> None:
+    seed = scene.seed
+    claim = seed.running("durable")
+    seed.wait(claim, str(UNTIL))
+    seed.wait(claim, entry=2, name="nap", what="sleep")
+    seed.signal("durable", name="refusal", key="secret-9", value='"private"')
+    seed.park(claim, waits="1,2")
+
+    found = browse(log=False).get(f"/jobs/{QUEUE}/durable.json").json()
+    trusted = browse(log=False, see_arguments=True).get(f"/jobs/{QUEUE}/durable.json").json()
+    shown = read(browse(log=False), f"/jobs/{QUEUE}/durable")
+
+    waits = [(each["says"], each["until_ms"]) for each in found["waits_for"]]
+    assert [("the signal approval", UNTIL), ("the end of its sleep nap", None)] == waits
+    (signal,) = found["signals"]
+    assert (1, "refusal", "hidden") == (signal["signal"], signal["name"], signal["key"])
+    assert "secret-9" == trusted["signals"][0]["key"]
+    assert "private" not in str(trusted)
+    assert "It is parked, and waits for the signal approval until 2255-" in shown
+    assert ", the end of its sleep nap." in shown
+    assert "waits until 2255-" in shown
+    assert "in doubt" not in shown
+    assert "refusal" in shown
+    assert "parked" in read(browse(log=False), f"/queues/{QUEUE}")
 
 
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:

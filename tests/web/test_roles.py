@@ -70,7 +70,7 @@ def test_every_route_has_a_rule_in_the_table_and_in_this_test(scene: Scene, brow
     assert {each.path for each in ACTIONS} <= NEEDED.keys()
 
 
-def test_a_route_answers_only_who_has_its_role_and_only_its_own_methods(
+def test_a_route_answers_only_senders_with_its_role_and_only_its_own_methods(
     scene: Scene, browse: Browse
 ) -> None:
     role: str | None = None
@@ -131,7 +131,7 @@ def test_a_token_has_the_role_with_which_it_was_made(
     assert re.search(r"^t-admin admin [0-9a-f]{64}$", tokens_file.read_text(), re.MULTILINE)
 
 
-def test_a_role_that_was_taken_away_is_missing_at_the_next_press(
+def test_a_person_whose_role_was_removed_is_refused_at_the_next_action(
     busy: Scene, browse: Browse, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann", role=OPERATOR)

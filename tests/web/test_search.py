@@ -205,7 +205,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_the_page_of_a_search_links_to_searches_with_one_word_less_or_another_choice(
+def test_the_page_of_a_search_links_to_the_search_without_each_word_and_with_each_other_value(
     busy: Scene, browse: Browse
 ) -> None:
     page = browse()

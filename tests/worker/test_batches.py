@@ -164,7 +164,7 @@ async def test_more_batches_than_places_wait_for_longer_than_a_lease_and_lose_no
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_one_failed_member_does_not_fail_the_others_and_spends_its_own_attempts(
+async def test_a_failed_member_of_a_batch_uses_its_own_attempts_and_fails_no_other_member(
     shop: App, server: Client, is_async: bool
 ) -> None:
     def store(jobs: list[Job[Event]]) -> None:
@@ -191,7 +191,7 @@ async def test_one_failed_member_does_not_fail_the_others_and_spends_its_own_att
     assert (error["type"], error["message"]) == ("MemberFailed", "constraint")
 
 
-async def test_a_member_is_failed_with_the_signals_of_a_handler(shop: App, server: Client) -> None:
+async def test_a_batch_handler_can_give_up_or_snooze_one_member(shop: App, server: Client) -> None:
     snoozed: list[int] = []
 
     async def store(jobs: list[Job[Event]]) -> None:
@@ -215,7 +215,7 @@ async def test_a_member_is_failed_with_the_signals_of_a_handler(shop: App, serve
     assert event_types(server, ids[2], QUEUE) == SUCCEEDED
 
 
-async def test_an_exception_fails_all_jobs_each_on_its_own_account(
+async def test_an_exception_of_a_batch_handler_fails_each_job_by_its_own_attempts(
     shop: App, server: Client
 ) -> None:
     """Checks jobs with different numbers of attempts, and a member that the handler had failed before it raised."""
@@ -240,7 +240,7 @@ async def test_an_exception_fails_all_jobs_each_on_its_own_account(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_halving_finds_the_bad_jobs_and_the_others_succeed(
+async def test_halving_fails_only_the_bad_jobs_of_a_batch(
     shop: App, server: Client, is_async: bool
 ) -> None:
     calls: list[int] = []
@@ -274,7 +274,9 @@ async def test_halving_finds_the_bad_jobs_and_the_others_succeed(
     assert await shop.handle_by_id(QUEUE, ids[50]).result_async(timeout=5) == 50
 
 
-async def test_an_outage_is_not_halved_without_end(shop: App, server: Client) -> None:
+async def test_halving_stops_after_eight_failed_calls_in_an_outage(
+    shop: App, server: Client
+) -> None:
     calls: list[int] = []
 
     async def store(jobs: list[Job[Event]]) -> None:
@@ -292,7 +294,7 @@ async def test_an_outage_is_not_halved_without_end(shop: App, server: Client) ->
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_the_timeout_is_that_of_the_batch_and_fails_all_its_jobs(
+async def test_the_timeout_of_a_batch_fails_all_its_jobs(
     shop: App, server: Client, is_async: bool
 ) -> None:
     """Checks the shortest timeout of the jobs. A ``def`` handler runs on, and its late end changes nothing."""
@@ -448,11 +450,11 @@ async def test_a_stop_during_the_handler_gives_its_jobs_back_after_the_grace(
     assert {event_types(server, each, QUEUE)[-1] for each in ids} == {"rolled_back"}
 
 
-async def test_cancelled_lost_and_expired_jobs_concern_no_other_job_of_the_batch(
+async def test_cancelled_lost_and_expired_jobs_affect_no_other_job_of_the_batch(
     shop: App, server: Client
 ) -> None:
-    """Checks one cancelled job that the handler leaves out, one that it has done before it saw the cancellation, one
-    lost job, and one job that expires before the batch begins."""
+    """Checks one cancelled job that the handler leaves out, one cancelled job that it had finished before it saw the
+    cancellation, one lost job, and one job that expires before the batch begins."""
     begun, seen = threading.Event(), threading.Event()
     batches: list[list[int]] = []
 
@@ -553,7 +555,7 @@ async def test_caps_count_jobs_and_unique_names_belong_to_jobs(shop: App, server
     assert [len(call) for call in calls] == [2, 2, 2]
 
 
-async def test_arounds_and_dependencies_are_entered_once_for_a_batch(
+async def test_around_functions_and_dependencies_are_entered_once_for_a_batch(
     shop: App, server: Client
 ) -> None:
     entered.clear()

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from rq_core import current_job, durable
+from rq_core import RetryPolicy, current_job, durable
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.errors import AuditBacklogFull
 from rq_core.model.keys import queue_keys
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.worker import Worker
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
@@ -87,6 +89,96 @@ async def test_steps_that_redis_lost_are_put_back_by_the_claim_that_knows_them(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
+async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks a failover to a replica on which the wait had begun, and had not taken its signal. Redis then has as many
+    entries as the worker knows."""
+    keys = queue_keys(QUEUE)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    @own.task(queue=QUEUE)
+    async def asks_twice() -> None:
+        job = durable()
+        fields = ask("HGETALL", keys("boxes"))
+        older = fields if isinstance(fields, list) else [n for each in fields.items() for n in each]
+        did.append(await job.wait("approval", str))
+        if older and len(did) == 1:
+            ask("DEL", keys("boxes"))
+            ask("HSET", keys("boxes"), *older)
+        did.append(await job.wait("approval", str))
+
+    handle = asks_twice.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        for number, value in enumerate(("first", "second"), 1):
+            await wait_until_async(
+                lambda n=number: event_types(client, handle.id).count("parked") == n,  # type: ignore[misc]
+                "it is parked",
+            )
+            await own.signal_async(handle, "approval", value)
+        await ended(client, handle.id)
+
+    assert ["first", "first", "second"] == did
+
+
+async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_step(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks a failover to a replica on which the step had begun and was not saved."""
+    keys = queue_keys(QUEUE)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    async def charge() -> int:
+        fields = ask("HGETALL", keys("boxes"))
+        did.append(fields if isinstance(fields, list) else [n for i in fields.items() for n in i])
+        return 1
+
+    async def note() -> int:
+        return 2
+
+    @own.task(queue=QUEUE)
+    async def begins() -> None:
+        job = durable()
+        await job.options(begin=True).step("charge", charge)
+        ask("DEL", keys("boxes"))
+        ask("HSET", keys("boxes"), *did[0])
+        await job.step("note", note)
+
+    handle = begins.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
+
+
+async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks that a signal which begins the box after a claim has found no box is kept with the claim's steps."""
+
+    async def note() -> int:
+        await own.signal_async(handle, "approval", "early")
+        return 1
+
+    @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=2, base=0))
+    async def fails_first() -> None:
+        if current_job().claim == 1:
+            raise ValueError
+        job = durable()
+        did.append(await job.step("note", note))
+        did.append(await job.wait("approval", str))
+
+    handle = fails_first.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    assert [1, "early"] == did
+
+
 async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
@@ -113,8 +205,19 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 
 
 async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
-    own: App, client: Client, did: list[Any]
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused, sent = list[AuditBacklogFull](), Saver._sent
+
+    async def noted(self: Saver, queue: str, records: Any) -> Any:
+        try:
+            return await sent(self, queue, records)
+        except AuditBacklogFull as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(Saver, "_sent", noted)
+
     def configure(**values: int) -> None:
         client.run(client.calls.admin.configure(QUEUE, values))
 
@@ -126,10 +229,10 @@ async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
     async def full_log() -> None:
         await durable().step("note", note)
 
-    handle = full_log.enqueue()
     client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    handle = full_log.enqueue()
     async with working(own, queues=(QUEUE,), grace=5.0):
-        await wait_until_async(lambda: did, "the step has happened", timeout=20)
+        await wait_until_async(lambda: refused, "the save is refused", timeout=20)
         assert "step_saved" not in event_types(client, handle.id)
         configure(backlog_max_jobs=1_000)
         await ended(client, handle.id)

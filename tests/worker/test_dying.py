@@ -153,7 +153,7 @@ def test_a_job_that_is_unfinished_at_the_end_of_the_grace_is_given_back_without_
 
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
-def test_a_second_signal_ends_the_grace(
+def test_a_second_signal_ends_the_grace_period_of_a_worker(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
 ) -> None:
     handle = crew.sleeping.enqueue(60)

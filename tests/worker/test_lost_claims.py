@@ -129,5 +129,24 @@ def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client,
     assert moved == [[True, True], [False, True]]
 
 
+def test_a_lease_counts_from_before_its_heartbeat_and_not_from_the_answer(
+    client: Client, app: App
+) -> None:
+    """Checks a process that was stopped between a heartbeat and its answer: its lease may be over."""
+    now = [100.0]
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
+    (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
+
+    def stopped(*_: str) -> None:
+        now[0] = 160.0
+
+    keeper = LeaseKeeper(client, "w-1", on_lost=stopped, on_cancelling=_never, clock=lambda: now[0])
+    keeper.hold(claim._replace(fence="1-1"), None)
+    keeper.beat()
+
+    assert (now[0], keeper.last_success) == (160.0, 100.0)
+
+
 def _never(*_: str) -> None:
     raise AssertionError

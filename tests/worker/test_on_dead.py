@@ -59,7 +59,7 @@ async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_of_a_queue(
+async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search_for_deaths(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
     """Checks deaths that the first settlements cause, before the worker has searched for deaths for the first time.

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WHOLE: Final = "arguments"
-"""The name of the only argument of the task that ``Arguments`` sees: the whole object."""
+"""``Arguments`` checks the object of a job as the only argument of a function. This is the name of that argument."""
 _HEAD: Final = f'{{"{_WHOLE}":'
 
 

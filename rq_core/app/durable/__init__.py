@@ -7,6 +7,7 @@ step is not run again.
         return await job.step("receipt", make_receipt, charge)
 
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
+- ``entry_names``: the names of entries.
 - ``moments``: converts the times of sleeps and waits.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.
 - ``home``: the protocol between a run and its worker, which saves and loads steps and checks the lease.

@@ -75,9 +75,9 @@ class Durable:
         self, name: str, kind: type[T], /, *, timeout: float | timedelta
     ) -> Awaitable[T | None]: ...
     def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
-        """Return what the next signal ``name`` of this job brings, in the type ``kind``. If none has come, the job is
-        parked until one comes. With ``timeout`` (seconds, or a timedelta), return None once this time is over; it
-        begins when the job first waits."""
+        """Return the value of this job's next signal ``name``, converted to the type ``kind``. If no such signal has
+        arrived, the job is parked until one arrives. ``timeout`` is in seconds, or a timedelta, and begins when the
+        job first waits; if no signal arrives in this time, return None."""
         return wait_for(self._steps, name, kind, timeout)
 
     def key(self, name: str) -> Awaitable[str]:
@@ -85,8 +85,8 @@ class Durable:
         return self._steps.key(name)
 
     def undo(self) -> Awaitable[None]:
-        """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
-        itself."""
+        """Call the ``undo`` function of each step that is saved and that this run has reached, the newest step
+        first. Each call is a step itself."""
         return self._steps.undo()
 
 
@@ -131,7 +131,7 @@ class DurableSync:
     @overload
     def wait(self, name: str, kind: type[T], /, *, timeout: float | timedelta) -> T | None: ...
     def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
-        """Return what the next signal ``name`` of this job brings. See :meth:`Durable.wait`."""
+        """Return the value of this job's next signal ``name``. See :meth:`Durable.wait`."""
         return now(wait_for(self._steps, name, kind, timeout))
 
     def key(self, name: str) -> str:
@@ -139,8 +139,8 @@ class DurableSync:
         return now(self._steps.key(name))
 
     def undo(self) -> None:
-        """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
-        itself."""
+        """Call the ``undo`` function of each step that is saved and that this run has reached, the newest step
+        first. Each call is a step itself."""
         now(self._steps.undo())
 
 
@@ -150,7 +150,7 @@ async def wait_for(
     kind: Any,
     timeout: float | timedelta | None,  # noqa: ASYNC109 - Redis keeps it
 ) -> Any:
-    """Return what a signal brings, in the type ``kind``; None if the wait is over."""
+    """Return the value of a signal, converted to the type ``kind``; None if the wait has timed out."""
     brought = check_brought(name, kind)
     entry = await steps.wait("wait", name, ahead(name, timeout))
     return None if entry.value is None else load_brought(entry.name, brought, entry.value)

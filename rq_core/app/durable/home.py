@@ -25,7 +25,8 @@ class Home(Protocol):
     can_park: bool
     """True if the job may sleep and wait."""
     audit_result: str
-    """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
+    """The form in which the log keeps the values of steps: ``digest`` (only a digest of the value), or ``full`` (also
+    the value itself)."""
 
     def lease(self) -> Awaitable[None]:
         """Wait until the claim's lease is in force by the worker's own clock, or until the handler must stop."""
@@ -36,8 +37,8 @@ class Home(Protocol):
         ...
 
     def load(self, first: int = 1) -> Awaitable[Box | None]:
-        """Return the box with what the job has saved, with the entries from ``first`` on; None if the claim is not in
-        force."""
+        """Return the job's box, which has its saved steps and its signals; of the steps, only the entries numbered
+        ``first`` or higher. Return None if the claim is not in force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
@@ -45,8 +46,8 @@ class Home(Protocol):
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
-        """Park the job as soon as none of its steps runs, since this entry waits for what has not come. It does not
-        return: the handler is stopped."""
+        """Park the job as soon as none of its steps runs, because the wait or sleep of this entry is not over.
+        The method does not return: the handler is stopped."""
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:

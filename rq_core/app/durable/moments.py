@@ -1,4 +1,4 @@
-"""Converts the times that handlers say for sleeps and waits to the text that a save takes."""
+"""Converts the times that handlers pass to sleeps and waits to text for the script that saves steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOUR: Final = 3_600
 
 
 def ahead(name: str, seconds: Any) -> str:
-    """Return ``+`` and the ms of a time from now; empty for None. Raises InvalidStep."""
+    """Return a duration from now as text: ``+`` and its milliseconds; empty for None. Raises InvalidStep."""
     if seconds is None:
         return ""
     said = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
@@ -29,7 +29,8 @@ def moment(
     hours: Any,
     until: Any,
 ) -> str:
-    """Return the moment at which a sleep is over. Raises InvalidStep unless exactly one of the times is given."""
+    """Return the end of a sleep as text: Unix ms, or ``+`` and the ms from now. Raises InvalidStep unless exactly
+    one of the three times is given."""
     if [seconds, hours, until].count(None) != 2:
         raise InvalidStep(step=name, why="it takes one of seconds, hours=… and until=…")
     if until is not None:

@@ -32,7 +32,7 @@ def check_returned(step: str, function: Callable[..., Any]) -> Returned:
 
 
 class _Brought(Returned):
-    """The type of what a signal brings."""
+    """The type of the values that signals of one name have."""
 
     def __init__(self, name: str, kind: Any) -> None:
         super().__init__(name, type(None))
@@ -44,7 +44,8 @@ class _Brought(Returned):
 
 
 def check_brought(name: str, kind: Any) -> Returned:
-    """Return the type of what signals of this name bring. Raises InvalidStep if JSON cannot express its values."""
+    """Return the type of the values that signals of this name have. Raises InvalidStep if JSON cannot express values
+    of the type."""
     found = _Brought(name, kind)
     try:
         found.check()
@@ -54,7 +55,8 @@ def check_brought(name: str, kind: Any) -> Returned:
 
 
 def load_brought(name: str, brought: Returned, value_json: str) -> Any:
-    """Return what a signal brought, in the type that the wait names. Raises StepMismatch if it does not fit."""
+    """Return a signal's value, converted to the type that the wait names. Raises StepMismatch if the value does not
+    fit the type."""
     try:
         return brought.load(value_json)
     except ValueError as error:

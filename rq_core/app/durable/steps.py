@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import quote
 
+from rq_core.app.durable.entry_names import numbered, undo_name, with_key
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.step_values import check_returned, load_value
 from rq_core.app.handlers.context import JobContext
@@ -22,7 +22,6 @@ from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
-    NAME_PATTERN,
     SIGNAL_PATTERN,
     WAITS_MAX,
     StepEntry,
@@ -41,10 +40,8 @@ What = Literal["begin", "save", "wait", "sleep", "take"]
 """The kinds of records of a save."""
 _WAIT_NAME: Final = re.compile(SIGNAL_PATTERN)
 _OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_NAME: Final = re.compile(NAME_PATTERN)
 _LIFE: Final = "rq_core.life"
 """The name of the entry that is begun if the id of the job's box (its life) is needed before the first step."""
-UNDO: Final = "undo:"
 AGAIN_MAX: Final = 3
 """Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
 
@@ -70,7 +67,7 @@ class StepOptions(NamedTuple):
 
 
 class _Passed(NamedTuple):
-    """A saved step that this run has passed and can undo."""
+    """A saved step that this run has reached and can undo."""
 
     number: int
     name: str
@@ -93,10 +90,12 @@ class Steps:
         """Number of times that this run has used each name."""
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
+        self._ended: dict[int, int] = {}
+        """The entries that were begun before this run saved them, each with the number of entries at that time."""
         self._waiting: set[int] = set()
-        """The numbers of the entries that this run waits for."""
+        """The numbers of the entries whose waits and sleeps this run waits for."""
         self._until: int | None = None
-        """The end of the wait that was sent last (Unix ms); None: the wait has no end."""
+        """The end (Unix ms) of the wait or sleep that was sent last; None: it has no end."""
         self._is_over = False
 
     def close(self) -> None:
@@ -137,7 +136,7 @@ class Steps:
         returned = check_returned(name, function)
         needs = self.home.calls.needs(name, function)
         checks = {} if options.check is None else self.home.calls.needs(name, options.check)
-        base = name if not options.key else _with_key(name, options.key)
+        base = name if not options.key else with_key(name, options.key)
         if base in self._running:
             raise StepTwice(step=base)
         self._running.add(base)
@@ -145,7 +144,7 @@ class Steps:
         try:
             await self._load()
             count = self._used[base] = self._used.get(base, 0) + 1
-            entry = base if count == 1 else _numbered(base, count)
+            entry = base if count == 1 else numbered(base, count)
             value = await self._done(
                 entry, function, args, kwargs, options, returned, (needs, checks)
             )
@@ -190,8 +189,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. ``about`` is until when it lasts: Unix ms, or ``+`` and
-        ms from now; empty: without end. If it is not over, the job is parked."""
+        """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked. ``about`` says
+        when it ends: Unix ms, or ``+`` and the ms from now; empty: it has no end."""
         if not _WAIT_NAME.fullmatch(name):
             raise InvalidStep(
                 step=name, why="the name of a wait is 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
@@ -208,7 +207,7 @@ class Steps:
         try:
             await self._load()
             count = self._used[name] = self._used.get(name, 0) + 1
-            entry = name if count == 1 else _numbered(name, count)
+            entry = name if count == 1 else numbered(name, count)
             known = self._known(entry)
             if known is not None and known.is_saved:
                 return known
@@ -229,7 +228,8 @@ class Steps:
             self._running.discard(name)
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Save the entry of a wait or a sleep, if it is over. Return whether it is."""
+        """Send the entry of a wait or a sleep to Redis, which saves the entry if the wait or sleep is over. Return
+        whether it is over."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -240,11 +240,11 @@ class Steps:
                 if box is None or not box.entries:
                     raise self._lost()
                 found = box.entries[0]
+                self._context.base = self._context.failures  # as Redis does
             else:
                 fence = self._context.fence
                 found = StepEntry(entry, False, 0, fence, kind=kind, until_ms=self._until)
-            self._numbers[entry] = number
-            self._loaded[number - 1 : number] = [found]
+            self._keep(number, found)
             return why is None
 
     async def _called(
@@ -272,11 +272,11 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Undo the steps that this run has passed, the newest step first. Each undo is a step itself."""
+        """Undo the saved steps that this run has reached, the newest step first. Each undo is a step itself."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
-            await self._step(_undo_name(each.name), each.undo, (each.value,), {}, StepOptions())
+            await self._step(undo_name(each.name), each.undo, (each.value,), {}, StepOptions())
 
     # What Redis has.
 
@@ -334,15 +334,16 @@ class Steps:
                 else note.removeprefix("+") or packed.removeprefix(NO_VALUE),
                 text if is_kept else None,
             )
-            self._numbers[entry] = number
-            self._loaded[number - 1 : number] = [written]
+            self._keep(number, written)
             if what == "save":
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
         """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry;
         ``full`` if the box has no room; or ``waits``, and ``_until`` is until when."""
-        missing: Sequence[Saving] = ()
+        count = len(self._loaded)
+        # If Redis has gone back to when it had as many entries, it does not notice that it lacks what they became.
+        missing = self._missing(count, count)[-WAITS_MAX:] if entry not in self._numbers else []
         for _ in range(AGAIN_MAX):
             number = self._numbers.get(entry, len(self._loaded) + 1)
             record = self._saving(what, number, entry, packed, about)
@@ -361,7 +362,8 @@ class Steps:
             if worst.why == "waits":
                 self._until = worst.has
                 return "waits"
-            if worst.why == "other" and self._context.claim == 1 and not self._loaded:
+            if worst.why == "other" and not self._loaded:
+                # A signal has begun the box since this run asked for it.
                 box = await self.home.load()
                 if box is None:
                     raise self._lost()
@@ -370,13 +372,23 @@ class Steps:
             if worst.why != "behind" or worst.has is None:
                 break
             # A failover took entries: this claim knows them, and no other worker may write.
-            missing = [
-                self._again(n) for n in range(worst.has + 1, min(number, len(self._loaded) + 1))
-            ]
+            missing = self._missing(worst.has, min(number - 1, len(self._loaded)))
         raise QueueDamaged(
             queue=self._context.queue,
             why=f"entry {number} of job {self._context.id} is another one",
         )
+
+    def _keep(self, number: int, entry: StepEntry) -> None:
+        """Note an entry that Redis has now."""
+        if entry.is_saved and number <= len(self._loaded):
+            self._ended[number] = len(self._loaded)
+        self._numbers[entry.name] = number
+        self._loaded[number - 1 : number] = [entry]
+
+    def _missing(self, has: int, last: int) -> list[Saving]:
+        """Return what Redis may lack up to entry ``last`` if it has gone back to when it had ``has`` entries."""
+        ended = (n for n, count in self._ended.items() if n <= has <= count)
+        return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
     def _saving(self, what: What, number: int, name: str, packed: str, about: str = "") -> Saving:
         assert self._life is not None
@@ -424,22 +436,3 @@ def _worst(refused: Any) -> NotSaved:
     order = ("stale", "gone", "other", "conflict", "full", "behind", "waits")
     found: NotSaved = min(refused, key=lambda each: order.index(each.why))
     return found
-
-
-def _with_key(name: str, key: str) -> str:
-    """Return the name of the entry for a step with a key. The name has at most 64 characters."""
-    full = f"{name}={quote(key, safe='')}"
-    if _NAME.fullmatch(full):
-        return full
-    return f"{name[:31]}={hashlib.sha256(full.encode()).hexdigest()[:32]}"
-
-
-def _numbered(base: str, count: int) -> str:
-    """Return the name of the entry for a step whose name is used for the ``count``-th time."""
-    full = f"{base}#{count}"
-    return full if len(full) <= 64 else f"{base[: 64 - len(f'#{count}')]}#{count}"
-
-
-def _undo_name(name: str) -> str:
-    full = f"{UNDO}{name}"
-    return full if len(full) <= 64 else f"{UNDO}{hashlib.sha256(name.encode()).hexdigest()[:32]}"

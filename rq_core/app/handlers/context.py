@@ -63,8 +63,8 @@ class JobContext:
         self.worker = worker
         self.headers = headers
         self.base = base
-        """Number of failures at the last saved step of a durable job: only those after it count. The steps of this run
-        change it."""
+        """Number of the job's failures when its last step was saved. Only later failures count against the number of
+        attempts. Each step that this run saves changes the number."""
         self._stop: threading.Event | None = None
         """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
         never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
@@ -97,8 +97,8 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt: 1 more than the failures since the last saved step of a durable job, or than all
-        failures of another job."""
+        """The number of this attempt: 1 plus the job's failures. For a durable job, only the failures since its last
+        saved step count."""
         return self.failures - self.base + 1
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ _WHY_ROW: Final = {
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of a log that lags behind Redis. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child inherited. They stay open: closing one ends the connection of the parent."""
+"""Readers of the log that a forked child inherited. They stay open: closing one would end the parent's connection."""
 
 
 class Awaited(Protocol):

@@ -14,6 +14,8 @@ from rq_core.protocol.calls.boxes import Sending, Sent
 
 _WHY: Final = {
     "gone": "there is no such job. It has ended, or it was never enqueued",
+    "lost": "Redis has lost what the job had saved, and the signals that it had. `rq-core audit restore` puts them back"
+    " if the log has them",
     "full": "the job has had 10,000 signals, or its steps and signals have 16 MiB",
 }
 
@@ -22,7 +24,7 @@ _VALUES: Final = Returned("signal", lambda: None)
 
 
 def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
-    """Return a signal as the call takes it. Raises InvalidOption."""
+    """Return a signal as the record that the call takes. Raises InvalidOption."""
     packed = _VALUES.dump(value)
     if packed.startswith(NO_VALUE):
         why = reason_of(packed.removeprefix(NO_VALUE))
@@ -42,7 +44,7 @@ def sending_of_json(job_id: str, name: Any, value_json: str, key: str = "") -> S
 
 
 def outcome_of(queue: str, record: Sending, sent: Sent) -> str:
-    """Return the outcome of a signal. Raises NotSignalled if it was not sent."""
+    """Return the outcome of a signal. Raises NotSignalled if Redis refused the signal."""
     if sent.outcome in _WHY:
         raise NotSignalled(queue=queue, id=record.id, name=record.name, why=_WHY[sent.outcome])
     return sent.outcome

@@ -23,12 +23,13 @@ class SignalProducer(Producer):
         reason: str = "",
         key: str = "",
     ) -> str:
-        """Send a signal to a durable job, whose handler waits for signals of this name or will.
+        """Send a signal to a durable job, whose handler waits, or will wait, for signals of this name.
 
-        A signal that comes before the wait is kept. Returns ``woken`` if the job was parked for it and is ready now,
-        ``sent`` if it waits for the handler, and ``known`` if a signal with this ``key`` came before: a repeated call
-        with a key sends nothing. ``by`` and ``reason`` say in the log who sent it and why. Raises NotSignalled if there
-        is no such job, or it takes no more signals; InvalidOption; AuditBacklogFull.
+        Redis keeps a signal that arrives before the handler waits. Returns ``woken`` if the job was parked until
+        this signal and is now ready; ``sent`` if Redis keeps the signal for the handler; ``known`` if an earlier
+        signal had this ``key``. A repeated call with the same key sends nothing. The log has ``by`` (the sender) and
+        ``reason``. Raises NotSignalled if the job does not exist or takes no more signals; InvalidOption;
+        AuditBacklogFull.
         """
         from rq_core.app.handles.signal_call import outcome_of, sending_of
 

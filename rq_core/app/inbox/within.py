@@ -196,9 +196,9 @@ class TaskWithin(_Blocking, Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
-        A relay hands the job over to the queue after the commit; after a rollback there is no job. Only when the relay
-        hands the job over, the queue decides whether the job is a duplicate, or whether another job holds its name.
-        Raises the errors of PreparedTask.job, InvalidOption for a job that the queue might reject, NotInTransaction and
+        A relay hands the job over to the queue after the commit; after a rollback there is no job. The queue decides
+        only at this handover whether the job is a duplicate, and whether another job holds its name. Raises the
+        errors of PreparedTask.job, InvalidOption for a job that the queue might reject, NotInTransaction and
         InboxMissing.
         """
         job = self._of.job(*args, **kwargs)

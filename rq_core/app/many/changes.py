@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 class BulkOptions(TypedDict, total=False):
     """The options of a change of many jobs.
 
-    - ``reason`` is kept in the log with each change, behind the id of the whole change.
-    - ``by`` is who makes the change, for the log; without it, the name of this client.
+    - ``reason`` is in the log with each job's change, after the id of the whole change.
+    - ``by`` is the name in the log of the person or program that makes the change; by default, the name of this
+      client.
     - ``limit`` is the maximum number of jobs that are changed.
     - ``dry_run=True`` changes no job and counts the jobs that match.
-    - ``progress`` is a function that is called after each page of jobs, with the place to which the change has come:
+    - ``progress`` is a function that is called after each page of jobs, with the place that the change has reached:
       ``place.looked`` jobs were read, ``place.matched`` matched, and ``place.changed`` were changed.
-    - ``resume`` is the text of such a place, ``str(place)``; a change that was stopped goes on there.
+    - ``resume`` is the text of such a place, ``str(place)``: a change that was stopped continues from that place.
     """
 
     reason: str
@@ -38,21 +39,22 @@ class BulkOptions(TypedDict, total=False):
 
 
 class EditWhereOptions(BulkOptions, EditOptions, total=False):
-    """The options of ``edit_where``: those of a change of many jobs, and the new options of the jobs as in
+    """The options of ``edit_where``: the options of any change of many jobs, and the new options of the jobs as in
     JobHandle.edit."""
 
 
 class ChangeProducer(ScheduleProducer):
     """A producer with the methods for changes of many jobs. Threads may share a producer.
 
-    Each change goes through the queue in pages of at most 250 jobs, and pauses after each page as long as the page
-    took, so that workers go on meanwhile. It reads the queue again, at most three times, until a time changes nothing,
-    since jobs move while the queue is read. A change that was stopped at any moment can be made again, or can go on:
-    each job is changed once.
+    Each change goes through the queue in pages of at most 250 jobs. After each page it pauses 1.5 times as long as the
+    page took, so that workers can work in between. Jobs move while the queue is read, so the change reads the whole
+    queue up to three times, and ends early if a reading changes no job. A change that was stopped at any moment can be
+    repeated, or can continue: each job is changed once.
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Cancel all jobs of a queue that match ``which``: jobs that wait, unless ``which`` says other states.
+        """Cancel all jobs of a queue that match ``which``: by default, only jobs that wait; ``which`` may name other
+        states.
 
         A job that a worker claims meanwhile is left alone, unless ``which`` has the state running: then the job is
         asked to stop. See BulkOptions for the options. Raises InvalidOption.

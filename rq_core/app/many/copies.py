@@ -38,7 +38,7 @@ class Replayed:
     matched: int
     """Number of jobs that died and match."""
     copied: int
-    """Number of copies that were enqueued; in a dry run, of those that would be."""
+    """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs by outcome: copied, alive, copied before, arguments not kept, arguments not valid, id too long,
     refused."""
@@ -59,16 +59,16 @@ class CopyProducer(ChangeProducer):
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle[Any]:
-        """Enqueue a copy of a job, and return the copy's handle. The job itself stays as it is.
+        """Enqueue a copy of a job, and return the copy's handle. The job itself does not change.
 
         The arguments are those of the job, changed by ``args``; they come from Redis or, if the job has left Redis,
-        from the audit log, if ``audit_payload="full"`` kept them. The copy has the job's headers, and the task's
-        options of now. Its id is ``JOB_ID.rNAME``; without ``name``, the name is made of ``args``. A second copy of the
-        same name is the first one: the handle's ``duplicate`` is then true, or, if the copy has ended, NotCopied is
-        raised.
+        from the audit log, if ``audit_payload="full"`` kept them. The copy has the job's headers, and the present
+        options of the task. Its id is ``JOB_ID.rNAME``; without ``name``, NAME is a digest of ``args``. If the job
+        already has a copy of this name, no second copy is made: ``copy`` returns the handle of the first copy, with
+        ``duplicate`` true, or raises NotCopied if the first copy has ended.
 
-        ``queue`` is the job's queue; None: it is found. The log has ``reason`` and ``by`` (None: the name of this
-        client) with the copy. Raises NotCopied; LogBehind if no mirror runs; and the errors of enqueue.
+        ``queue`` is the job's queue; None: rq-core finds the queue. The log has ``reason`` and ``by`` (None: the name
+        of this client) with the copy. Raises NotCopied; LogBehind if no mirror runs; and the errors of enqueue.
         """
         run = replay_name(name, args)
         check_name("job", job_id)
@@ -110,15 +110,15 @@ class CopyProducer(ChangeProducer):
         limit: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Enqueue a copy of each job that died and matches, the last one first.
+        """Enqueue a copy of each job that died and matches ``which``, the last death first.
 
         The audit log says which jobs died; ``which`` may have the terms queue, task, error, worker, scope, headers,
-        args, and between (the time of the job's death). A job that was requeued since is left out, and so is a job
-        that has a copy of this ``name``: a replay that is made again, at any moment, copies no job twice. See ``copy``
-        for ``args``, ``name``, ``reason`` and ``by``.
+        args, and between (the time of the job's death). A job that was requeued since its death is not copied. A job
+        that already has a copy of this ``name`` is not copied again, so a replay can be repeated at any moment. See
+        ``copy`` for ``args``, ``name``, ``reason`` and ``by``.
 
-        ``dry_run=True`` enqueues nothing, and counts. ``limit`` is the maximum number of copies. ``progress`` is a
-        function that is called after each page with the numbers of jobs that matched, and that were copied. Raises
+        ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
+        that is called after each page with two numbers: of jobs that matched, and of jobs that were copied. Raises
         AuditNotConfigured; LogBehind if no mirror runs.
         """
         check_filter(which)

@@ -21,7 +21,16 @@ from rq_core.model.lib.text import printable
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document
 from rq_core.views.scopes import standing_document
-from rq_core.views.steps import HEAD, SHOWN_MAX, step_documents, step_row, steps_say
+from rq_core.views.steps import (
+    HEAD,
+    SHOWN_MAX,
+    parked_for,
+    signal_documents,
+    signals_say,
+    step_documents,
+    step_row,
+    steps_say,
+)
 
 if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
@@ -73,12 +82,20 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
 
 def _show(row: ListedJob, standing: Standing, steps: SavedSteps | None, *, as_json: bool) -> None:
     if as_json:
-        saved = {} if steps is None else {"steps": step_documents(steps, with_values=False)}
+        saved = {}
+        if steps is not None:
+            saved = {"steps": step_documents(steps, with_values=False)}
+            saved["signals"] = signal_documents(steps)
         print_json(listed_document(row) | standing_document(standing) | saved)
         return
     now_ms = time.time() * 1000
     rows = job_rows(row, standing, now_ms)
-    _print(rows if steps is None else [*rows, ("steps", steps_say(steps))])
+    if steps is not None:
+        waits, signals = row.job.fields.get("waits"), signals_say(steps, now_ms)
+        rows += [("parked for", parked_for(waits, steps))] if waits else []
+        rows += [("signals", f"that no wait has taken: {signals}")] if signals else []
+        rows.append(("steps", steps_say(steps)))
+    _print(rows)
     if steps is not None and steps.entries:
         print_table(
             HEAD, [step_row(number, e, now_ms) for number, e in steps.entries.items()], empty=""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 
 DROPPED: Final = (
-    "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
+    "ended/s", "scheduled", "parked", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
 )  # fmt: skip
 """Columns that are left out on a narrow terminal, in this order. A column that shows a present cause is left out
 last."""
@@ -344,9 +344,20 @@ def _columns(
         ("blocked lanes", lambda q: f"{q.blocked_lanes:,}"),
         ("backlog", lambda q: f"{q.backlog:,}" if q.audit else "off"),
     ]
+    from rq_core.metrics.causes import Unread
+
+    if not isinstance(frame.state, Unread) and any(each.parked for each in frame.state.queues):
+        found.append(("parked", _parked))
     if rates is not None:
         found.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
     return found
+
+
+def _parked(queue: QueueOverview) -> str:
+    """Return the number of parked jobs, and for how long the first of them has been parked."""
+    if queue.oldest_parked_ms is None:
+        return f"{queue.parked:,}"
+    return f"{queue.parked:,}, {oldest(queue.oldest_parked_ms, exact=True)}"
 
 
 def _earlier(before: Frame | None) -> dict[str, int]:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 LIFE_PATTERN: Final = r"[0-9a-f]{16}"
@@ -28,15 +30,16 @@ ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
 
 SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
-"""The pattern of the name of a signal, and of a wait or a sleep: with ``#2`` behind it, it is the name of an entry."""
+"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
+again, ``#2``, ``#3`` and so on is appended to it."""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000
-"""Maximum number of signals that a job may get."""
+"""Maximum number of signals that a job may receive."""
 WAITS_MAX: Final = 64
 """Maximum number of entries that a parked job waits for."""
 OVER: Final = "over"
-"""The note of a wait or a sleep that has lasted until its moment."""
+"""The note of a wait or a sleep that ended at its time, not by a signal."""
 
 _LIFE: Final = re.compile(r"[^|>=]*")
 _HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?")
@@ -55,7 +58,7 @@ class BoxHeader(NamedTuple):
     size: int
     """Total bytes of the values of all entries and signals."""
     signals: int = 0
-    """Number of signals that the job has got."""
+    """Number of signals that the job has received."""
 
 
 class StepEntry(NamedTuple):
@@ -71,11 +74,23 @@ class StepEntry(NamedTuple):
     value: str | None = None
     """The value that the step returned, as JSON. None: the value is not kept, or the step was only begun."""
     kind: str = "step"
-    """``wait`` or ``sleep`` while the job waits; ``step`` for all others."""
+    """``wait`` or ``sleep`` while the entry waits; ``step`` for any other entry."""
     until_ms: int | None = None
     """The end of the wait (Unix ms); None: the wait has no end, or the entry does not wait."""
     message: int | None = None
     """The number of the signal that a wait has taken."""
+
+
+class Signal(NamedTuple):
+    """One signal of a box, parsed."""
+
+    name: str
+    at_ms: int | None
+    """When it came (Unix ms); None if Redis had lost it, and the worker that had taken it put it back."""
+    key: str | None
+    """The key by which its sender may repeat it; None: it came without one."""
+    value: str | None
+    """The JSON that it brings; None: a wait has taken it."""
 
 
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
@@ -119,16 +134,48 @@ def signal_of(entry: str) -> str:
     return entry.partition("#")[0]
 
 
-def read_signal(text: str) -> tuple[str, str | None, str | None]:
-    """Return the name, the key and the value of a signal. The value is missing once a wait has taken it.
-
-    Raises ValueError for any other text.
-    """
+def read_signal(text: str) -> Signal:
+    """Parse a signal of a box. Raises ValueError for any other text."""
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:
         raise ValueError(f"the signal reads {line!r}")
-    return found[1], found[4], value if waits else None
+    at_ms = None if found[2] is None else int(found[2])
+    return Signal(found[1], at_ms, found[4], value if waits else None)
+
+
+def signal_text(
+    name: str, at_ms: int, digest: str, key: str | None = None, value: str | None = None
+) -> str:
+    """Return the text of a signal, as scripts write it. ``value`` is what it brings, as JSON; None if a wait has taken
+    it.
+
+    >>> signal_text("approval", 5, "70c5", "webhook-9")
+    'approval at=5 digest=70c5 key=webhook-9'
+    """
+    line = f"{name} at={at_ms} digest={digest}" + (f" key={key}" if key else "")
+    return line if value is None else f"{line}\n{value}"
+
+
+def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
+    """Return the members of a box that its signals imply, without the life before their names: the signals themselves,
+    the lists of those that wait, and their keys. ``signals`` are texts by number, in order. A text that cannot be read
+    implies no list and no key.
+
+    >>> list(members_of_signals({1: signal_text("approval", 5, "70c5", "webhook-9", "7")}))
+    ['>1', '=webhook-9', '>approval']
+    """
+    members: dict[str, str] = {}
+    waiting: dict[str, list[str]] = {}
+    for number, text in signals.items():
+        members[f">{number}"] = text
+        with suppress(ValueError):
+            signal = read_signal(text)
+            if signal.value is not None:
+                waiting.setdefault(signal.name, []).append(str(number))
+            if signal.key is not None:
+                members[f"={signal.key}"] = str(number)
+    return members | {f">{name}": " ".join(numbers) for name, numbers in waiting.items()}
 
 
 def entry_text(entry: StepEntry) -> str:
@@ -148,16 +195,32 @@ def entry_text(entry: StepEntry) -> str:
     return line if entry.value is None else f"{line}\n{entry.value}"
 
 
+def entry_in(text: str | None) -> StepEntry | None:
+    """Parse an entry of a box; None for any other text."""
+    try:
+        return read_entry(text or "")
+    except ValueError:
+        return None
+
+
 def read_entry(text: str) -> StepEntry:
     """Parse an entry of a box. Raises ValueError for any other text."""
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
-    if found is None or (found[2] == "saved") is (found[5] is None):
+    if found is None:
         raise ValueError(f"the entry reads {line!r}")
-    if found[7] is not None and found[2] == "begun":
+    name, word, at, fence, note, took, until = found.groups()
+    is_saved = word == "saved"
+    if is_saved is (note is None) or (until is not None and word == "begun"):
         raise ValueError(f"the entry reads {line!r}")
-    is_saved = found[2] == "saved"
-    kept = value if is_there and is_saved else None
-    took, until = (None if n is None else int(n) for n in (found[6], found[7]))
-    kind = _KINDS.get(found[2], "step")
-    return StepEntry(found[1], is_saved, int(found[3]), found[4], found[5], kept, kind, until, took)
+    return StepEntry(
+        name,
+        is_saved,
+        int(at),
+        fence,
+        note,
+        value if is_there and is_saved else None,
+        _KINDS.get(word, "step"),
+        None if until is None else int(until),
+        None if took is None else int(took),
+    )

@@ -13,7 +13,8 @@ import re
 from typing import Final, NamedTuple
 
 TIMES: Final = 10
-"""A job is dead after this many times its limit of failures or losses, even if it saves a step in each run."""
+"""A durable job dies when its failures, or its lost workers, reach this multiple of the limit, even if it saves a
+step in each run."""
 
 
 class Base(NamedTuple):

@@ -1,4 +1,4 @@
-"""The answers of an audit log about jobs that died, for copies of them.
+"""The questions that replays ask an audit log about jobs that died, so that the jobs can be copied.
 
 The package that keeps the log implements :class:`CopyReader`; its entry point is found by
 :func:`rq_core.model.plugins.copies_opener`.
@@ -27,8 +27,9 @@ class CopyReader(Protocol):
     """Reads one audit log. Threads may share it. Each method raises RqCoreError if the database does not answer."""
 
     def died(self, which: Filter, after: After | None, limit: int, /) -> DiedJobs:
-        """Return a page of the jobs that died, the last first, and had no other life since. ``which`` may have the
-        terms queue, task, error, worker, scope and between. A page may be empty although there are further pages."""
+        """Return a page of the jobs that died and have not become alive again, the last death first. ``which`` may
+        have the terms queue, task, error, worker, scope and between. A page may be empty although there are further
+        pages."""
         ...
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:
@@ -45,7 +46,7 @@ class CopyReader(Protocol):
         ...
 
     def has_come_to(self, queue: str, entry: tuple[int, int], /) -> bool:
-        """Return whether the log has an entry of the queue's outbox (epoch and number), and all before it."""
+        """Return whether the log has an entry of the queue's outbox (epoch and number), and all entries before it."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The class Filter: which jobs of a queue a change of many jobs is for.
+"""The class Filter, which chooses the jobs of a queue for a change of many jobs.
 
 A filter has one text form, as in ``queue:mail task:send state:dead error:Timeout since:"2026-11-21 10:00"``, which
 :meth:`Filter.parse` reads.
@@ -160,8 +160,8 @@ class Filter:
         return self._between_ms
 
     def matches_line(self, job: JobState, now_ms: int) -> bool:
-        """Return whether a job meets the terms that its state line answers. ``older`` and ``due`` count from
-        ``now_ms`` (Unix ms)."""
+        """Return whether a job meets those terms of the filter that can be checked with its state line alone.
+        ``older`` and ``due`` count from ``now_ms`` (Unix ms)."""
         fields = job.fields
         first, last = self._between_ms
         since_ms = job.since_ms or 0
@@ -185,8 +185,8 @@ class Filter:
         return self.error is None or (job.error is not None and job.error.type == self.error)
 
     def matches_spec(self, spec: str | None) -> bool:
-        """Return whether a job's JSON has the headers and the arguments of the filter. JSON that cannot be read has
-        none."""
+        """Return whether a job's JSON has the headers and the arguments of the filter. Unreadable JSON counts as
+        JSON without headers and arguments."""
         if not self.needs_spec:
             return True
         try:
@@ -349,12 +349,12 @@ def _is_due(job: JobState, at_ms: int) -> bool:
 # Values in a text.
 
 _SPAN_MAX: Final = 999_999
-"""The largest number of a unit that a text may have."""
+"""The largest number before the unit in the text of a duration."""
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
 def _span(ms: int | None) -> str | None:
-    """Return a duration as text: ``2h``, or seconds, ``1.5``."""
+    """Return a duration as text: a number with a unit, such as ``2h``, or a number of seconds, such as ``1.5``."""
     if not ms:
         return None if ms is None else "0s"
     for unit_ms, unit in _UNITS:

@@ -46,7 +46,7 @@ class Reason(StrEnum):
     SNOOZED = "snoozed"
     """A worker gave the job back with a delay, because the job's handler raised Snooze."""
     PARKED = "parked"
-    """A claim ended because the job is parked until what it waits for has come."""
+    """A claim ended because the job is parked until a signal arrives, or until a time."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"

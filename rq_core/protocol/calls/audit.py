@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.durable.boxes import members_of_signals
 from rq_core.model.events import NUMBER_MAX, JobRecord, OutboxId
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.state_line import fields_of, write_line
@@ -35,8 +36,8 @@ _TARGETS: Final = {
     State.PARKED: State.READY,
     State.DEAD: State.DEAD,
 }
-"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A job
-that was parked runs again, and parks again if what it waits for has not come."""
+"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A
+job that was parked runs again, and parks again if its wait is not over."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
@@ -50,7 +51,7 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """The kind of work: restore, missing, remove, remember or name."""
+    """The kind of work: restore, missing, remove, remember, name or entry."""
     due_ms: int
     line: str
     """A line whose meaning depends on the kind.
@@ -59,9 +60,10 @@ class Restoration(NamedTuple):
     - remove: its present state line.
     - remember: its line in ``results``.
     - name: its name, and the instant until which it holds the name.
+    - entry: the life of a box, and the numbers of its header.
     """
     detail: str
-    """The rest of the event's fields, as JSON."""
+    """The rest of the event's fields, as JSON; of an entry, the name of the box's member behind the life."""
     spec: str = ""
 
 
@@ -241,14 +243,18 @@ def put_back(
     )
 
 
-def entries_again(job_id: str, life: str, entries: Sequence[str]) -> list[Restoration]:
-    """Return the records that put back the entries of a job's lost box, given as texts in their order."""
-    size = sum(len(text.partition("\n")[2].encode()) for text in entries)
+def entries_again(
+    job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
+) -> list[Restoration]:
+    """Return the records that put back the entries and the signals of a job's lost box, given as texts in their
+    order."""
+    texts = (*entries, *signals)
+    size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"
-    return [
-        Restoration(job_id, "entry", number, line, "null", text)
-        for number, text in enumerate(entries, 1)
-    ]
+    line += f" mail={len(signals)}" if signals else ""
+    members = {f"|{number}": text for number, text in enumerate(entries, 1)}
+    members |= members_of_signals(dict(enumerate(signals, 1)))
+    return [Restoration(job_id, "entry", 0, line, rest, text) for rest, text in members.items()]
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:

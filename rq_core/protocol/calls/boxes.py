@@ -1,4 +1,5 @@
-"""The calls about the boxes of durable jobs: workers save what the jobs have done, and senders send them signals."""
+"""The calls about the boxes of durable jobs: workers save the steps of the jobs, and programs send signals to the
+jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Saving(NamedTuple):
     fence: str
     life: str
     what: Literal["begin", "save", "wait", "sleep", "take"]
-    """``take``: a wait that had taken a signal already is saved again."""
+    """``take``: a wait that has already taken a signal is saved again."""
     entry: int
     name: str
     packed: str = ""
@@ -36,11 +37,12 @@ class NotSaved(NamedTuple):
     """The reason why a record was not carried out."""
 
     why: str
-    """``waits``: it has not come yet; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis lacks entries
-    before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under this number;
-    ``other``: the job has a box of another life."""
+    """``waits``: the wait or sleep is not over; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis
+    lacks entries before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under
+    this number; ``other``: the job has a box with another id."""
     has: int | None
-    """Number of entries that Redis has; of ``waits`` until when (Unix ms). None: unknown, or without end."""
+    """With ``waits``, the end of the wait or sleep (Unix ms; None: it has no end). Otherwise, the number of entries
+    that Redis has (None: unknown)."""
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
@@ -69,7 +71,7 @@ class Sending(NamedTuple):
     id: str
     name: str
     key: str
-    """By it Redis knows a repetition; empty: each call sends another signal."""
+    """The text by which Redis recognizes a signal that is sent again; empty: each call sends another signal."""
     value: str
     """The value that the signal brings, as JSON."""
 
@@ -79,9 +81,10 @@ class Sent(NamedTuple):
 
     outcome: str
     """``woken``: the job was parked for it and is ready now; ``sent``: it waits in the job's box; ``known``: it came
-    before; ``full``: the box has no room; ``gone``: there is no such job."""
+    before; ``full``: the box has no room; ``lost``: Redis has lost the box; ``gone``: there is no such job; ``waits``:
+    nothing was sent, and the job was not woken."""
     number: int | None
-    """The signal's number among those of the job; None: it was not sent."""
+    """The signal's number among the job's signals; None: the signal was not sent."""
 
 
 def send_signals(
@@ -92,6 +95,14 @@ def send_signals(
     each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
     args = {"by": by, "why": why, "value_max": value_max}
     return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
+
+
+def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
+    """Return the call that wakes jobs that are parked although a signal for which they wait is there. It sends
+    nothing. Takes at most BATCH_MAX ids."""
+    each = [(job_id, "", "", "", "", "") for job_id in ids]
+    args = {"by": by, "why": why, "value_max": 0}
+    return Call("signal", queue, args, _parse_sent, each, tuple(ids))
 
 
 def _parse_sent(reply: Sequence[str]) -> list[Sent]:

@@ -144,8 +144,9 @@ def rollback(
 
 
 def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[dict[str, str]]:
-    """Return the call that parks jobs, given as (id, fence, waits): the numbers of the entries that the job waits for,
-    with commas. Its answer is the outcome by id: ``ready`` if one of the entries is ripe already."""
+    """Return the call that parks jobs, given as (id, fence, waits). ``waits`` are the numbers of the entries that
+    the job waits for, separated by commas. The answer is the outcome by id: ``ready`` if the wait of one of these
+    entries is already over."""
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 

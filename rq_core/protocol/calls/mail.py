@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rq_core.model.keys import check_name
 from rq_core.protocol.calls.admin import check_why
-from rq_core.protocol.calls.boxes import Sending, Sent, send_signals
+from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, Sent, look_again, send_signals
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Plan
 
@@ -24,8 +26,15 @@ class Mail:
         why: str = "",
         value_max: int = 0,
     ) -> Plan[Sent]:
-        """Send a signal, and return what became of it. The log has its value if it has at most ``value_max`` bytes."""
+        """Send a signal, and return its outcome. The log has the signal's value if the value has at most
+        ``value_max`` bytes."""
         actor = check_name("actor", by or self._delivery.name)
         call = send_signals(queue, [record], by=actor, why=check_why(why), value_max=value_max)
         (found,) = yield from self._delivery.call(call)
         return found
+
+    def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
+        """Wake those of these jobs that are parked although a signal for which they wait is there."""
+        for begin in range(0, len(ids), BATCH_MAX):
+            chunk = ids[begin : begin + BATCH_MAX]
+            yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

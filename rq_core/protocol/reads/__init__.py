@@ -14,6 +14,6 @@ Read ``steps`` first.
 - ``whole_queue``: all data of a queue, for the doctor.
 - ``result_reads``: whether jobs have ended, and how.
 - ``wait_schedule``: the times at which jobs that clients wait for are looked at.
-- ``box_reads``: what durable jobs have saved.
+- ``box_reads``: the boxes of durable jobs.
 - ``worker_registry``: the list of workers.
 """

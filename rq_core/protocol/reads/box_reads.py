@@ -1,18 +1,22 @@
-"""Reads what a durable job has saved, for the holder of its claim."""
+"""Reads the boxes of durable jobs, for the worker that holds a job's claim, and for operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
+    BoxHeader,
+    Signal,
     StepEntry,
     header_in,
     read_entry,
     read_header,
+    read_signal,
 )
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.protocol.engine.plan import Plan
@@ -21,6 +25,8 @@ from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
 """Maximum number of entries of one read."""
+PAGES_MAX: Final = 8
+"""Maximum number of pages that are read in one round trip, if the pages before had all their entries."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 
@@ -40,6 +46,8 @@ class SavedSteps(NamedTuple):
     """Number of entries of the job's box."""
     entries: dict[int, StepEntry]
     """The entries that were read, by number. An entry that cannot be read is left out."""
+    signals: Mapping[int, Signal] = MappingProxyType({})
+    """The signals that no wait has taken, by number."""
     is_lost: bool = False
     """True if the job had saved steps, and Redis has lost its box."""
 
@@ -58,34 +66,43 @@ class BoxReads(QueueReader):
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
         found: list[StepEntry] = []
+        pages = 1
         while True:
-            named: list[Any] = [job_id, fence, worker, first + len(found)]
-            command = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
-            (reply,) = yield from self._delivery.ask([command], queue)
-            if not reply:
-                return None
-            life, header, *page = reply
-            if not life:
-                return Box(None)
-            if not header:
-                raise QueueDamaged(
-                    f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
-                    f' {queue}` puts it back if the log has the values (audit_result="full")',
-                    queue=queue,
-                    why=f"the box of job {job_id} is missing",
-                )
-            try:
-                entries = read_header(header).entries - first + 1
-                found += map(read_entry, page or [""][: entries - len(found)])
-            except (ValueError, TypeError) as why:
-                raise QueueDamaged(
-                    f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
-                    f" `rq-core doctor {queue}`",
-                    queue=queue,
-                    why=str(why),
-                ) from None
-            if len(found) >= entries:
-                return Box(life, tuple(found))
+            named: list[Any] = [job_id, fence, worker]
+            head = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
+            starts = range(len(found), len(found) + pages * PAGE, PAGE)
+            commands = [[*head, first + start] for start in starts]
+            replies = yield from self._delivery.ask(commands, queue)
+            for start, reply in zip(starts, replies, strict=True):
+                if not reply:
+                    return None
+                life, header, *page = reply
+                if not life:
+                    return Box(None)
+                if start > len(found):
+                    # The page before stopped at PAGE_BYTES.
+                    break
+                if not header:
+                    raise QueueDamaged(
+                        f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
+                        f' {queue}` puts it back if the log has the values (audit_result="full")',
+                        queue=queue,
+                        why=f"the box of job {job_id} is missing",
+                    )
+                try:
+                    entries = read_header(header).entries - first + 1
+                    found += map(read_entry, page or [""][: entries - len(found)])
+                except (ValueError, TypeError) as why:
+                    raise QueueDamaged(
+                        f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
+                        f" `rq-core doctor {queue}`",
+                        queue=queue,
+                        why=str(why),
+                    ) from None
+                if len(found) >= entries:
+                    return Box(life, tuple(found))
+            is_cut = len(found) < starts.stop
+            pages = 1 if is_cut else min(PAGES_MAX, -(-(entries - len(found)) // PAGE))
 
     def steps(self, job_id: str, queues: Sequence[str]) -> Plan[SavedSteps | None]:
         """Return the steps of a job, for operators, from the first of these queues that has the job; None if no queue
@@ -103,8 +120,8 @@ class BoxReads(QueueReader):
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
     ) -> Plan[SavedSteps]:
-        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the job's life; None: it has
-        saved nothing."""
+        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the id of the job's box;
+        None: the job has saved nothing."""
         if life is None:
             return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")
@@ -119,4 +136,22 @@ class BoxReads(QueueReader):
             for number, each in zip(numbers, page, strict=True):
                 with suppress(ValueError):
                     found[number] = read_entry(each or "")
-        return SavedSteps(count, found, is_lost=header is None)
+        signals = yield from self._kept_signals(boxes, queue, life, header, last)
+        return SavedSteps(count, found, signals, is_lost=header is None)
+
+    def _kept_signals(
+        self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
+    ) -> Plan[dict[int, Signal]]:
+        """Return those of the last signals of a box that no wait has taken, by number."""
+        count = header.signals if header else 0
+        found: dict[int, Signal] = {}
+        for first in range(max(0, count - last) + 1, count + 1, PAGE):
+            numbers = range(first, min(first + PAGE, count + 1))
+            names = [f"{life}>{number}" for number in numbers]
+            (page,) = yield from self._delivery.ask([["HMGET", boxes, *names]], queue)
+            for number, text in zip(numbers, page, strict=True):
+                with suppress(ValueError):
+                    signal = read_signal(text or "")
+                    if signal.value is not None:
+                        found[number] = signal
+        return found

@@ -63,7 +63,7 @@ class JobList:
     jobs: tuple[JobState, ...]
     """The jobs, without their arguments: claimed jobs first, then ready, scheduled and dead jobs."""
     more: bool
-    """True if the queue may have more such jobs, beyond the limit."""
+    """True if the queue may have further jobs that match, beyond the limit."""
     cut: bool
     """True if the read stopped after MEMBERS_MAX members, and there are others."""
     damaged: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class JobList:
 
 
 class _Source(NamedTuple):
-    """A key that has jobs of some states, in order."""
+    """A list or a sorted set that has the jobs of some states, in their order."""
 
     key: str
     states: frozenset[State]

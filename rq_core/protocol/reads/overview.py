@@ -158,6 +158,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         ticks=[["ZCARD", keys("ticks")], ["ZRANGE", keys("ticks"), 0, TICKS_MAX - 1]]
         if "schedules" in facts
         else [],
+        parked=[["ZRANGE", keys("parked"), 0, 0, "WITHSCORES"]] if counted["parked"] else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=within(keys("holders"), counts),
         lanes=within(keys("blocked"), counts),
@@ -207,6 +208,9 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         ends_leases_in_ms=max(0, number("no_reap_before") - now_ms),
         backlog_bytes=number("backlog_bytes"),
         oldest_event_ms=next((max(0, now_ms - int(at)) for at in then.event if at), None),
+        oldest_parked_ms=next(
+            (max(0, now_ms - int(float(each[1]))) for each in then.parked if each), None
+        ),
         last_death=Death(
             died.id, died.fields.get("task", "?"), died.fields.get("reason", "?"), ages[died.id]
         )
@@ -271,7 +275,8 @@ def _oldest_ready(
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family.
+    """Return three facts about the blocked lanes that wait for a scope or a family: the age of their oldest job, the
+    number of their jobs, and whether this number is exact. Only the lanes in ``looked_at`` are counted.
 
     ``lanes`` is the number of all lanes that wait for the scope or family.
     """

@@ -1,21 +1,27 @@
 """Pages of all jobs of a queue in some states, for changes of many jobs.
 
-A page begins at a place, which is text. Beside programs that change the queue, pages may have a job twice, but no job
-that stays where it is is left out. Lists are read from the tail to the head: jobs leave at the head and come at the
-tail, so that jobs are read again, and none is skipped. Sorted sets are read from the last member of the page before.
+A page begins at a place, which is text. While other programs change the queue, a job may be on two pages, but no job
+that stays in its key is left out. Lists are read from the tail to the head. Since jobs leave at the head and are
+added at the tail, a job may be read twice, but none is skipped. A page of a sorted set begins at the last member of
+the page before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.protocol.engine.plan import pairs_of
 from rq_core.protocol.reads.ranges import job_of
 from rq_core.protocol.reads.steps import Steps
+from rq_core.scripts.plain import plain_text
+
+SKIPPED_MAX: Final = 2_000
+"""Maximum number of entries without a job that one command removes from the head of a list, or a few more."""
+_SKIPPED_PAGE: Final = 250
 
 
 class JobPage(NamedTuple):
@@ -33,9 +39,14 @@ class PagedKey:
     key: str
     states: frozenset[State]
 
+    @property
+    def is_list(self) -> bool:
+        """True for the lists of ready jobs, which keep the entries of jobs that are gone."""
+        return self.key.startswith("ready:")
+
     def page(self, keys: QueueKeys, place: str, count: int) -> Steps[JobPage]:
         """Return the page of at most ``count`` jobs that begins at ``place``; an empty place is the beginning."""
-        if self.key.startswith("ready:"):
+        if self.is_list:
             return _of_list(keys(self.key), place, count)
         if self.key == "waiting":
             return _by_member(keys(self.key), place, count)
@@ -44,10 +55,19 @@ class PagedKey:
     def after_change(self, place: str | None, gone: int) -> str | None:
         """Return a place after ``gone`` jobs before it have left the key. A false number costs further reads, but skips
         no job."""
-        if not place or self.key.startswith("ready:") or self.key == "waiting":
+        if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
+
+    def skipping(self, keys: QueueKeys) -> list[list[Any]]:
+        """Return the command that removes the entries of jobs that are gone from the head of a list; none for another
+        key."""
+        if not self.is_list:
+            return []
+        program = plain_text("skip", PAGE_MAX=_SKIPPED_PAGE)
+        names = keys(self.key), keys("jobs"), keys("meta")
+        return [["EVAL", program, len(names), *names, SKIPPED_MAX]]
 
 
 SOURCES: Final = (
@@ -58,7 +78,7 @@ SOURCES: Final = (
     PagedKey("leases", CLAIMED_STATES),
     PagedKey("dead", frozenset({State.DEAD})),
 )
-"""The keys in the order in which they are read: jobs that become ready move from a key to one that is read later."""
+"""The keys in the order in which they are read. A job that becomes ready moves to a key that is read later."""
 
 
 def sources_of(states: Collection[State]) -> list[PagedKey]:
@@ -83,7 +103,7 @@ def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 class _Place(NamedTuple):
-    """The last member of the page before, and how many members stand before the place, as far as known."""
+    """The last member of the page before, and the number of members before the place, if that is known."""
 
     score: float
     member: str
@@ -102,8 +122,9 @@ def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set in the order of scores, and of members with equal scores.
 
     Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
-    begins with a member of the page before, or with an earlier one, which shows that no member is skipped. If members
-    have left the set meanwhile, so that the first member comes after the place, the read steps back.
+    must begin with a member of the page before, or with an earlier member; this shows that no member was skipped. If
+    members have left the set meanwhile, and the first member comes after the place, the page is read again from a
+    lower rank.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

@@ -125,14 +125,16 @@ class QueueOverview:
     scopes: tuple[ScopeLoad, ...]
     """Scopes with a limit of their own, without single keys of a family. Scopes for which a lane waits come first."""
     scopes_exact: bool
-    """True if ``scopes`` has all such scopes."""
+    """True if no scope with a limit of its own is missing in ``scopes``."""
     oldest_event_ms: int | None = None
     """Ms for which the oldest event has waited for the mirror, as a lower bound; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True
-    """True if ``workers`` has all such workers."""
+    """True if no worker of the queue is missing in ``workers``."""
     parked: int = 0
+    oldest_parked_ms: int | None = None
+    """Ms for which the job that was parked first has been parked; None: no job is parked."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""

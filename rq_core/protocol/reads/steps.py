@@ -91,7 +91,8 @@ class QueueReader:
 
 
 class _Contained(Generic[T]):
-    """One of several reads that share round trips. An error ends only the read of that queue."""
+    """The read of one queue, which shares its round trips with the reads of other queues. An error ends only this
+    read."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps

@@ -149,7 +149,7 @@ def known_tasks(
 
 
 def _tasks_of(text: str) -> set[str] | None:
-    """Return the task names in such a field; None if they cannot be read."""
+    """Return the task names in the text of a field of ``workers``; None if they cannot be read."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -181,7 +181,7 @@ _SAID: Final[Mapping[str, str]] = {
 
 
 def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
-    """Return the outcome of a change of a job. ``done`` has the outcomes of a change that was made."""
+    """Return the outcome of a change of a job. ``done`` are the outcomes that mean that the change was made."""
     if outcome in done:
         return ActionOutcome(True, _SAID[outcome])
     if outcome in ("gone", "held", "never"):
@@ -358,7 +358,7 @@ ACTIONS: Final = (
         _scheduling("remove", "The schedule is removed.", "The schedule was removed already."),
     ),
 )  # fmt: skip
-"""All actions. Each is an address, which accepts forms from people with the role or a higher one."""
+"""All actions. Each action has an address, which accepts forms from people with the action's role or a higher role."""
 ACTION_BY_NAME: Final = {each.name: each for each in ACTIONS}
 
 _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,8 +1,8 @@
-"""Changes of many jobs on the page /bulk: the jobs that match a filter are counted, an operator repeats the number, and
-then the form changes the jobs, a few pages of them with each request.
+"""Changes of many jobs on the page /bulk: the page counts the jobs that match a filter, an operator confirms the
+number, and then each request of the form changes a few hundred of the jobs.
 
-No server runs the change by itself. Each answer has the *place* to which the change has come, and the form sends it
-with the next request. So a change stops when the operator closes the page, and goes on when the operator sends the
+No server runs the change by itself. Each answer has the *place* that the change has reached, and the next request
+sends this place back. So a change stops when the operator closes the page, and continues when the operator sends the
 form again, even if the page's server was started again in between.
 """
 
@@ -48,7 +48,7 @@ SAMPLE_MAX: Final = 20
 REASON_MAX: Final = 500
 """Maximum number of characters of a reason. The reason is in the address of a change that was begun."""
 AGE_MAX_MS: Final = 7 * 86_400_000
-"""Maximum age of a change that goes on."""
+"""Maximum age of a change that an operator may continue, in ms since the change began."""
 SOON_MS: Final = 60_000
 
 COPY: Final = "copy"
@@ -72,7 +72,7 @@ class BulkAsked(NamedTuple):
     filter: Filter
     place: BulkPlace | None
     counted: BulkPlace | None
-    """The place to which the jobs were counted."""
+    """The place that the count of the jobs has reached; None: the count has not begun."""
     number: int
     """The number of jobs that the operator has confirmed; 0: none yet."""
     reason: str
@@ -91,8 +91,8 @@ class BulkAsked(NamedTuple):
         return change_of(self.filter.queue, **edit_options(self.form))
 
     def change(self, by: By | None) -> BulkChange:
-        """Return the change; without ``by``, one that only counts. Raises UsageError for a filter that the change
-        cannot have."""
+        """Return the change; without ``by``, a change that only counts the jobs. Raises UsageError if the change
+        cannot have this filter."""
         verb = VERBS[self.verb]
         if by is None:
             return BulkChange(verb, self.filter, dry_run=True)
@@ -101,7 +101,7 @@ class BulkAsked(NamedTuple):
         )
 
     def address(self, place: BulkPlace, seal: str) -> str:
-        """Return the address of the page on which the change goes on at a place."""
+        """Return the address of the page that continues the change at a place."""
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
             reason=self.reason, seal=seal, **self.own,
@@ -109,7 +109,7 @@ class BulkAsked(NamedTuple):
 
 
 def asked_for(form: Form, now_ms: int) -> BulkAsked:
-    """Return what a form, or the query of an address, asks for. Raises UsageError."""
+    """Return the change that a form, or the query of an address, asks for. Raises UsageError."""
     verb = form.get("verb") or "cancel"
     if verb not in _DONE:
         raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(_DONE)}")
@@ -148,8 +148,8 @@ def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
 
 
 class Seals:
-    """Seals the address of a change that an operator has confirmed, so that a link from elsewhere cannot make the page
-    leave out the question for the number."""
+    """Seals the address of a change that an operator has confirmed, so that a link from another site cannot skip the
+    step in which the operator confirms the number of jobs."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -173,7 +173,7 @@ class Seals:
 
 @dataclass
 class Seen:
-    """The jobs that a filter matches, as far as they were counted in the time of one request."""
+    """The jobs that match a filter and that one request had time to count."""
 
     asked: BulkAsked | None = None
     wrong: str = ""
@@ -186,7 +186,7 @@ class Seen:
     """True if all jobs of the queue were counted."""
     states: dict[str, int] = field(default_factory=dict)
     counted: str = ""
-    """The place at which the count goes on."""
+    """The place at which the next request continues the count."""
     sample: list[tuple[str, str]] = field(default_factory=list)
     """The first jobs, each with its state."""
 
@@ -262,7 +262,7 @@ def check_confirmed(asked: BulkAsked) -> None:
 
 
 def says(asked: BulkAsked, made: Stretch) -> str:
-    """Return how far a change has come, in a sentence."""
+    """Return the progress of a change, as a sentence."""
     done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
     usual = (COPIED,) if asked.verb == COPY else VERBS[asked.verb].done
     others = {name: many for name, many in sorted(made.outcomes.items()) if name not in usual}
@@ -275,7 +275,7 @@ def says(asked: BulkAsked, made: Stretch) -> str:
 
 
 def bulk_page(facts: Facts) -> Document:
-    """Return the document of /bulk: the count of the jobs that match, or how far a change has come."""
+    """Return the document of /bulk: the number of jobs that match, or the progress of a change."""
     form = dict(facts.asked.form)
     document: Document = {
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",

@@ -112,7 +112,7 @@ async def act(sources: Sources, action: Action, access: Access, request: Request
 
 
 def _refused(error: FormRefused | RqCoreError, back: str) -> Acted:
-    """Return the answer to a form whose change was not made, or perhaps not made."""
+    """Return the answer to a form whose change was refused, or whose outcome is unknown."""
     if isinstance(error, FormRefused):
         return Acted(error.status, str(error), back)
     if isinstance(error, OutcomeUnknown):

@@ -28,8 +28,8 @@ from rq_core.worker.execution.time_limits import start_task
 log = logging.getLogger(__name__)
 
 FAILED_CALLS_MAX: Final = 8
-"""Number of calls in a row that raise an exception, after which a batch is halved no further: what fails is then not
-the jobs, but for example the database."""
+"""Number of calls in a row that raise an exception, after which a batch is halved no further. The cause is then
+probably not a job but, for example, the database."""
 _OF_ALL: Final = (HandlerSignal, UsageError)
 """Exceptions that concern all jobs of the call. No half of the jobs would succeed."""
 
@@ -80,7 +80,8 @@ class _Collected:
 
 
 class BatchRun(Running):
-    """A batch whose handler runs. It takes the part of one claim in the executor; its claims are its members'."""
+    """A batch whose handler runs. The executor treats it like a single claim; the batch has the claims of its
+    members."""
 
     __slots__ = ("members", "takes_place")
 
@@ -96,7 +97,8 @@ class BatchRun(Running):
         super().__init__(first.claim, context, first.task, {}, "", min(limits, default=None))
         self.members = members
         self.takes_place = takes_place
-        """True if the batch takes a place for a handler. A job from another queue than that of its task has its own."""
+        """True if the batch takes a place for a handler. A job from another queue than that of its task has a place
+        of its own already."""
 
     def facts(self) -> dict[str, Any]:
         """See Running.facts."""

@@ -46,7 +46,7 @@ class PipeQuestions:
         return answer.result()
 
     def answered(self, message: dict[str, Any]) -> None:
-        """Take an answer of the worker. Its thread that listens to the worker calls this method."""
+        """Pass an answer of the worker to its question. The thread that listens to the worker calls this method."""
         with self._lock:
             answer = self._open.pop(message["answer"])
         if "error" in message:
@@ -77,11 +77,12 @@ class _AskingSaver:
         return bool(self._asking.ask("lease"))
 
     async def load(self, _context: JobContext, first: int = 1) -> Box | None:
-        """Return what the job has saved, from this entry on; None if its claim is not in force."""
+        """Return the job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
+        force."""
         return await self._answer(_box, "load", first)
 
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         return await self._answer(_refused, "save", *records)
 
     async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:

@@ -113,7 +113,8 @@ class IsolationPool:
         return None if reply is None else Raised(**reply)
 
     async def _heard(self, child: _Child, running: Running) -> Any:
-        """Return the child's next message about its handler. Answer what the steps of the handler ask before it."""
+        """Return the child's next message about its handler. Before that, answer the questions of the handler's
+        steps."""
         while True:
             message = await _reply(child)
             if not isinstance(message, dict) or "ask" not in message:

@@ -74,7 +74,7 @@ class Running:
 
     @property
     def waits(self) -> str:
-        """The numbers of the entries for which the job parks, with commas; empty if it does not park."""
+        """The numbers of the entries for which the job parks, separated by commas; empty if it does not park."""
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 

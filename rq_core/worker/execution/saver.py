@@ -29,8 +29,8 @@ LEASE_PAUSE_S: Final = 0.05
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds after which a job is parked for which only another task than the handler's own waits, if nothing durable
-happens meanwhile."""
+"""Seconds after which a job is parked if not the handler's own task waits but only a task that it started, and if no
+step begins or ends meanwhile."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -76,7 +76,7 @@ class Saver:
         return ThreadHome(self, context, kept, calls, self.loop, partial(end, running))
 
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
-        """Answer what the process of an isolated handler asks, as JSON can carry it."""
+        """Return the answer to a question of the process of an isolated handler, in the types of JSON."""
         if call == "lease":
             return self.lease_holds()
         if call == "load":
@@ -88,14 +88,16 @@ class Saver:
         return refused
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
-        """Return what a job has saved; None if its claim is not in force."""
+        """Return a job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
+        force."""
         plan = self.client.calls.reads.box(
             context.queue, context.id, context.fence, self.worker, first=first
         )
         return await self.client.run(plan)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries of one job, and return those that were not saved, by their places.
+        """Save entries of one job. Return the refusals of the entries that were not saved, by the entry's place in
+        ``records``.
 
         If Redis cannot take the entries now, they are sent again while the claim holds, since the steps have happened.
         """
@@ -177,11 +179,12 @@ class Saves(Protocol):
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
-        """Return what a job has saved, from this entry on; None if its claim is not in force."""
+        """Return a job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
+        force."""
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         ...
 
 
@@ -225,7 +228,7 @@ class LoopHome(_Home):
         self._lock = asyncio.Lock()
         self._unfinished: set[asyncio.Future[None]] = set()
         self._waits: dict[int, asyncio.Future[None]] = {}
-        """The entries that wait for what has not come."""
+        """The futures of waits and sleeps that are not over, by the entry's number."""
         self._is_awaited = False
         """True if the handler's own task waits, and not only another task that the handler started."""
         self._calls = 0
@@ -271,7 +274,7 @@ class LoopHome(_Home):
 
     def _consider(self) -> None:
         """Park the job if it waits, no step runs and no call is under way: at once if the handler's own task waits,
-        else after LINGER_S, since another task of it may come to its next step."""
+        else after LINGER_S, since another task of the handler may reach its next step."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -293,12 +296,12 @@ class LoopHome(_Home):
             await asyncio.sleep(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        """Return the job's box, with the entries numbered ``first`` or higher; None if the claim is not in force."""
         with self._calling():
             return await self._saver.load(self._context, first)
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         with self._calling():
             # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
             return await asyncio.shield(
@@ -355,7 +358,7 @@ class ThreadHome(_Home):
             self._context.wait_cancelled(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        """Return the job's box, with the entries numbered ``first`` or higher; None if the claim is not in force."""
         return self._wait(self._saver.load(self._context, first))
 
     async def park(self, entry: int) -> None:
@@ -369,7 +372,7 @@ class ThreadHome(_Home):
         raise why
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         return self._wait(self._saver.save(self._context, records))
 
     @contextlib.asynccontextmanager

@@ -70,7 +70,7 @@ class LeaseKeeper:
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """Time (on ``clock``) of the last heartbeat that all servers answered."""
+        """Time (on ``clock``) at which the last heartbeat was sent that all servers answered."""
 
     def start(self) -> None:
         """Start the thread; call this once."""
@@ -135,7 +135,8 @@ class LeaseKeeper:
         self._failed = failed
         if trouble is not None:
             raise trouble
-        self.last_success = self._clock()
+        # The leases began before the answers came: a process may have been stopped in between.
+        self.last_success = now
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
         """Return the queues with held claims, by server; servers that failed at the last heartbeat come last."""

@@ -25,7 +25,7 @@ from rq_core import App
 HANGS_S: Final = 90
 """The time (s) after which a child counts as hanging."""
 PAUSE_S: Final = 0.2
-"""The time (s) for which the thread stops at its moment, if the fork waits for the thread."""
+"""The time (s) for which the thread stops at a chosen point of its work, in case the fork waits for the thread."""
 
 
 def say(text: str) -> None:

@@ -177,7 +177,8 @@ class Statements:
             self._found.append((statement, parameters))
 
     def of(self, path: str) -> tuple[int, int, int, list[str]]:
-        """Return the number of statements that a page sends, with the numbers of their rows, steps and scans."""
+        """Return the number of statements that a page sends, the numbers of their rows and steps, and the scans in
+        their plans."""
         from starlette.testclient import TestClient
 
         site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)

@@ -228,8 +228,8 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the lives of some jobs, by their events. The beginning of a life is left out if SQL may lack later
-        events of the job."""
+        """Return the records and the ends of some jobs, by their events. The beginning of a job is left out if SQL
+        may lack later events of the job."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],

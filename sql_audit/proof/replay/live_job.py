@@ -33,7 +33,7 @@ class Record:
     life: str | None
     """The box of a durable job; None until the job has saved or begun a step."""
     waits: str | None
-    """The numbers of the entries for which the job is parked, with commas."""
+    """The numbers of the entries for which the job is parked, separated by commas."""
     base: str | None
     """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     keep: int | None

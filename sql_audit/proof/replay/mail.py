@@ -8,7 +8,7 @@ from rq_core.model.durable.boxes import signal_of
 
 
 class WaitingEntry(NamedTuple):
-    """An entry that waits."""
+    """The entry of a wait or a sleep that is not over."""
 
     name: str
     kind: str
@@ -21,18 +21,19 @@ class Signals:
 
     def __init__(self) -> None:
         self.sent = 0
-        """Number of signals that the job has got."""
+        """Number of signals that the job has received."""
         self.digests: dict[int, str] = {}
-        """The digest of each signal that waits, by its number."""
+        """The digest of each signal that no wait has taken, by the signal's number."""
         self.names: dict[str, list[int]] = {}
-        """The numbers of the signals that wait, by name, oldest first."""
+        """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: set[str] = set()
         self.waits: dict[int, WaitingEntry] = {}
-        """The entries that wait, by number."""
+        """The waits and sleeps that are not over, by the number of their entry."""
         self.must_wake = False
-        """True if a signal has come for which the job is parked. The next event of the job must be woken."""
+        """True if a signal has arrived for which the job is parked. The next event of the job must be ``woken``."""
 
     def oldest(self, entry: str) -> int | None:
-        """Return the number of the oldest signal for which a wait of this name waits; None without any."""
+        """Return the number of the oldest signal that the wait of this entry can take; None if there is no such
+        signal."""
         numbers = self.names.get(signal_of(entry))
         return numbers[0] if numbers else None

@@ -1,6 +1,6 @@
-"""Checks the signals of durable jobs, and their waits: a job's signals have the numbers 1, 2, 3…, and each is taken at
-most once, in order (I21); a parked job waits for entries of its box that are not over (I22); and what wakes it has come
-(I23)."""
+"""Checks the signals of durable jobs, and their waits: a job's signals have the numbers 1, 2, 3…, and each is taken
+at most once, in order (I21); a job parks only for waits and sleeps that are not over (I22); and a job is woken only
+by a signal that it waits for, or at the time for which it waits (I23)."""
 
 from __future__ import annotations
 

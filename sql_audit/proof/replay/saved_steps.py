@@ -59,8 +59,8 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:
-    """Take over the failures and losses that no longer count after a saved step. Yield a fault if the event says other
-    numbers than the log."""
+    """Take over the failures and losses that no longer count after a saved step. Yield a fault if the event has
+    other numbers than the log."""
     if record.failures is not None and record.losses is not None:
         base = Base(record.failures, record.losses)
         if said != (None if base == NO_BASE else str(base)):

@@ -17,7 +17,7 @@ from sql_audit.store.job_rows import EventRow
 _RUNS: Final = frozenset({"run", "not_run"})
 """Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
 _ENQUEUED: Final = frozenset({"fired", "run"})
-"""Outcomes that have a job."""
+"""Outcomes of the instants and runs that enqueued a job."""
 
 _KEPT_OUT: Final = frozenset({"skipped", "missed", "undeclared"})
 """Outcomes of instants whose jobs were never enqueued."""

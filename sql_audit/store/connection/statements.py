@@ -232,7 +232,8 @@ class POSTGRESQL:
     """Inserts jobs that have no row yet."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Inserts jobs into the staging table, if the table ``job`` has a row of them already. UPDATE_JOBS reads it."""
+    """Inserts those jobs into the staging table that have a row in the table ``job`` already. UPDATE_JOBS reads the
+    staging table."""
 
     UPDATE_JOBS: Final = (
         f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "

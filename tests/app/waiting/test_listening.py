@@ -299,7 +299,7 @@ def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
 def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a server that refuses RESP3, as a proxy does that speaks only RESP2."""
+    """Checks a server that refuses RESP3, such as a proxy that speaks only RESP2."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")

@@ -1,4 +1,4 @@
-"""Restoring the saved steps of durable jobs after a loss: from the log, if it has what each step returned."""
+"""Restoring the saved steps of durable jobs after a loss: from the log, if the log has the value of each step."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
 
 
 @pytest.mark.parametrize("what", ["everything", "the box"])
-def test_a_job_whose_steps_the_log_does_not_have_fails_at_its_next_step(
+def test_a_job_whose_steps_are_missing_in_the_log_fails_at_its_next_step(
     client: Client, database: Database, what: str
 ) -> None:
-    """Checks that no command lets the steps run again, which have happened: neither the restore nor the doctor."""
+    """Checks that neither the restore nor the doctor lets these steps run again, since they have happened."""
     durable_job(client, database, kept="digest")
     drain(client, database)
     if what == "everything":
@@ -125,9 +125,7 @@ def test_a_job_whose_steps_the_log_does_not_have_fails_at_its_next_step(
         loaded(client, fence)
 
 
-def test_the_box_of_a_job_that_runs_is_left_to_its_worker(
-    client: Client, database: Database
-) -> None:
+def test_restore_creates_no_box_for_a_running_job(client: Client, database: Database) -> None:
     durable_job(client, database)
     fence = claim(client, 1)["order"]
     drain(client, database)

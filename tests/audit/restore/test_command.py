@@ -59,7 +59,7 @@ def test_the_restore_command_reports_restored_jobs_and_jobs_that_cannot_be_resto
     assert (told["worker"], json.loads(told["detail"])["why"]) == ("ada", "audit restore")
 
 
-def test_the_command_exits_with_0_when_no_lost_job_is_left(
+def test_the_restore_command_exits_with_0_when_no_lost_job_is_left(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full")]))
@@ -73,7 +73,7 @@ def test_the_command_exits_with_0_when_no_lost_job_is_left(
     assert survey(client, database, QUEUE).lost == []
 
 
-def test_the_command_exits_with_1_when_the_mirror_is_behind_redis(
+def test_the_restore_command_exits_with_1_when_the_mirror_is_behind_redis(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full")]))

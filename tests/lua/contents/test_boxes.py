@@ -1,5 +1,7 @@
 """The keys after a durable job has saved steps, and after the job has ended. A box stores the saved steps of a job."""
 
+import pytest
+
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Saving, save
 from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
@@ -76,7 +78,7 @@ def test_an_entry_is_not_saved_if_entries_before_it_are_missing(seed: Seed) -> N
     assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
 
 
-def test_an_entry_with_another_step_name_or_another_life_is_refused_as_a_conflict(
+def test_an_entry_with_another_step_name_or_another_box_id_is_refused(
     seed: Seed,
 ) -> None:
     a, b = seed.running("a"), seed.running("b")
@@ -195,16 +197,21 @@ def test_only_the_worker_that_holds_the_claim_can_read_the_box(seed: Seed) -> No
     assert seed.client.run(read(QUEUE, "a", claim.fence, "w-2")) is None
 
 
-def test_a_box_is_read_in_pages(seed: Seed) -> None:
+@pytest.mark.parametrize("size", [0, 3_000], ids=["small", "with pages that are cut"])
+def test_a_box_is_read_in_pages(seed: Seed, size: int) -> None:
     claim = seed.running("a")
     seed.save(claim)
-    fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 601)}
-    seed.control.hset(seed.keys("boxes"), mapping={**fields, LIFE: "job=a entries=600 bytes=8"})
+    fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 2_601)}
+    for n in range(500, 1_500):
+        fields[f"{LIFE}|{n}"] = f"s{n} saved at=1 fence=1-1 digest=d\n{'x' * size}"
+    seed.control.hset(
+        seed.keys("boxes"), mapping={**fields, LIFE: f"job=a entries=2600 bytes={8 + 1_000 * size}"}
+    )
 
     box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", claim.fence, WORKER))
 
     assert box is not None
-    assert ["charge", *(f"s{n}" for n in range(2, 601))] == [each.name for each in box.entries]
+    assert ["charge", *(f"s{n}" for n in range(2, 2_601))] == [each.name for each in box.entries]
 
 
 def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
@@ -227,7 +234,7 @@ def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_only_a_new_saved_step_lets_earlier_failures_not_count(seed: Seed) -> None:
+def test_only_a_newly_saved_step_stops_earlier_failures_from_counting(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.fail(claim, verdict="retry")

@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_a_job_may_replace_the_holder_of_a_name_after_another_job_with_its_id_was_rejected(
+def test_of_two_jobs_with_one_id_in_a_call_the_second_can_be_enqueued_though_the_first_was_rejected(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -48,7 +48,7 @@ def test_the_answer_for_each_job_with_the_name_of_a_running_job_names_the_runnin
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_the_answer_for_a_job_that_replaces_no_other_job_names_the_job_that_replaced_one(
+def test_the_answer_for_a_job_that_was_not_enqueued_names_the_last_job_of_the_call_that_took_the_name(
     seed: Seed,
 ) -> None:
     """Checks three jobs in a call. The middle job does not take the name, since the last job replaces the first job."""
@@ -103,7 +103,9 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
     assert {} == seed.snapshot()["results"]
 
 
-def test_an_id_that_is_reused_in_a_call_counts_as_a_new_job(seed: Seed) -> None:
+def test_a_job_that_reuses_the_id_of_a_replaced_job_in_a_call_is_enqueued_as_a_new_job(
+    seed: Seed,
+) -> None:
     """Checks that the call removes the place in line and the name of the new job, and not those of the earlier job with
     the same id."""
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))

@@ -1,14 +1,16 @@
 """The keys after a durable job has slept, waited and parked, and after signals were sent to it."""
 
+import pytest
+
 from rq_core.model.unique_names import digest_of
-from rq_core.protocol.calls.boxes import NotSaved, Sent
+from rq_core.protocol.calls.boxes import NotSaved, Sent, look_again
 from tests.kit.seed import LEASE_MS, LIFE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
 
 LINE = f"parked task=t priority=critical life={LIFE} claim=1 seq=1"
 
 
-def test_a_sleep_begins_once_and_is_over_at_its_moment(seed: Seed) -> None:
+def test_a_sleep_begins_once_and_ends_at_its_time(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.wait(claim, "+5000", what="sleep", name="nap"))
@@ -37,7 +39,7 @@ def test_a_sleep_begins_once_and_is_over_at_its_moment(seed: Seed) -> None:
     assert {} == seed.wait(claim, what="sleep", name="nap")
 
 
-def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
+def test_a_parked_job_has_no_lease_and_is_woken_when_its_sleep_ends(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+5000", what="sleep", name="nap")
 
@@ -62,7 +64,7 @@ def test_a_parked_job_holds_nothing_and_its_moment_wakes_it(seed: Seed) -> None:
     assert f"ready {LINE.partition(' ')[2]} since={T + 5_000}" == changes["state"]["a"][1]
 
 
-def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(seed: Seed) -> None:
+def test_a_signal_wakes_its_waiting_job_and_the_wait_takes_its_value(seed: Seed) -> None:
     claim = seed.running("a")
     assert {0: NotSaved("waits", None)} == seed.wait(claim)
     seed.park(claim)
@@ -85,10 +87,11 @@ def test_a_signal_wakes_the_job_that_waits_for_it_and_is_taken_with_its_value(se
     assert f"{LIFE}>approval" not in after
     assert after[LIFE] == "job=a entries=1 bytes=14 mail=2"
     assert {} == seed.wait(again)
+    assert [Sent("known", 2)] == seed.signal("a", value="{}", key="w-9")
     assert {0: NotSaved("waits", None)} == seed.wait(again, name="approval#2", entry=2)
 
 
-def test_signals_of_a_name_are_taken_in_order(seed: Seed) -> None:
+def test_signals_with_the_same_name_are_taken_in_order(seed: Seed) -> None:
     seed.enqueue("a")
     for number in range(3):
         seed.signal("a", value=str(number))
@@ -103,7 +106,7 @@ def test_signals_of_a_name_are_taken_in_order(seed: Seed) -> None:
     assert ["0", "1", "2"] == [each.value for each in box.entries]
 
 
-def test_a_message_that_is_there_counts_although_the_moment_is_over(seed: Seed) -> None:
+def test_a_wait_takes_a_signal_that_arrived_though_its_timeout_has_passed(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a", value="7")
@@ -116,7 +119,7 @@ def test_a_message_that_is_there_counts_although_the_moment_is_over(seed: Seed) 
     assert "7" == box.entries[0].value
 
 
-def test_a_job_whose_signal_came_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
+def test_a_job_whose_signal_arrived_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a")
@@ -125,11 +128,35 @@ def test_a_job_whose_signal_came_before_it_parks_is_woken_in_the_same_call(seed:
     assert ["parked", "woken"] == [str(e.event) for e in seed.entries()[-2:]]
 
 
-def test_a_job_that_sleeps_is_not_woken_by_a_signal(seed: Seed) -> None:
+def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
     seed.parked("a", "+5000", what="sleep")
 
     assert [Sent("sent", 1)] == seed.signal("a")
     assert {} == {c.id: c.fence for c in seed.claim(5).jobs}
+
+
+def test_a_parked_job_holds_no_place_in_its_caps_and_a_woken_job_waits_for_one(
+    seed: Seed,
+) -> None:
+    seed.cap("host", 1)
+    seed.parked("a", scopes=["host=x"])
+    seed.enqueue(seed.job("b", scopes=["host=x"]))
+
+    other = seed.claim_one("b")
+    assert [Sent("woken", 1)] == seed.signal("a")
+    assert () == seed.claim(5).jobs
+    seed.complete(other)
+
+    assert ["a"] == [each.id for each in seed.claim(5).jobs]
+
+
+def test_a_job_that_a_signal_wakes_has_no_moment_left(seed: Seed) -> None:
+    seed.parked("a", "+5000")
+
+    changes = seed.changes(lambda: seed.signal("a"))
+
+    assert changes["scheduled"] == {"job|a": (float(T + 5_000), None)}
+    assert changes["parked"] == {"a": (float(T), None)}
 
 
 def test_a_box_of_another_life_is_said_to_be_another_one(seed: Seed) -> None:
@@ -156,7 +183,7 @@ def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> N
     assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
 
 
-def test_the_signals_of_a_box_are_removed_with_it(seed: Seed) -> None:
+def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", key="k")
@@ -169,7 +196,7 @@ def test_the_signals_of_a_box_are_removed_with_it(seed: Seed) -> None:
     assert {} == seed.snapshot()["boxes"]
 
 
-def test_a_box_that_is_full_takes_no_signal(seed: Seed) -> None:
+def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0 mail=10000")
@@ -179,3 +206,39 @@ def test_a_box_that_is_full_takes_no_signal(seed: Seed) -> None:
     assert [Sent("full", None)] == seed.signal("a")
     assert [Sent("gone", None)] == seed.signal("b")
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0")
+
+
+@pytest.mark.damaged
+def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
+    """Checks that no new box begins in its place: `audit restore` would not put the old one back."""
+    seed.parked("a")
+    seed.control.delete(seed.keys("boxes"))
+
+    assert [Sent("lost", None)] == seed.signal("a")
+    assert not seed.control.exists(seed.keys("boxes"))
+    assert [Sent("waits", None)] == seed.client.run(look_again(QUEUE, ["a"], by="ada"))
+
+
+def test_a_look_wakes_no_job_but_one_that_is_parked_and_whose_signal_is_there(seed: Seed) -> None:
+    life = "0" * 14 + "61"
+    for job_id, what in (("a", "wait"), ("b", "sleep")):
+        seed.parked(job_id, "+5000", what=what)
+    seed.enqueue("c")
+    look = look_again(QUEUE, ["a", "b", "c", "d"], by="ada", why="broken")
+    outcomes = ["waits", "waits", "waits", "gone"]
+    assert outcomes == [each.outcome for each in seed.client.run(look)]
+    more = {
+        life: f"{seed.snapshot()['boxes'][life]} mail=1",
+        f"{life}>1": f"approval at={T} digest=\n",
+        f"{life}>approval": "1",
+    }
+    seed.control.hset(seed.keys("boxes"), mapping=more)
+
+    changes = seed.changes(lambda: seed.client.run(look))
+
+    (woken,) = changes["outbox"]
+    assert ("woken", '[["a",1]]', "ada", "broken") == tuple(
+        woken[1][name] for name in ("type", "jobs", "by", "why")
+    )
+    assert changes["scheduled"] == {"job|a": (float(T + 5_000), None)}
+    assert {"a"} == changes["state"].keys() == changes["parked"].keys()

@@ -84,14 +84,14 @@ def test_each_instant_of_a_schedule_is_due_after_a_constant_part_of_its_spread(
     assert {"beat": found.due_ms} == ticks(seed)[0]
 
 
-def test_a_repeated_declaration_changes_nothing(seed: Seed) -> None:
+def test_a_repeated_declaration_of_a_schedule_changes_nothing(seed: Seed) -> None:
     put(seed)
 
     assert {} == seed.changes(lambda: put(seed))
     assert {"beat": "same"} == put(seed)
 
 
-def test_a_repeated_declaration_is_recorded_at_most_twice_an_hour(seed: Seed) -> None:
+def test_a_repeated_declaration_of_a_schedule_is_recorded_at_most_twice_an_hour(seed: Seed) -> None:
     put(seed)
     before = stored(seed)
     assert before is not None
@@ -104,7 +104,9 @@ def test_a_repeated_declaration_is_recorded_at_most_twice_an_hour(seed: Seed) ->
     assert 1 == len(told(seed))
 
 
-def test_a_changed_rule_makes_a_new_version_and_fires_no_past_instant(seed: Seed) -> None:
+def test_a_schedule_with_a_changed_rule_gets_a_new_version_and_fires_no_past_instant(
+    seed: Seed,
+) -> None:
     put(seed)
     seed.live(3 * EVERY_MS)
 
@@ -116,7 +118,7 @@ def test_a_changed_rule_makes_a_new_version_and_fires_no_past_instant(seed: Seed
     assert 1 == len(found.was)
 
 
-def test_a_declaration_that_the_code_replaced_later_does_not_change_the_schedule_again(
+def test_older_code_does_not_replace_the_schedule_that_newer_code_declared(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -127,7 +129,7 @@ def test_a_declaration_that_the_code_replaced_later_does_not_change_the_schedule
     assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
 
 
-def test_a_changed_job_makes_a_new_version(seed: Seed) -> None:
+def test_a_schedule_gets_a_new_version_if_the_code_declares_another_job(seed: Seed) -> None:
     put(seed)
 
     assert {"beat": "changed"} == put(
@@ -155,7 +157,9 @@ def test_a_declaration_does_not_replace_a_schedule_that_an_operator_set(seed: Se
     assert {"beat": "kept"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_live_change_is_refused_if_another_change_came_first(seed: Seed) -> None:
+def test_a_live_change_of_a_schedule_is_refused_if_its_version_is_not_the_stored_version(
+    seed: Seed,
+) -> None:
     put(seed)
     other = declaration(seed, every=60)
 

@@ -41,7 +41,9 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_the_index(seed: Seed) -> None:
+def test_an_enqueue_of_a_throttled_job_writes_its_window_into_each_key_that_needs_it(
+    seed: Seed,
+) -> None:
     throttle(seed, "a")
     ends = seed.now + WINDOW_MS
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]

@@ -225,7 +225,7 @@ NAMES = ("lost", "unreported_loss", "unexpected", "duplicated_unexplained", "cap
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_judge_finds_exactly_the_planted_problem(case: str) -> None:
+def test_the_judge_of_chaos_runs_finds_exactly_the_planted_problem(case: str) -> None:
     records, expected = CASES[case]
     found = judge(records)
 
@@ -233,7 +233,7 @@ def test_the_judge_finds_exactly_the_planted_problem(case: str) -> None:
     assert bool(found.problems) == (expected not in ({}, {"lost": 1}))
 
 
-def test_the_judge_counts_honest_records() -> None:
+def test_the_judge_of_chaos_runs_counts_the_jobs_of_honest_records() -> None:
     found = judge(honest())
 
     assert (found.attempted, found.acknowledged, found.succeeded, found.dead) == (3, 3, 2, 1)

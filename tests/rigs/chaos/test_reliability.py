@@ -42,13 +42,13 @@ def test_the_list_of_faults_names_existing_kinds_scripts_and_tests() -> None:
         assert places or kinds
 
 
-def test_a_row_of_the_table_has_the_figures_of_the_run() -> None:
+def test_a_row_of_the_table_of_faults_has_the_figures_of_the_run() -> None:
     assert measured.row("flushall", SAID) == (
         "| `flushall` | " + "3 | " * len(measured.COLUMNS) + "2 | 0.50 | 0.00 | 1.00 | holds |"
     )
 
 
-def test_the_table_is_written_only_in_its_place() -> None:
+def test_the_table_of_faults_is_written_only_between_its_marks() -> None:
     table = measured.table({"flushall": SAID})
     once = measured.written(TEXT, table)
 

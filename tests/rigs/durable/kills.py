@@ -3,9 +3,9 @@
     python -m tests.rigs.durable.kills --kills 1000
 
 Each round starts a worker in a forked process for each of several queues, and kills it (SIGKILL) at a random point:
-before or after a step's effect, or before or after a save. Each effect is a script in Redis. It counts itself, and
-counts apart whether its step was saved before: that must never happen. At the end, no step may be missing, a step with
-a check must have happened once, and ``audit verify`` must prove the log.
+before or after a step's effect, or before or after a save. Each effect is a script in Redis that counts its runs. It
+counts separately the runs after its step was saved, which must never happen. At the end, no step may be missing, a
+step with a check must have happened once, and ``audit verify`` must prove the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from tests.rigs.stage import served
 STEPS: Final = 30
 LEASE_S: Final = 0.4
 POINTS_MAX: Final = 60
-"""A worker is killed at one of its first so many points. A run of a whole job passes some 200."""
+"""The number of points, from the first point on, among which the point of a kill is drawn. A run of a whole job
+passes some 200 points."""
 POLL_S: Final = 0.02
 WITNESS: Final = "witness"
 _FORKED: Final = multiprocessing.get_context("fork")
@@ -60,7 +61,8 @@ for number = 1, tonumber(header:match(' entries=(%d+)')) or 0 do
 end
 return redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2], 1)
 """
-"""The effect of a step: it counts itself, and whether Redis has the step as saved already."""
+"""The Lua script that is the effect of a step. It counts its runs, and separately the runs after Redis had saved the
+step."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from tests.kit.servers import RedisServer
 from tests.rigs.durable.kills import run
 
 
-def test_no_saved_step_happens_again_and_none_is_skipped_if_its_worker_is_killed(
+def test_no_saved_step_is_repeated_and_no_step_is_skipped_if_workers_are_killed(
     valkey: RedisServer, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)

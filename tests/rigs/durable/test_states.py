@@ -16,5 +16,5 @@ def test_each_order_of_calls_in_the_model_keeps_the_promises_and_can_end(name: s
 
 
 @pytest.mark.parametrize(("name", "bug"), BUGS, ids=[bug for _name, bug in BUGS])
-def test_the_search_finds_each_bug_that_is_planted_in_the_model(name: str, bug: str) -> None:
+def test_the_search_of_the_durable_model_finds_each_planted_bug(name: str, bug: str) -> None:
     assert SHORT[name].verdict(bug).problem

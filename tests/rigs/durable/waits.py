@@ -4,8 +4,9 @@ Each call of a script is one step of the world. A worker between two calls has a
 come in between. A worker chooses the arguments of a call before Redis carries out the call. So the worlds include late
 calls of stale workers.
 
-The handler has a step, a wait, a wait with a time limit, a sleep and an end. Three signals arrive, and two of them have
-the same key.
+The handler has a step, a wait, a wait with a time limit, a sleep and an end. It asks for a wait or a sleep with a save,
+which begins or ends the entry, and is parked by a second call if the entry is not over. Three signals arrive, and two
+of them have the same key.
 """
 
 from __future__ import annotations
@@ -216,6 +217,8 @@ class Waits(Searched[History]):
                 yield job._replace(state="gone"), None
             else:
                 yield job, None
+        elif worker.does == "park":
+            yield self.park(job, worker, holds=holds), None
         elif (
             holds
             and (missing := self.missing(job, worker))
@@ -228,10 +231,8 @@ class Waits(Searched[History]):
                 yield self.written(job, worker.at, worker.value), self.goes_on(worker, worker.value)
             else:
                 yield job, None
-        elif worker.does == "take":
-            yield from self.take(job, worker, holds=holds)
         else:
-            yield self.park(job, worker, holds=holds), None
+            yield from self.take(job, worker, holds=holds)
 
     @staticmethod
     def goes_on(worker: Worker, value: str) -> Worker:
@@ -244,16 +245,16 @@ class Waits(Searched[History]):
             if not is_saved(worker.memory[at]):
                 if at == STEP:
                     return worker._replace(does="save", at=at, value=f"by {worker.fence}")
-                return worker._replace(does="park" if at == SLEEP else "take", at=at)
+                return worker._replace(does="take", at=at)
         return worker._replace(does="over")
 
     def missing(self, job: Job, worker: Worker) -> list[int]:
         """Return the entries that the worker knows and that Redis has forgotten."""
-        known = enumerate(worker.memory)
         return [
             at
-            for at, entry in known
-            if at != SLEEP and is_saved(entry) and not is_saved(job.entries[at])
+            for at, entry in enumerate(worker.memory)
+            if (entry is not None and job.entries[at] is None)
+            or (is_saved(entry) and not is_saved(job.entries[at]))
         ]
 
     @staticmethod
@@ -273,9 +274,9 @@ class Waits(Searched[History]):
             yield job, None
             return
         at, entry = worker.at, job.entries[worker.at]
-        may_be_late = at == TIMED and entry is not None
+        may_be_late = at in (TIMED, SLEEP) and entry is not None
         late_first = may_be_late and self.has("a time that is over wins against a message")
-        if job.mail and not late_first:
+        if job.mail and at != SLEEP and not late_first:
             key = job.mail[0]
             taken = job if self.has("take leaves the message") else job._replace(mail=job.mail[1:])
             if self.has("take saves in a second call"):
@@ -284,32 +285,27 @@ class Waits(Searched[History]):
                 yield self.written(taken, at, key), self.goes_on(worker, key)
             return
         if may_be_late:  # the time may be over, or not
-            if job.mail:
+            if job.mail and at != SLEEP:
                 raise Unsafe("a wait ended late beside a message")
             yield self.written(job, at, "late"), self.goes_on(worker, "late")
-        begun = (
-            job
-            if entry
-            else job._replace(
-                entries=put(job.entries, at, Entry(begun=worker.fence if at == TIMED else 0))
-            )
-        )
-        yield begun, worker._replace(does="park")
+        if entry is None or (at == SLEEP and self.has("a retry begins a sleep anew")):
+            if entry is not None and entry.begun != worker.fence:
+                raise Unsafe("a sleep was begun anew")
+            entry = Entry(begun=worker.fence if at in (TIMED, SLEEP) else 0)
+        memory = put(worker.memory, at, entry)
+        begun = job._replace(entries=put(job.entries, at, entry))
+        yield begun, worker._replace(does="park", memory=memory)
 
     def park(self, job: Job, worker: Worker, *, holds: bool) -> Job:
         unfenced = self.has("park without the fence") and job.state != "gone"
         if not holds and not unfenced:
             return job
+        if not holds and job.state == "running":
+            raise Unsafe("a stale worker parks a job that another worker holds")
         at, entry = worker.at, job.entries[worker.at]
-        if at == SLEEP:
-            if entry is not None and not self.has("a retry begins a sleep anew"):
-                # The time was fixed before: it may be over by now.
-                return self.woken(job)._replace(
-                    entries=put(job.entries, at, Entry("over", entry.begun))
-                )
-            if entry is not None and entry.begun != worker.fence:
-                raise Unsafe("a sleep was begun anew")
-            job = job._replace(entries=put(job.entries, at, Entry(begun=worker.fence)))
+        if entry is None or entry.value:
+            # Redis has lost the entry, or has it back saved: the handler asks again.
+            return self.woken(job)
         job = job._replace(state="parked", asks_mail=at != SLEEP, has_time=at in (TIMED, SLEEP))
         return job if self.has("park does not look into the box") else self.ripe(job)
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.rigs.inbox import growth
 from tests.rigs.inbox.losses import RUNS, Loss, directory, lose_at
 from tests.rigs.inbox.points import POINTS, kill_at, stop_at
 from tests.rigs.inbox.rig import Rig
+from tests.rigs.inbox.worlds import Kind, run_world
 
 DATABASES = ("sqlite", "postgresql")
 only_option = click.option("--only", type=click.Choice(DATABASES), help="Use one database.")
@@ -57,6 +59,30 @@ def losses(only: str | None) -> None:
                 where = directory(place, engine.name, loss, point.name)
                 found = lose_at(url(), engine, where, point, loss, runs=runs)
                 held.append(_say({"database": kind, "engine": engine.name, **found.document()}))
+    _end(held)
+
+
+@main.command()
+@click.option("--seeds", default=300, show_default=True, help="Worlds of each kind.")
+@click.option("--first", default=1, show_default=True, help="The first seed.")
+@only_option
+def worlds(seeds: int, first: int, only: str | None) -> None:
+    """Let several relays make their steps in a random order, with commits, kills and losses between."""
+    held = []
+    with _databases(only) as (place, kinds):
+        for (name, url), kind in itertools.product(kinds.items(), Kind):
+            with _served(engines()[0], place) as server:
+                stage = Stage(url(), server.url)
+                actions: Counter[str] = Counter()
+                wrong = []
+                for seed in range(first, first + seeds):
+                    found = run_world(stage, kind, seed)
+                    actions += Counter(jobs=found.jobs, again=found.again) + found.actions
+                    if not found.holds:
+                        wrong.append(found.document())
+                stage.close()
+            said = {"database": name, "kind": kind, "seeds": seeds, **actions, "wrong": wrong}
+            held.append(_say({**said, "holds": not wrong}))
     _end(held)
 
 

@@ -64,8 +64,9 @@ class Growth:
     database: str
     rows: int
     sizes: dict[str, list[int]]
-    """The sizes after a fifth of the rows, and at the end: of the table, its index of ids, its index of the jobs' ids,
-    and of the table ``rqc_relay`` with its index; or of the file."""
+    """Two values for each part of the database: its size after a fifth of the rows, and its size at the end. On
+    PostgreSQL the parts are the table, its index of ids, its index of the jobs' ids, and the table ``rqc_relay``
+    with its index; on SQLite the only part is the file."""
     autovacuum: bool
     """True if autovacuum of PostgreSQL freed the space of deleted rows, and not a VACUUM of the programme."""
     jobs_per_s: list[int]

@@ -8,8 +8,10 @@ relays.
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -35,13 +37,25 @@ from tests.kit.inbox import QUEUE, Stage
 from tests.rigs.inbox import usual
 
 STEPS: Final = ("commit", "committed", "send", "answered")
+USUAL_STEPS: Final = ("send", "answered")
 RELAYS: Final = 2
 OF_STEPS: Final = 0.7
 """The share of the relays that are killed at a step of their turn. The other relays are killed at any moment."""
 LIFE_S: Final = (0.05, 0.5)
-"""The shortest and the longest life (s) of a relay that is killed at any moment."""
+"""The shortest and the longest life (s) of a relay that is killed at any moment. A life begins with the relay's first
+step: before, the relay has touched no row."""
+START_S: Final = 20.0
+"""The longest wait (s) for a relay's first step. Without rows there is none."""
+STEP_S: Final = 5.0
+"""The longest life (s) of a relay that is killed at a step."""
+AT_EACH_STEP: Final = 20
+"""Of so many kills, at least one must be at each step."""
 PACE_S: Final = 0.25
 """The seconds of inserting for each kill. They are chosen so that relays always have rows."""
+SLOW_S: Final = 0.1
+"""The seconds between two transactions while the kills are behind the transactions."""
+AGED_S: Final = 0.5
+"""The seconds after which the batches of killed relays are made old again."""
 END_S: Final = 120.0
 CALL_ROWS: Final = 10
 """The number of rows in a call. It is small here, so that most batches need several calls."""
@@ -74,12 +88,25 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Return whether each committed row became one job, and the records agree."""
+        """Return whether each committed row became one job, the records agree, and relays were killed at each step."""
         wrong = self.twice or self.lost or self.unexpected or self.findings
-        return not wrong and self.committed == self.ran == self.logged == self.counted
+        is_spread = all(self.killed_at.get(s, 0) >= self.kills // AT_EACH_STEP for s in STEPS)
+        agree = self.committed == self.ran == self.logged == self.counted
+        return not wrong and agree and is_spread
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
+
+
+class _Killed(NamedTuple):
+    """A relay that will be killed."""
+
+    child: int
+    """The id of its process."""
+    dies_at: tuple[str, int] | None
+    """The step at which the relay kills itself, and the count of that step; None: the rig kills it at any moment."""
+    began: int
+    """A pipe that is closed at the relay's first step."""
 
 
 class Rig:
@@ -93,6 +120,8 @@ class Rig:
         self.random = random.Random(seed)
         self.is_usual = is_usual
         self._children: set[int] = set()
+        # Shared with the process that inserts rows.
+        self._killed = mmap.mmap(-1, 4)
         stage = Stage(database_url, redis_url)
         with stage.session.engine.begin() as connection:
             connection.exec_driver_sql("CREATE TABLE orders (job_id text)")
@@ -115,7 +144,7 @@ class Rig:
         stop = self.place / "stop"
         mirror = self._fork(lambda: self._mirror(stop))
         runner = self._fork(lambda: self._run_jobs(stop))
-        producer = self._fork(lambda: self._insert(transactions, kills * PACE_S))
+        producer = self._fork(lambda: self._insert(transactions, kills))
         try:
             outcome.killed_at = dict(self._kill(kills))
             self._join(producer)
@@ -151,11 +180,11 @@ class Rig:
         self._children.discard(child)
         assert status == 0, "a process of the rig failed"
 
-    def _insert(self, transactions: int, seconds: float) -> None:
-        """Make transactions as a user's program would, for this number of seconds, with one to three jobs each. One of
-        ten is rolled back, and one of five has a savepoint that is rolled back."""
+    def _insert(self, transactions: int, kills: int) -> None:
+        """Make transactions as a user's program would, as many for each kill, with one to three jobs each. One of ten
+        is rolled back, and one of five has a savepoint that is rolled back."""
         chance = self.random
-        began = time.monotonic()
+        pace_s = kills * PACE_S / transactions
         engine = inbox_engine(inbox_url(self.database_url))
         app = App(self.redis_url)
 
@@ -166,8 +195,8 @@ class Rig:
         rolled_back = 0
         with engine.connect() as connection:
             for number in range(transactions):
-                due = began + seconds * number / transactions
-                time.sleep(max(0.0, due - time.monotonic()))
+                killed = int.from_bytes(self._killed[:])
+                time.sleep(pace_s if number * kills < (killed + 1) * transactions else SLOW_S)
                 with connection.begin() as transaction:
                     for _ in range(chance.randint(1, 3)):
                         job = send.within(connection).enqueue(number)
@@ -208,10 +237,13 @@ class Rig:
         source = open_source(self.redis_url, "rqc")
         run_mirror(source, self.audit_url, stop=event)
 
-    def _relay(self, dies_at: tuple[str, int] | None) -> None:
+    def _relay(self, dies_at: tuple[str, int] | None, began: int) -> None:
+        """Be a relay, which closes the file ``began`` at its first step."""
         seen: Counter[str] = Counter()
 
         def on_step(step: str) -> None:
+            if not seen:
+                os.close(began)
             seen[step] += 1
             if (step, seen[step]) == dies_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -231,32 +263,58 @@ class Rig:
         """Keep relays running, and kill one relay after another, at a step of its turn or at any moment."""
         killed_at: Counter[str] = Counter()
         stage = Stage(self.database_url, self.redis_url)
-        alive: list[tuple[int, tuple[str, int] | None]] = []
-        for _ in range(kills):
-            # A batch of a killed relay need not wait for 5 s: to send it early is harmless.
-            stage.age_batches()
+        alive: list[_Killed] = []
+        for number in range(kills):
+            self._killed[:] = number.to_bytes(4)
             while len(alive) < RELAYS:
-                step = (self.random.choice(STEPS), self.random.randint(1, 3))
-                chosen = step if self.random.random() < OF_STEPS else None
-                alive.append((self._fork(partial(self._relay, chosen)), chosen))
-            child, dies_at = alive.pop(0)
-            until = time.monotonic() + self.random.uniform(*LIFE_S)
-            self._children.discard(child)
-            while os.waitpid(child, os.WNOHANG)[0] == 0:
-                if time.monotonic() > until:
-                    os.kill(child, signal.SIGKILL)
-                    os.waitpid(child, 0)
-                    killed_at["any moment"] += 1
-                    break
-                time.sleep(0.002)
-            else:
-                killed_at[dies_at[0] if dies_at else "by itself"] += 1
-        for child, _ in alive:
-            self._children.discard(child)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+                alive.append(self._start())
+            relay = alive.pop(0)
+            killed_at[self._die(relay, stage)] += 1
+            self._children.discard(relay.child)
+            os.close(relay.began)
+        for relay in alive:
+            os.kill(relay.child, signal.SIGKILL)
+            os.waitpid(relay.child, 0)
+            self._children.discard(relay.child)
+            os.close(relay.began)
+        # No kill is behind from now on.
+        self._killed[:] = b"\xff" * 4
         stage.close()
         return killed_at
+
+    def _start(self) -> _Killed:
+        steps = USUAL_STEPS if self.is_usual else STEPS
+        step = (self.random.choice(steps), self.random.randint(1, 3))
+        dies_at = step if self.random.random() < OF_STEPS else None
+        began, begins = os.pipe()
+        child = self._fork(partial(self._relay, dies_at, begins))
+        os.close(begins)
+        return _Killed(child, dies_at, began)
+
+    def _die(self, relay: _Killed, stage: Stage) -> str:
+        """Wait until a relay is dead, or kill it when its life is over. Return the moment of its death."""
+        aged_at = began_at = 0.0
+        life_s = STEP_S if relay.dies_at else self.random.uniform(*LIFE_S)
+        until = time.monotonic() + START_S
+        while True:
+            now = time.monotonic()
+            if now - aged_at >= AGED_S:
+                # A batch of a killed relay need not wait for 5 s: to send it early is harmless.
+                stage.age_batches()
+                aged_at = now
+            child, status = os.waitpid(relay.child, os.WNOHANG)
+            if child:
+                assert os.WIFSIGNALED(status), "a relay failed"
+                assert relay.dies_at, "a relay was killed by another process"
+                return relay.dies_at[0]
+            if not began_at and select.select([relay.began], [], [], 0)[0]:
+                began_at = now
+                until = now + life_s
+            if now > until:
+                os.kill(relay.child, signal.SIGKILL)
+                os.waitpid(relay.child, 0)
+                return "any moment" if began_at else "before the first step"
+            time.sleep(0.002)
 
     def _settle(self) -> None:
         """Let a relay hand over the remaining rows."""

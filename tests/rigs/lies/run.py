@@ -12,8 +12,8 @@ from tests.rigs.lies.kinds import Lie, lies
 from tests.rigs.lies.stage import Stage, rows_of
 
 PART: Final = 5
-"""One of this number of lies in rows is also made on PostgreSQL. Verify judges rows in Python, and gets the same rows
-from both databases."""
+"""Of each PART lies in rows, one is also made on PostgreSQL. That is enough, since verify judges rows in Python and
+gets the same rows from both databases."""
 
 
 class Outcome(NamedTuple):

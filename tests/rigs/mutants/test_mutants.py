@@ -130,7 +130,7 @@ def test_an_error_is_raised_before_any_test_runs_if_a_mutant_does_not_apply_to_t
         runner.run([MUTANT, replace(MUTANT, find=find)])
 
 
-def test_the_page_has_no_local_path() -> None:
+def test_the_page_of_mutants_contains_no_local_path() -> None:
     said = f"E  TimeoutExpired: Command '['{planting.ROOT}/.venv/bin/python', '-m', 'rq_core.cli']' timed out"
 
     assert (

@@ -62,10 +62,10 @@ def fired(*nominal_ms: int, missed: int = 0) -> list[Instant]:
         ([*fired(0, 10), *fired(20, missed=1)], 1),
     ],
 )
-def test_the_check_finds_an_instant_that_is_missing_or_logged_twice(
+def test_the_check_of_restarts_finds_an_instant_that_is_missing_or_logged_twice(
     rows: list[Instant], found: int
 ) -> None:
-    """Checks the time from one instant to the first instant after second 20. All times are in seconds."""
+    """Checks logs of a schedule with an interval of 10 s, from second 0 to second 30."""
     start = recurrence(NAME, every=10).next_after(0) or 0
     shifted = [
         Instant(start + each.nominal_ms * 1_000, each.late_ms, each.outcome, each.missed)

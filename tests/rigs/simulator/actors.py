@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
@@ -30,6 +31,7 @@ from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
+from rq_core.signals import JobCancelled, LeaseLost
 from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from sql_audit.mirror.reading import BatchLimits
@@ -37,8 +39,8 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
-from tests.rigs.simulator import schedules
-from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
+from tests.rigs.simulator import durable, schedules
+from tests.rigs.simulator.strand import Point, Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated
 
 if TYPE_CHECKING:
@@ -51,12 +53,20 @@ RATE: Final = "tenant@10s"
 ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
+class Waiting(Protocol):
+    """A strand, or what passes the stops on to a strand."""
+
+    def wait(self, point: Point, /) -> Any:
+        """Stop until the strand is resumed."""
+        ...
+
+
 class StepTransport:
     """A transport whose every round trip is a scheduling point: another actor may continue there."""
 
     one_slot = False
 
-    def __init__(self, strand: Strand) -> None:
+    def __init__(self, strand: Waiting) -> None:
         self._strand = strand
 
     def exchange(
@@ -127,7 +137,7 @@ class Actor(ABC):
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         """Return the functions that run in the threads of this actor, by name."""
 
-    def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
+    def client(self, strand: Waiting, patience: Patience, name: str | None = None) -> Client:
         """Return a client for a strand. Each round trip and each pause of the client is a scheduling point."""
         world = self.simulation.world
         delivery = self.simulation.plant.delivery(
@@ -152,7 +162,7 @@ class Actor(ABC):
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )
 
-    def sleep(self, strand: Strand, ms: int) -> None:
+    def sleep(self, strand: Waiting, ms: int) -> None:
         strand.wait(Sleep(self.now_ms + max(ms, 1)))
 
 
@@ -250,6 +260,8 @@ class Run:
     verdict: str
     lost: bool = False
     cancelled: bool = False
+    handler: durable.Handler | None = None
+    """The handler, if the job is durable. It ends by itself, whatever ``ends_ms`` says."""
 
     @property
     def thread(self) -> bool:
@@ -286,6 +298,9 @@ class Worker(Actor):
         self.held: dict[str, Run] = {}
         """The running handlers, by the fence and the id of the job."""
         self.keeper: LeaseKeeper | None = None
+        self.seats: list[durable.Seat] = []
+        """The clients that no handler of a durable job uses now."""
+        self.seats_made = 0
         return {self.role: self.work, f"{self.role}.leases": self.keep}
 
     # The heartbeat.
@@ -314,6 +329,8 @@ class Worker(Actor):
         run = self.held.get(f"{fence} {job}")
         if run is not None:
             setattr(run, what, True)
+            if run.handler is not None:
+                run.handler.end(LeaseLost() if what == "lost" else JobCancelled())
 
     # The turns.
 
@@ -364,8 +381,31 @@ class Worker(Actor):
         if key in self.held:
             raise Violated(f"{self.name} was given {claim.id} twice by one claim")
         self.held[key] = Run(claim, self.now_ms + lasts, verdict)
+        if moves := durable.moves_of(claim):
+            self.begin_handler(self.held[key], moves)
         if self.keeper is not None:
             self.keeper.hold(claim, None)
+
+    def begin_handler(self, run: Run, moves: Sequence[str]) -> None:
+        """Let the handler of a durable job run on a strand of its own."""
+        fails_at = None if run.verdict == "complete" else self.random.randrange(len(moves))
+        run.handler = durable.Handler(self, run.claim, run.verdict, fails_at)
+        self.simulation.handlers[run.claim.id, run.claim.fence] = run.handler
+        self.strands = [strand for strand in self.strands if not strand.done]
+        self.strands.append(Strand(f"{self.role} {run.claim.id}", run.handler.run))
+
+    @contextmanager
+    def seat(self, strand: Strand) -> Iterator[durable.Seat]:
+        """Yield a client for the handler on this strand during the block."""
+        if not self.seats:
+            self.seats_made += 1
+            made = durable.Seat()
+            made.client = self.client(made, FOREVER, f"{self.name}.seat-{self.seats_made}")
+            self.seats.append(made)
+        seat = self.seats.pop()
+        seat.strand = strand
+        yield seat
+        self.seats.append(seat)
 
     def finished(self) -> list[Settlement]:
         """Return the outcomes of the handlers that have ended.
@@ -376,6 +416,8 @@ class Worker(Actor):
         for key, run in list(self.held.items()):
             if run.lost and not run.thread:
                 self.drop(key)
+            elif run.handler is not None:
+                found += self.ended(key, run, run.handler)
             elif run.cancelled and not run.thread:
                 found.append(Settlement(run.claim, "final", 0, "cancelled", ERROR))
             elif run.ends_ms <= self.now_ms:
@@ -385,6 +427,21 @@ class Worker(Actor):
                 claim = settlement.claim
                 self.simulation.write(Line("ended", claim.id, claim.fence, self.name))
         return found
+
+    def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
+        """Return the outcome of the handler of a durable job, if it has ended."""
+        match handler.outcome:
+            case "":
+                return []
+            case "lost":
+                self.drop(key)
+                return []
+            case "park":
+                return [Settlement(run.claim, "park", reason="parked", waits=handler.waits)]
+            case "cancelled":
+                return [Settlement(run.claim, "final", 0, "cancelled", ERROR)]
+        run.verdict = handler.outcome
+        return [self.settlement(run)]
 
     def settlement(self, run: Run) -> Settlement:
         match run.verdict:
@@ -413,6 +470,8 @@ class Worker(Actor):
     def settled(self, settlement: Settlement, refused: str | None) -> None:
         claim = settlement.claim
         self.drop(f"{claim.fence} {claim.id}")
+        if settlement.verdict == "park" and refused in ("stale", "gone"):
+            self.simulation.refused["park"] += 1
         if settlement.verdict == "complete" and refused is None:
             self.simulation.completed.append((claim.id, claim.fence))
 

@@ -18,6 +18,7 @@ from sql_audit.store.connection.database import Database
 from tests.kit import agreement, auditlog
 from tests.kit.fleet import QUEUE
 from tests.rigs.judge.witnessed import Runs
+from tests.rigs.simulator import durable
 from tests.rigs.simulator.actors import MirrorProcess
 from tests.rigs.simulator.watch import Violated
 
@@ -36,8 +37,11 @@ def judge(simulation: Simulation) -> dict[str, int]:
     simulation.check_results()
     _check_told(simulation)
     _check_witness(simulation)
+    if wrong := durable.problems(simulation):
+        raise Violated("; ".join(wrong))
     _check_audit(simulation)
-    return dict(Counter(str(entry.event) for entry in simulation.watch.entries))
+    counts = Counter(str(entry.event) for entry in simulation.watch.entries)
+    return {**counts, **{f"late {what} refused": n for what, n in simulation.refused.items()}}
 
 
 def _check_told(simulation: Simulation) -> None:

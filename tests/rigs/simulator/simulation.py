@@ -27,9 +27,13 @@ from unittest import mock
 
 from sqlalchemy.exc import OperationalError
 
+from rq_core.app.durable import steps
 from rq_core.connections.client import Client
+from rq_core.model.events import Entry
 from rq_core.model.job import NewJob
 from rq_core.model.schedule import tick_of
+from rq_core.model.table.machine import Event
+from rq_core.protocol.calls import boxes
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Lost, Unsent
 from rq_core.protocol.operations import Operations
@@ -41,7 +45,7 @@ from sql_audit.store.connection.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
-from tests.rigs.simulator import judge, results, schedules
+from tests.rigs.simulator import durable, judge, results, schedules
 from tests.rigs.simulator.actors import (
     CAPS,
     RATE,
@@ -58,6 +62,7 @@ from tests.rigs.simulator.actors import (
     tie,
 )
 from tests.rigs.simulator.policy import Policy, policy_of
+from tests.rigs.simulator.sender import Sender
 from tests.rigs.simulator.strand import Fate, Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import RawEntry, Violated, Watch
 from tests.rigs.simulator.world import (
@@ -80,6 +85,9 @@ KEPT_EVERY: Final = 11
 SCHEDULED_EVERY: Final = 13
 """The number of rounds in a cycle. In two rounds of each cycle there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
+DURABLE_EVERY: Final = 8
+"""The number of rounds in a cycle. In one round of each cycle most jobs are durable, and are sent signals."""
+DURABLE_AT: Final = 1
 LOOK_EVERY: Final = 5
 """The number of script calls after which all jobs are polled, in the way of waiting callers."""
 COMPARE_EVERY: Final = 40
@@ -139,7 +147,7 @@ class Profile:
     faults: tuple[str, ...] = ()
     """The kinds of other faults that may happen."""
     many: int = 0
-    """The number of these other faults."""
+    """The number of faults of these kinds in one simulation."""
 
 
 PROFILES: Final = (
@@ -233,6 +241,13 @@ class Simulation:
         self.sent: Counter[str] = Counter()
         """The number of times that producers decided to enqueue each job. A call that is only sent again does not
         count."""
+        self.handlers: dict[tuple[str, str], durable.Handler] = {}
+        """The last handler of a durable job, by job and fence."""
+        self.effects: list[durable.Effect] = []
+        """What steps of durable jobs did."""
+        self.mail = durable.Mail()
+        self.refused: Counter[str] = Counter()
+        """The number of late saves and late parks that Redis has refused."""
         self.healing = False
         self.step = 0
         self.lost: list[str] = []
@@ -256,6 +271,8 @@ class Simulation:
         """True if the queue has room for all kept results."""
         self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
         """True if there are schedules, and the server's clock may be set to another time."""
+        self.durable = self.seed // len(PROFILES) % DURABLE_EVERY == DURABLE_AT
+        """True if most jobs are durable."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
@@ -272,6 +289,7 @@ class Simulation:
             *((Worker, f"worker-{n}") for n in range(rng.choice((1, 2, 3)))),
             *((MirrorProcess, f"mirror-{n}") for n in range(rng.choice((0, 1, 1, 2)))),
             (Operator, "operator"),
+            *([(Sender, "sender")] if self.durable else []),
         ]
         many = self.profile.many
         at = sorted(rng.sample(range(20, self.steps), min(many, self.steps - 20)))
@@ -294,6 +312,8 @@ class Simulation:
         job = make_job(rng, f"j-{self._jobs}")
         if self.ties:
             job = tie(job, random.Random(f"{self.seed} {job.id} ties"))
+        if self.durable:
+            job = durable.add_moves(job, random.Random(f"{self.seed} {job.id} moves"))
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:
@@ -316,11 +336,13 @@ class Simulation:
     def run(self) -> Result:
         """Run the simulation of the seed. Raises Failed."""
         self.actors: list[Actor] = []
-        stamps = (f"{n:016x}" for n in itertools.count(1))
+        stamps, lives = ((f"{n:016x}" for n in itertools.count(1)) for _ in range(2))
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
         # stamp would differ each time.
         with (
             mock.patch.object(source_registry, "new_stamp", side_effect=stamps),
+            mock.patch.object(boxes, "new_life", side_effect=lives),
+            mock.patch.object(steps, "new_life", side_effect=lives),
             mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run),
             mock.patch.object(result_reads, "look_program", return_value=results.LOOK),
         ):
@@ -489,7 +511,7 @@ class Simulation:
         replies, found = self.world.exchange(commands, self.watch.last)
         said = "" if fate == "fine" else f" ({fate} lost)"
         self._note(who, f"{_words(commands)} -> {_shown(commands, replies)}{said}")
-        self.watch.add(found)
+        self._check_parked(self.watch.add(found))
         if commands[0][0] == "FCALL":
             self._calls += 1
             if self.keeps and self._calls % LOOK_EVERY == 0:
@@ -497,6 +519,17 @@ class Simulation:
             if self._calls % COMPARE_EVERY == 0:
                 self.watch.compare(self.direct())
         return replies
+
+    def _check_parked(self, added: Sequence[Entry]) -> None:
+        """Check that a job that was just parked holds nothing: no lease, and no place in a cap (I22)."""
+        control, key = self.world.control, f"rqc:{{{QUEUE}}}"
+        for job_id in {
+            i.job_id for entry in added if entry.event is Event.PARKED for i in entry.jobs
+        }:
+            places = [m for m, _ in control.zscan_iter(f"{key}:holders", f"*|{job_id}")]
+            lease = control.zscore(f"{key}:leases", job_id)
+            if places or lease is not None:
+                raise Violated(f"I22: {job_id} is parked, and has lease {lease}, places {places}")
 
     def check_results(self) -> None:
         """Read the results of all jobs, in the way of waiting callers. Raises Violated."""

@@ -10,6 +10,7 @@ from rq_core.model.events import Entry, JobRecord, OutboxId, decode, fold
 from rq_core.model.table.machine import Event
 from tests.kit.consistency import problems
 from tests.kit.fleet import QUEUE
+from tests.rigs.judge.boxes import Boxes
 from tests.rigs.judge.caps import Proof
 from tests.rigs.judge.schedules import Schedules
 from tests.rigs.simulator.results import Results
@@ -31,6 +32,7 @@ class Watch:
         self.forgotten: list[Entry] = []
         """The entries that Redis had once and no longer has."""
         self.results = Results()
+        self.boxes = Boxes()
         self._proof = Proof()
         self._schedules = Schedules()
 
@@ -66,7 +68,7 @@ class Watch:
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
         """Apply the entry to the state of the jobs to check I2, I4, I6 and I9. Check I3 by the caps in each claim, and
-        I15 by the rules of schedules."""
+        I15 by the rules of schedules, and I20 to I23 by what durable jobs save and wait for."""
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
@@ -79,6 +81,9 @@ class Watch:
         wrong = self._schedules.add(entry)
         if check and wrong:
             raise Violated(f"I15: {'; '.join(wrong)}")
+        wrong = self.boxes.add(entry, self.records)
+        if check and wrong:
+            raise Violated("; ".join(wrong))
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
         """Continue from an earlier log. If Redis had forgotten entries of this log, they count as known again."""
@@ -89,7 +94,7 @@ class Watch:
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
         self.records, self.results, self._proof = {}, Results(), Proof()
-        self._schedules = Schedules()
+        self._schedules, self.boxes = Schedules(), Boxes(has_lost=True)
         for entry in self.entries:
             self._apply(entry, check=False)
 

@@ -46,7 +46,7 @@ class Found:
     late_s: list[float] = field(default_factory=list)
     """The time (s) from the answer to the settlement until the end of the wait."""
     trip_s: list[float] = field(default_factory=list)
-    """The durations (s) of polls that were made meanwhile."""
+    """The durations (s) of the polls that were made during the waits."""
     seconds: float = 0.0
     faults: int = 0
     listening: int = 0

@@ -164,7 +164,7 @@ def test_jobs_of_several_queues_keep_their_order_within_each_queue() -> None:
         ([1, 3], ("job-2",), ("job-1", "job-1")),
     ],
 )
-def test_the_answer_separates_duplicates_from_accepted_jobs(
+def test_the_answer_to_an_enqueue_separates_duplicates_from_accepted_jobs(
     refused: list[int], ids: tuple[str, ...], duplicates: tuple[str, ...]
 ) -> None:
     answer = [fact for place in refused for fact in (str(place), "duplicate", "-")]
@@ -175,7 +175,7 @@ def test_the_answer_separates_duplicates_from_accepted_jobs(
     assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
 
 
-def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
+def test_the_answer_to_an_enqueue_has_the_scope_of_a_discarded_or_rejected_job() -> None:
     answer = ["1", "discarded", "task=t", "3", "rejected", "2+task=t"]
     server = Server(enqueue=[["ok", *answer]])
 

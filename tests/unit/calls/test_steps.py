@@ -29,7 +29,7 @@ def test_a_step_sends_many_commands_in_several_round_trips_and_sends_nothing_wit
     assert (found, server.trips) == ([*range(count)], trips)
 
 
-def test_each_answer_has_the_name_of_its_question() -> None:
+def test_each_reply_is_returned_under_the_name_of_its_command() -> None:
     def steps() -> Steps[tuple[Any, ...]]:
         found = yield from ask(one=["GET", 1], many=[["GET", 2], ["GET", 3]], none=[])
         return found.one, found.many, found.none

@@ -110,7 +110,7 @@ async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
         await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
 
 
-async def test_jobs_that_run_long_do_not_delay_other_jobs(app: App) -> None:
+async def test_long_jobs_do_not_delay_other_jobs_of_their_worker(app: App) -> None:
     release = asyncio.Event()
     ran = 0
 
@@ -186,7 +186,9 @@ async def test_under_load_at_least_40_of_100_jobs_are_settled_in_one_turn(
     assert worker.stats.turns <= 4_000 / 40
 
 
-async def test_jobs_that_end_one_after_another_share_turns(app: App) -> None:
+async def test_jobs_that_end_shortly_after_one_another_are_settled_by_shared_turns(
+    app: App,
+) -> None:
     rng = random.Random(7)
 
     @app.task(queue="q")

@@ -1,0 +1,70 @@
+"""Finds the signals that the log has and a box lacks.
+
+A script that was broken off has logged signals, and may not have written them. The log has the value of a signal if the
+sender keeps values in the log (``audit_payload="full"``), and a mirror reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from rq_core.doctor.box_check import is_box_lost
+from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
+from rq_core.model.durable.boxes import members_of_signals, write_header
+
+
+class LostSignals(NamedTuple):
+    """The signals of a job that its box lacks."""
+
+    job_id: str
+    life: str
+    members: dict[str, str]
+    """The members of ``boxes`` that are missing, with their values, as far as the log has them."""
+    unknown: LoggedSignal | None
+    """The first of the signals whose value the log does not have; None: the log has them all."""
+
+
+def lost_signals(
+    boxes: Mapping[str, LoggedBox],
+    found: Mapping[str, str],
+    owners: Mapping[str, str],
+    began: Collection[str],
+) -> Iterator[LostSignals]:
+    """Yield the signals that are in the log and not in Redis, by job. ``found`` are the members of ``boxes``;
+    ``owners`` are the ids of jobs by the lives of their boxes; ``began`` are the ids of those whose whole log is
+    known."""
+    for life, job_id in owners.items():
+        box = boxes.get(life)
+        missing = (
+            {}
+            if box is None
+            else {n: s for n, s in box.signals.items() if _of(life, n) not in found}
+        )
+        if box is None or not missing:
+            continue
+        is_new = life not in found and box.entries == 0 and job_id in began
+        if not is_new and is_box_lost(found.get(life), _entries(found, life)):
+            continue
+        members = {life: write_header(job_id, 0, 0)} if is_new else {}
+        unknown, texts = None, dict[int, str]()
+        for number, signal in sorted(missing.items()):
+            text = signal.text(is_taken=number in box.taken)
+            if text is None:
+                unknown = signal
+                break
+            texts[number] = text
+        members |= {life + rest: text for rest, text in members_of_signals(texts).items()}
+        yield LostSignals(job_id, life, members, unknown)
+
+
+def _of(life: str, number: int) -> str:
+    return f"{life}>{number}"
+
+
+def _entries(found: Mapping[str, str], life: str) -> int:
+    """Return the number of entries that a box has without a gap, from the first one on."""
+    number = 0
+    while f"{life}|{number + 1}" in found:
+        number += 1
+    return number

@@ -1,0 +1,140 @@
+"""Restoring durable jobs that wait, after a loss: their moments, and the signals that no wait had taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.doctor.repair import diagnose
+from rq_core.model.keys import queue_keys
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
+from sql_audit.proof.result import LogVerdict
+from sql_audit.store.connection.database import Database
+from sql_audit.upkeep.restore import restore_jobs
+from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines
+from tests.kit.agreement import assert_agree, drain
+from tests.kit.fleet import QUEUE
+
+LIFE = "9f3a0b1c22aa0001"
+UNTIL = 9_000_000_000_000
+
+
+def wait(
+    client: Client, fence: str, entry: int, name: str, what: Any = "wait", about: str = ""
+) -> dict[int, NotSaved]:
+    record = Saving("order", fence, LIFE, what, entry, name, "", about)
+    return client.run(save(QUEUE, "w-1", [record]))
+
+
+def signal(client: Client, name: str, value: str, key: str = "", *, is_logged: bool = True) -> Sent:
+    record = Sending("order", name, key, value)
+    call = send_signals(QUEUE, [record], by="ann", value_max=100 if is_logged else 0)
+    return client.run(call)[0]
+
+
+def park(client: Client, fence: str, waits: str) -> None:
+    assert client.run(claims.park(QUEUE, "w-1", [("order", fence, waits)])) == {"order": "parked"}
+
+
+def parked(client: Client, database: Database, *, is_logged: bool = True) -> dict[str, str]:
+    """Park a job that has taken a signal, sleeps, and waits for `approval`. Two other signals are kept. Return its
+    box."""
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    fence = claim(client, 1)["order"]
+    wait(client, fence, 1, "first")
+    signal(client, "first", '"taken"', "k-1")
+    assert not wait(client, fence, 1, "first")
+    wait(client, fence, 2, "nap", "sleep", str(UNTIL))
+    wait(client, fence, 3, "approval")
+    signal(client, "refusal", '"é"', "k-2", is_logged=is_logged)
+    signal(client, "refusal", "2")
+    park(client, fence, "2,3")
+    drain(client, database)
+    return boxes(client)
+
+
+def boxes(client: Client) -> dict[str, str]:
+    found: dict[str, str] = client.run(client.calls.reads.snapshot(QUEUE))["boxes"]
+    return found
+
+
+def delete_boxes(client: Client) -> None:
+    client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE, client.prefix)("boxes")]]))
+
+
+@pytest.mark.parametrize("lose", [flush, delete_boxes])
+def test_a_parked_job_is_put_back_with_its_moments_and_the_signals_that_wait(
+    client: Client, database: Database, lose: Any
+) -> None:
+    before = parked(client, database)
+    lose(client)
+    drain(client, database)
+
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert done.complete
+    assert before == boxes(client)
+    assert [] == diagnose(client, QUEUE)
+    if lose is delete_boxes:
+        assert lines(client)["order"].startswith("parked ")
+        assert "woken" == signal(client, "approval", "true").outcome
+        fence = claim(client, 1)["order"]
+    else:
+        # It runs again, and parks again until the same moment.
+        fence = claim(client, 1)["order"]
+        assert {0: NotSaved("waits", UNTIL)} == wait(client, fence, 2, "nap", "sleep", "+5000")
+        park(client, fence, "2,3")
+        assert f" due={UNTIL} " in lines(client)["order"]
+        assert "woken" == signal(client, "approval", "true").outcome
+        fence = claim(client, 1)["order"]
+    assert Sent("known", 2) == signal(client, "refusal", "7", "k-2")
+    for entry, name in ((3, "approval"), (4, "refusal"), (5, "refusal#2")):
+        assert not wait(client, fence, entry, name)
+    box = client.run(client.calls.reads.box(QUEUE, "order", fence, "w-1"))
+    assert box is not None
+    assert ["true", '"é"', "2"] == [each.value for each in box.entries[2:]]
+    complete(client, {"order": fence})
+    assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
+    client: Client, database: Database
+) -> None:
+    parked(client, database, is_logged=False)
+    flush(client)
+    drain(client, database)
+
+    assert "must be sent again" in invoke(database, client.url).output
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert (["order"], [], False) == (done.signals_lost, done.steps_lost, done.complete)
+    found = boxes(client)
+    assert (f"{LIFE}=k-2" in found, found[f"{LIFE}>refusal"]) == (False, "3")
+    assert "\n" not in found[f"{LIFE}>2"]
+    assert [] == diagnose(client, QUEUE)
+    assert Sent("sent", 4) == signal(client, "refusal", '"é"', "k-2")
+    assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def test_the_signals_of_a_job_that_has_never_run_are_put_back(
+    client: Client, database: Database
+) -> None:
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    signal(client, "approval", "true", "k-1")
+    drain(client, database)
+    before = boxes(client)
+    flush(client)
+    drain(client, database)
+
+    assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+    assert before == boxes(client)
+    assert digest_of("true") in before[next(name for name in before if name.endswith(">1"))]
+    complete(client, claim(client, 1))
+    assert_agree(client, database, LogVerdict.HOLDS)

@@ -1,0 +1,92 @@
+"""`audit why` says for what a job was parked, since when and until when, and who woke it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.model.table.machine import Event
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.queries.pauses import JobPause
+from sql_audit.queries.waits import why
+from sql_audit.store.connection.database import Database
+from sql_audit.times import readable
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.doctor import mend
+from tests.kit.seed import Seed
+
+
+@pytest.fixture
+def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
+    """Yield a queue with a job that waits for `approval` or until 5 s from now, and sleeps for 9 s."""
+    with Seed(valkey_url) as made:
+        auditlog.drain(Mirror(Outbox(made.client), database, made.queue))
+        claim = made.running("a")
+        made.wait(claim, "+5000")
+        made.wait(claim, "+9000", entry=2, name="nap", what="sleep")
+        made.park(claim, waits="1,2")
+        yield made
+
+
+def pauses(seed: Seed, database: Database) -> list[JobPause]:
+    auditlog.drain(Mirror(Outbox(seed.client), database, seed.queue))
+    (answer,) = why(database.readers, "a")
+    return answer.pauses
+
+
+def waited(since_ms: int) -> str:
+    return (
+        f"it was parked, and waited for the signal approval until {readable(since_ms + 5_000)}, "
+        f"the end of its sleep nap until {readable(since_ms + 9_000)}"
+    )
+
+
+def test_a_parked_job_says_what_it_waits_for(seed: Seed, database: Database) -> None:
+    since = seed.now
+    seed.live(1_000)
+    # Neither a signal of another name nor a baseline wakes it.
+    seed.signal("a", name="refusal")
+    line = str(seed.state("a")).replace(" claim=1 ", " claim=2 ")
+    seed.control.hset(seed.keys("state"), "a", line)
+    assert [] == mend(seed)
+    assert seed.entries()[-1].event is Event.BASELINE
+
+    found = pauses(seed, database)
+
+    assert [JobPause(since, None, waited(since))] == found
+    url = database.address.render_as_string(hide_password=False)
+    shown = audit("why", "a", "--audit", url).output
+    assert f"could not be claimed from {readable(since)} on: {waited(since)}" in shown
+
+
+def test_a_job_that_a_signal_has_woken_says_who_sent_it_and_why(
+    seed: Seed, database: Database
+) -> None:
+    since = seed.now
+    seed.live(1_000)
+    seed.signal("a")
+
+    found = pauses(seed, database)
+
+    says = f"{waited(since)}; ann sent the signal approval: asked"
+    assert [JobPause(since, since + 1_000, says)] == found
+
+
+def test_a_job_whose_moment_has_come_says_so(seed: Seed, database: Database) -> None:
+    since = seed.now
+    seed.live(5_000)
+    seed.claim(0)
+
+    assert [JobPause(since, since + 5_000, f"{waited(since)}; its moment came")] == pauses(
+        seed, database
+    )
+
+
+def test_a_parked_job_that_was_cancelled_says_so(seed: Seed, database: Database) -> None:
+    since = seed.now
+    seed.cancel("a")
+
+    assert [JobPause(since, since, f"{waited(since)}; it was cancelled")] == pauses(seed, database)

@@ -1,0 +1,31 @@
+"""The steps of several relays in a random order, with commits, kills and losses between. These are short forms of
+``scripts/prove/inbox worlds``."""
+
+from __future__ import annotations
+
+import pytest
+
+from sql_audit.inbox.sending import Number
+from tests.kit.inbox import Stage
+from tests.rigs.inbox.worlds import Kind, run_world
+
+SEEDS = (3, 8)
+"""In both worlds relays are killed, Redis is flushed, and the database is set back."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", Kind)
+def test_each_committed_row_becomes_one_job_in_any_order_of_the_steps_of_relays(
+    stage: Stage, kind: Kind, seed: int
+) -> None:
+    outcome = run_world(stage, kind, seed)
+    assert outcome.holds, outcome.document()
+    assert outcome.jobs
+    assert outcome.actions["kill"]
+
+
+def test_a_relay_that_takes_any_answer_for_that_to_its_batch_fails_in_some_order(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Number, "__eq__", lambda *_: True)
+    assert any(not run_world(stage, Kind.KILLS, seed).holds for seed in (2, 5, 8))

@@ -1,0 +1,116 @@
+"""Entries of a ready list whose jobs are gone: claims, and changes of many jobs, skip them by pages."""
+
+import random
+
+import pytest
+
+from rq_core.model.keys import queue_keys
+from rq_core.model.table.machine import State
+from rq_core.protocol.reads.paging import SKIPPED_MAX, PagedKey
+from tests.kit.seed import Seed
+
+
+def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
+    """Enqueue this number of jobs, and cancel those whose numbers are not in ``alive``. Returns the ids of the others,
+    in order."""
+    ids = [f"j-{n}" for n in range(count)]
+    seed.enqueue(*ids)
+    seed.cancel(*(job for n, job in enumerate(ids) if n not in alive))
+    return [ids[n] for n in sorted(alive)]
+
+
+def test_a_claim_skips_a_bounded_number_of_entries_by_pages(seed: Seed) -> None:
+    enqueue_and_cancel(seed, {2_000}, 2_001)
+
+    first = seed.claim(1, sweep_max=50)
+    left = int(seed.meta("tombstones") or 0)
+    claims = 1
+    while not (jobs := seed.claim(1, sweep_max=50).jobs):
+        claims += 1
+
+    # 16 entries were read one by one, and each of the others counted a sixteenth.
+    assert ((), True) == (first.jobs, first.more)
+    assert 2_000 - 16 - 35 * 16 - 250 <= left <= 2_000 - 16 - 34 * 16
+    assert [job.id for job in jobs] == ["j-2000"]
+    assert claims <= 4
+    assert seed.meta("tombstones") == "0"
+
+
+def test_a_claim_that_may_skip_enough_entries_takes_the_job_behind_them(seed: Seed) -> None:
+    enqueue_and_cancel(seed, {2_000}, 2_001)
+
+    assert [job.id for job in seed.claim(1).jobs] == ["j-2000"]
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize("before", [16, 79, 80, 81, 207, 208, 458, 459])
+def test_a_job_at_the_edge_of_a_page_is_claimed(seed: Seed, before: int) -> None:
+    ids = enqueue_and_cancel(seed, {before, before + 1, before + 40}, before + 100)
+
+    assert [job.id for job in seed.claim(10).jobs] == ids
+    seed.assert_consistent()
+
+
+def test_claims_take_the_jobs_among_skipped_entries_in_order(seed: Seed) -> None:
+    chosen = random.Random(40)
+    for _ in range(8):
+        count, alive = chosen.randrange(50, 1_200), set[int]()
+        at = 0
+        while at < count:
+            # Runs of jobs that are gone, each with a run of jobs behind it.
+            at += chosen.choice((0, 3, 15, 17, 60, 130, 400))
+            run = chosen.choice((1, 2, 20))
+            alive |= {n for n in range(at, at + run) if n < count}
+            at += run
+        ids = enqueue_and_cancel(seed, alive, count)
+
+        claimed: list[str] = []
+        held = []
+        more = True
+        while more:
+            answer = seed.claim(chosen.choice((1, 7, 50)), sweep_max=chosen.choice((1, 20, 250)))
+            claimed += [job.id for job in answer.jobs]
+            held += answer.jobs
+            more = answer.more
+        assert claimed == ids
+        seed.assert_consistent()
+        seed.complete(*held)
+
+
+def test_long_arguments_behind_skipped_entries_are_not_read_to_find_the_next_job(
+    seed: Seed,
+) -> None:
+    long = [seed.job(f"long-{n}", args_json='{"text":"%s"}' % ("x" * 50_000)) for n in range(100)]
+    ids = [f"j-{n}" for n in range(60)]
+    seed.enqueue(*ids)
+    seed.enqueue(*long)
+    seed.cancel(*ids)
+    seed.control.config_resetstat()
+
+    assert [job.id for job in seed.claim(1).jobs] == ["long-0"]
+
+    read = seed.control.info("commandstats")
+    # One page of entries whose jobs are gone; the page behind it would have the long arguments.
+    assert read["cmdstat_lrange"]["calls"] == 1
+    assert read["cmdstat_hexists"]["calls"] <= 6
+
+
+def test_entries_are_skipped_up_to_the_first_job_and_to_the_bound(seed: Seed) -> None:
+    keys = queue_keys("q")
+    source = PagedKey("ready:2", frozenset({State.READY}))
+    gone = [f"g{n:04}" for n in range(2_400)]
+    seed.enqueue(*gone)
+
+    def skip() -> int:
+        return int(seed.control.execute_command(*source.skipping(keys)[0]))
+
+    assert skip() == 0
+    seed.cancel(*(job for job in gone if job not in ("g2200", "g2201")))
+    assert SKIPPED_MAX <= (first := skip()) < SKIPPED_MAX + 250
+    assert first + skip() == 2_200
+    assert skip() == 0
+    assert seed.meta("tombstones") == "198"
+    seed.cancel("g2200", "g2201")
+    assert skip() == 200
+    assert skip() == 0
+    assert seed.meta("tombstones") == "0"

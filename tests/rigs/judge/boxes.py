@@ -1,0 +1,241 @@
+"""Judges from the log alone what durable jobs save, wait for and are sent (I20 to I23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rq_core.model.durable.boxes import OVER, signal_of
+from rq_core.model.events import Entry, JobEvent, JobRecord
+from rq_core.model.table.effects import EFFECTS, target
+from rq_core.model.table.machine import Event
+
+Wrong = Iterator[str]
+
+
+@dataclass
+class Step:
+    """One entry of a box."""
+
+    name: str
+    kind: str | None
+    """``wait`` or ``sleep``, or None for a step."""
+    until_ms: int | None = None
+    digest: str | None = None
+    """What the log says of the saved value, or None while the entry is only begun."""
+
+
+@dataclass
+class Box:
+    """The entries of one job, and the signals that were sent to it."""
+
+    job_id: str
+    entries: dict[int, Step] = field(default_factory=dict)
+    signals: dict[int, str] = field(default_factory=dict)
+    """The digest of each signal, by its number."""
+    keys: set[str] = field(default_factory=set)
+    waiting: dict[str, list[int]] = field(default_factory=dict)
+    """The numbers of the signals that wait, by name, oldest first."""
+    taken: set[int] = field(default_factory=set)
+
+    def is_saved(self, name: str) -> bool:
+        """Return whether the entry of this name is saved."""
+        return any(each.name == name and each.digest for each in self.entries.values())
+
+    def mail(self, entry: str) -> list[int]:
+        """Return the signals for which a wait of this name waits, oldest first."""
+        return self.waiting.get(signal_of(entry), [])
+
+
+@dataclass
+class Boxes:
+    """The boxes of all jobs, after each entry of the log."""
+
+    boxes: dict[str, Box] = field(default_factory=dict)
+    """The boxes by their lives."""
+    lives: dict[str, str] = field(default_factory=dict)
+    """The life of each job that has a box and has not left Redis."""
+    parked: dict[str, JobEvent] = field(default_factory=dict)
+    """The ``parked`` event of each job that is parked."""
+    must_wake: dict[str, str] = field(default_factory=dict)
+    """The parked jobs that the next entry must wake, each with the reason."""
+    succeeded: dict[tuple[str, str], Box] = field(default_factory=dict)
+    """The boxes of jobs that have succeeded, by job and fence."""
+    has_lost: bool = False
+    """True if the server has forgotten entries. A claim then says again what it knows."""
+
+    def box_of(self, job_id: str) -> Box | None:
+        """Return the box of a job that has not left Redis."""
+        return self.boxes.get(self.lives.get(job_id, ""))
+
+    def add(self, entry: Entry, records: Mapping[str, JobRecord]) -> list[str]:
+        """Add the next entry, and return what is wrong with it. ``records`` are the jobs after this entry; an event
+        about a box changes no claim."""
+        woken = {event.job_id for event in entry.jobs} if entry.event is Event.WOKEN else set()
+        asleep = {i: why for i, why in self.must_wake.items() if i not in woken}
+        found = [f"I23: {job_id} stays parked: {why}" for job_id, why in asleep.items()]
+        self.must_wake.clear()
+        for event in entry.jobs:
+            found += [
+                f"{why} ({entry.id}, {entry.event} of job {event.job_id})"
+                for why in self._add(entry, event, records.get(event.job_id))
+            ]
+        return found
+
+    def _add(self, entry: Entry, event: JobEvent, record: JobRecord | None) -> Wrong:
+        facts = event.fields
+        if entry.event in (Event.STEP_BEGUN, Event.STEP_SAVED):
+            yield from self._claim(entry, facts, record)
+            yield from self._written(entry, event.job_id, facts)
+        elif entry.event is Event.SIGNALLED:
+            yield from self._signalled(event.job_id, facts)
+        elif entry.event is Event.PARKED:
+            yield from self._parks(entry, event)
+        elif entry.event is Event.WOKEN:
+            yield from self._wakes(entry, event)
+        elif entry.event in EFFECTS and entry.event is not Event.DISCARDED:
+            if entry.event is Event.CLAIMED and event.job_id in self.parked:
+                yield "I22: a parked job is claimed"
+            self._moves(entry, event)
+
+    def _moves(self, entry: Entry, event: JobEvent) -> None:
+        """Note an event that is not about the box of the job."""
+        job_id = event.job_id
+        if entry.event is Event.SUCCEEDED and (box := self.box_of(job_id)):
+            self.succeeded[job_id, str(event.fields["fence"])] = box
+        state = target(entry.event, event.fields)
+        if entry.event is not Event.BASELINE:
+            self.parked.pop(job_id, None)
+            if state is None or EFFECTS[entry.event].begins:
+                self.lives.pop(job_id, None)
+
+    # Entries.
+
+    @staticmethod
+    def _claim(entry: Entry, facts: Mapping[str, Any], record: JobRecord | None) -> Wrong:
+        held = None if record is None else (record.fence, record.worker)
+        if held != (facts["fence"], entry.by):
+            yield f"I9: {entry.by} writes under {facts['fence']}, in force is {held}"
+
+    def _box(self, job_id: str, life: str) -> tuple[Box, list[str]]:
+        """Return the box of this life, and what is wrong if the job has another one."""
+        known = self.lives.setdefault(job_id, life)
+        box = self.boxes.setdefault(life, Box(job_id))
+        is_other = known != life or box.job_id != job_id
+        return box, [f"I20: the box is {life}, and the job has box {known}"] if is_other else []
+
+    def _written(self, entry: Entry, job_id: str, facts: Mapping[str, Any]) -> Wrong:
+        box, wrong = self._box(job_id, facts["life"])
+        yield from wrong
+        number, name = facts["entry"], facts["name"]
+        old = box.entries.get(number)
+        if old is None and number != len(box.entries) + 1:
+            yield f"I20: entry {number} follows {len(box.entries)} entries"
+        if old is not None and old.name != name:
+            yield f"I20: entry {number} was {old.name} and is {name}"
+        if old is None and any(each.name == name for each in box.entries.values()):
+            yield f"I20: step {name} has a second entry"
+        if entry.event is Event.STEP_BEGUN:
+            if old is not None:
+                yield f"I20: entry {number} is begun again"
+            box.entries[number] = Step(name, facts["kind"], facts["until_ms"])
+            return
+        if old is not None and old.digest is not None:
+            yield f"I20: step {name} is saved twice"
+        kind = old.kind if old is not None else None
+        yield from self._taken(entry, box, facts, old)
+        box.entries[number] = Step(name, kind, None, facts["digest"])
+
+    def _taken(self, entry: Entry, box: Box, facts: Mapping[str, Any], old: Step | None) -> Wrong:
+        """Check the end of a wait or a sleep: a signal, or its moment (I21)."""
+        name, number = facts["name"], facts["message"]
+        mail = box.mail(name)
+        if number is not None:
+            if number in box.taken:
+                yield f"I21: signal {number} is taken twice"
+            box.taken.add(number)
+            if number not in mail:
+                if not self.has_lost:
+                    yield f"I21: {name} takes signal {number}, which does not wait"
+                return
+            if number != mail[0] and not self.has_lost:
+                yield f"I21: {name} takes signal {number} before {mail[0]}"
+            mail.remove(number)
+            if box.signals[number] != facts["digest"]:
+                yield f"I21: {name} takes {facts['digest']} of signal {number}"
+        elif facts["digest"] == OVER:
+            if old is None or old.kind is None:
+                if not self.has_lost:
+                    yield f"I23: {name} is over and was not begun"
+            elif old.until_ms is None or old.until_ms > entry.at_ms:
+                yield f"I23: {name} is over at {entry.at_ms}, and lasts until {old.until_ms}"
+            elif old.kind == "wait" and mail:
+                yield f"I21: {name} is over, and signal {mail[0]} waits"
+        elif old is not None and old.kind is not None:
+            yield f"I21: {name} was a {old.kind}, and is saved as a step"
+
+    # Signals.
+
+    def _signalled(self, job_id: str, facts: Mapping[str, Any]) -> Wrong:
+        box, wrong = self._box(job_id, facts["life"])
+        yield from wrong
+        number, name, key = facts["message"], facts["name"], facts["key"]
+        last = max([0, *box.signals, *box.taken])
+        if number != last + 1:
+            yield f"I21: signal {number} follows signal {last}"
+        if key is not None and key in box.keys:
+            yield f"I21: key {key} has a second signal"
+        if key is not None:
+            box.keys.add(key)
+        box.signals[number] = facts["digest"]
+        box.waiting.setdefault(name, []).append(number)
+        if (parked := self.parked.get(job_id)) and self._ripe_entry(box, parked):
+            self.must_wake[job_id] = f"signal {number} has come"
+
+    @staticmethod
+    def _ripe_entry(box: Box, parked: JobEvent) -> str | None:
+        """Return the entry of a parked job whose signal has come, if there is one."""
+        for mark in parked.fields["waits"].split(","):
+            step = box.entries.get(int(mark))
+            if step is not None and step.kind == "wait" and box.mail(step.name):
+                return str(mark)
+        return None
+
+    # Parking.
+
+    def _parks(self, entry: Entry, event: JobEvent) -> Wrong:
+        job_id, facts = event.job_id, event.fields
+        box = self.box_of(job_id) or Box(job_id)
+        self.parked[job_id] = event
+        marks = [int(mark) for mark in facts["waits"].split(",")]
+        steps = [step for mark in marks if (step := box.entries.get(mark)) is not None]
+        waits = [step for step in steps if step.kind is not None and step.digest is None]
+        if len(waits) < len(marks):
+            if not self.has_lost:
+                yield f"I22: it parks for {facts['waits']}, and has {box.entries}"
+            self.must_wake[job_id] = "it waits for what Redis does not have"
+        ends = [step.until_ms for step in waits if step.until_ms is not None]
+        if facts["due_ms"] != min(ends, default=None):
+            yield f"I23: its moment is {facts['due_ms']}, and its waits last until {ends}"
+        if self._ripe_entry(box, event):
+            self.must_wake[job_id] = "its signal had come"
+        elif any(end <= entry.at_ms for end in ends):
+            self.must_wake[job_id] = "its moment was over"
+
+    def _wakes(self, entry: Entry, event: JobEvent) -> Wrong:
+        job_id, cause = event.job_id, event.fields["cause"]
+        parked = self.parked.pop(job_id, None)
+        if parked is None:
+            yield "I23: it is woken, and was not parked"
+            return
+        box, due = self.box_of(job_id) or Box(job_id), parked.fields["due_ms"]
+        if cause is not None:
+            step = box.entries.get(cause)
+            waits = parked.fields["waits"].split(",")
+            if str(cause) not in waits or step is None or not box.mail(step.name):
+                yield f"I23: it is woken for entry {cause}, whose signal has not come"
+        elif due is None or due > entry.at_ms:
+            marks = [int(mark) for mark in parked.fields["waits"].split(",")]
+            if all(mark in box.entries and not box.entries[mark].digest for mark in marks):
+                yield f"I23: it is woken at {entry.at_ms}, and waits until {due}"

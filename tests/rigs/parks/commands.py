@@ -1,0 +1,62 @@
+"""The commands ``scripts/prove/live parks``: the proofs of parked jobs in their long form."""
+
+from __future__ import annotations
+
+import click
+
+from tests.kit.servers import Engine
+from tests.rigs.parks import crowded, deploys, kills, stops
+from tests.rigs.schedules.commands import conclude, engine
+from tests.rigs.stage import directory, served
+
+
+@click.group()
+def parks() -> None:
+    """Prove that durable jobs sleep and wait safely: no signal is lost or taken twice, no job is woken early, and no
+    step happens again after its save."""
+
+
+@parks.command("signals")
+@click.option("--signals", "count", default=1_000, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@engine
+def send_signals(count: int, seed: int, engine: Engine) -> None:
+    """Send very many signals to one job, half of them twice, while it parks and wakes. Each must be taken once, in
+    order."""
+    with directory() as place, served(engine, place) as server:
+        found = crowded.send(server.url, place, count, seed=seed)
+    conclude(found.line(), found.problems)
+
+
+@parks.command("deploys")
+@click.option("--jobs", default=10_000, show_default=True)
+@click.option("--deploys", "count", default=50, show_default=True)
+@engine
+def replace_workers(jobs: int, count: int, engine: Engine) -> None:
+    """Replace the worker during the sleeps of very many jobs. Each must be woken once, and none early."""
+    with directory() as place, served(engine, place) as server:
+        found = deploys.deploy(server.url, place, jobs, count)
+    conclude(found.line(), found.problems)
+
+
+@parks.command("kills")
+@click.option("--jobs", default=200, show_default=True)
+@click.option("--kills", "count", default=200, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@engine
+def kill_workers(jobs: int, count: int, seed: int, engine: Engine) -> None:
+    """Kill workers while their jobs park, wake and save. No job may be lost, and no step may happen again after its
+    save."""
+    with directory() as place, served(engine, place) as server:
+        found = kills.kill(server.url, place, jobs, count, seed=seed)
+    conclude(found.line(), found.problems)
+
+
+@parks.command("stops")
+@click.option("--stops", "count", default=20, show_default=True)
+@engine
+def stop_workers(count: int, engine: Engine) -> None:
+    """Stop workers within a step for twice their lease. Their saves must be refused."""
+    with directory() as place, served(engine, place) as server:
+        found = stops.stop(server.url, place, count)
+    conclude(found.line(), found.problems)

@@ -1,0 +1,74 @@
+"""The log of one queue, copied into an SQLite file while a proof runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.result import LogVerdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.schemas import lay_schema
+
+
+class Told(NamedTuple):
+    """An event of a job."""
+
+    job: str
+    event: str
+    at_ms: int
+    facts: Mapping[str, Any]
+
+
+class Log:
+    """The log of one queue. Use it in a ``with`` statement."""
+
+    def __init__(self, client: Client, place: Path, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+        self._database = Database(f"sqlite:///{place}/{queue}.db")
+        lay_schema(self._database)
+        self._mirror = Mirror(Outbox(client), self._database, queue)
+        self.follow()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def follow(self) -> None:
+        """Copy all entries that Redis has."""
+        auditlog.drain(self._mirror)
+
+    def events(self, *kinds: str) -> Iterator[Told]:
+        """Return the copied events of these kinds in their order."""
+        for row in auditlog.events(self._database, self._queue):
+            if row["type"] in kinds:
+                yield Told(row["job_id"], row["type"], row["at_ms"], facts_in(row["detail"]))
+
+    def count(self, kind: str) -> Counter[str]:
+        """Return how often each job has an event of this kind."""
+        return Counter(each.job for each in self.events(kind))
+
+    def unended(self) -> int:
+        """Return how many jobs Redis has."""
+        key = queue_keys(self._queue)("jobs")
+        (found,) = self._client.run(self._client.calls.delivery.ask([["HLEN", key]]))
+        return int(found)
+
+    def problems(self) -> list[str]:
+        """Return what ``audit verify`` finds in the log."""
+        result = verify(self._database)
+        found = [f"{each.invariant}: {each.says}" for each in result.violations]
+        if result.verdict is not LogVerdict.HOLDS:
+            found.append(f"verify says {result.verdict}")
+        return found

@@ -1,0 +1,81 @@
+"""The durable tasks of the workers. Each proof has its own queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Final
+
+from rq_core import App, RetryPolicy, current_job, durable, durable_sync
+from tests.kit.witness import note
+
+COLLECTED: Final = "collected"
+NAPS: Final = "naps"
+STOPS: Final = "stops"
+ASKED: Final = "asked"
+LONG: Final = "long"
+LEASE_S: Final = 1.0
+_ONCE: Final = RetryPolicy(max_attempts=1)
+
+app = App()
+for name in (COLLECTED, NAPS, STOPS, ASKED, LONG):
+    app.queue(name, lease=LEASE_S)
+
+
+@app.task(queue=COLLECTED, retry=_ONCE)
+async def collect(count: int) -> None:
+    """Wait for this number of signals, and write what they bring into the witness file."""
+    job = durable()
+    got = [await job.wait("number", int) for _ in range(count)]
+    note("collected", got=got)
+
+
+@app.task(queue=NAPS, retry=_ONCE)
+async def nap(seconds: float) -> None:
+    """Sleep once."""
+    await durable().sleep("nap", seconds)
+
+
+@app.task(queue=STOPS, retry=_ONCE)
+def stop_inside() -> None:
+    """Suspend the worker's process (SIGSTOP) within the step of the first claim, until the proof lets the process
+    continue."""
+    try:
+        durable_sync().step("stops", _stop)
+    except BaseException as error:
+        note("refused", error=type(error).__name__)
+        raise
+
+
+@app.task(queue=ASKED, retry=_ONCE)
+async def ask() -> None:
+    """Wait for one signal, and write down when the handler goes on."""
+    await durable().wait("go", int)
+    note("went")
+
+
+@app.task(queue=LONG, retry=RetryPolicy(max_attempts=100, backoff="fixed", base=0.01, jitter=False))
+async def resume(entries: int, times: int) -> None:
+    """Do this number of steps, write down how long the first step and all steps take, and fail this number of
+    times."""
+    job, began = durable(), time.perf_counter()
+    await job.step("s0", _nothing)
+    loaded = time.perf_counter()
+    for number in range(1, entries):
+        await job.step(f"s{number}", _nothing)
+    note("resumed", load_s=loaded - began, all_s=time.perf_counter() - began)
+    if current_job().claim <= times:
+        raise ValueError("once more")
+
+
+async def _nothing() -> int:
+    return 1
+
+
+def _stop() -> int:
+    claim = current_job().claim
+    note("inside")
+    if claim == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return claim

@@ -1,0 +1,350 @@
+"""Durable jobs in a simulation: what their handlers do, step by step, and the signals that are sent to them.
+
+The handlers use the project's own code for steps (:mod:`rq_core.app.durable.steps`). Each running handler has a strand
+of its own, so that any other actor may continue between two of its calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.app.durable.handles import DurableSync
+from rq_core.app.durable.step_calls import StepCalls
+from rq_core.app.durable.steps import NOT_DONE, Steps
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.connections.client import Client
+from rq_core.errors import QueueDamaged
+from rq_core.model.durable.boxes import OVER
+from rq_core.model.job import Claim, NewJob, read_spec
+from rq_core.model.table.machine import Event
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save
+from rq_core.protocol.reads.box_reads import Box as Loaded
+from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost, Parking
+from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
+from tests.kit.fleet import QUEUE
+from tests.rigs.judge.boxes import Box
+from tests.rigs.simulator.strand import Point, Sleep, Strand
+
+if TYPE_CHECKING:
+    from tests.rigs.simulator.actors import Worker
+    from tests.rigs.simulator.simulation import Simulation
+
+MOVES: Final = ("step", "step", "begun", "checked", "wait", "timed", "timed", "sleep")
+TIMES_MS: Final = (100, 400, 1_500)
+"""The possible durations of sleeps, and of the time limits of waits."""
+SIGNALS: Final = ("yes", "no")
+"""The names of the signals for which jobs wait."""
+LASTS_MS: Final = (0, 0, 5, 50, 400)
+"""The possible durations of steps."""
+LEASE_PAUSE_MS: Final = 50
+AGAIN_MS: Final = 100
+"""The pause of a sender that got no answer, before it sends the signal again."""
+
+
+def add_moves(job: NewJob, dice: random.Random) -> NewJob:
+    """Make two of three jobs durable: choose the calls of the handler."""
+    if dice.random() < 1 / 3:
+        return job
+    moves = [_move(dice) for _ in range(dice.choice((1, 2, 3, 3, 5)))]
+    args = json.loads(job.args_json) | {"moves": moves}
+    return job._replace(args_json=json.dumps(args, separators=(",", ":")))
+
+
+def _move(dice: random.Random) -> str:
+    kind, name, ms = dice.choice(MOVES), dice.choice(SIGNALS), dice.choice(TIMES_MS)
+    said = {"wait": f"wait {name}", "timed": f"timed {name} {ms}", "sleep": f"sleep {ms}"}
+    return said.get(kind, kind)
+
+
+def moves_of(claim: Claim) -> list[str]:
+    """Return the calls of the handler of a claim, or nothing if its job is not durable."""
+    found: list[str] = json.loads(read_spec(claim.spec).args_json).get("moves", [])
+    return found
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a step, with the value that the step returns."""
+
+    job_id: str
+    fence: str
+    name: str
+    value: str
+
+
+@dataclass
+class Seat:
+    """A client of a worker, which the handlers of the worker use one after the other."""
+
+    strand: Strand | None = None
+    """The strand that uses the client now."""
+    client: Client | None = None
+
+    def wait(self, point: Point) -> Any:
+        """Stop the strand that uses the client."""
+        assert self.strand is not None
+        return self.strand.wait(point)
+
+
+class Failing(Exception):
+    """Raised by a handler that fails."""
+
+
+@dataclass(eq=False)
+class Handler:
+    """One run of the handler of a durable job."""
+
+    worker: Worker
+    claim: Claim
+    verdict: str
+    fails_at: int | None
+    """The number of calls after which the handler fails. If it is None, the handler does not fail."""
+    context: JobContext = field(init=False)
+    strand: Strand = field(init=False)
+    outcome: str = ""
+    """How the handler has ended: complete, park, lost, cancelled, or the verdict of its failure."""
+    waits: str = ""
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    """The names of the entries that the handler has passed, with the digest of each value."""
+
+    def __post_init__(self) -> None:
+        self.context = JobContext.of_claim(self.claim, "a", self.worker.name)
+
+    def end(self, why: HandlerSignal) -> None:
+        """Ask the handler to stop."""
+        self.context.tell(why)
+
+    def run(self, strand: Strand) -> None:
+        """Run the handler, and note how it ended."""
+        self.strand = strand
+        with self.worker.seat(strand) as seat:
+            home = StrandHome(self, seat)
+            job = DurableSync(Steps(self.context, home))
+            try:
+                self._handle(job)
+                self.outcome = "complete"
+            except Parking as parking:
+                self.outcome, self.waits = "park", ",".join(map(str, parking.waits))
+            except LeaseLost:
+                self.outcome = "lost"
+            except JobCancelled:
+                self.outcome = "cancelled"
+            except QueueDamaged as damage:
+                if not self.worker.simulation.lost:
+                    raise AssertionError(f"nothing was lost, and {damage}") from damage
+                self.outcome = "retry"
+            except Failing:
+                self.outcome = self.verdict
+
+    def _handle(self, job: DurableSync) -> None:
+        used: dict[str, int] = {}
+        for number, move in enumerate(moves_of(self.claim)):
+            if number == self.fails_at:
+                raise Failing
+            kind, *words = move.split()
+            name = {"wait": words[:1], "timed": words[:1], "sleep": ["nap"]}.get(
+                kind, [f"s{number}"]
+            )[0]
+            used[name] = used.get(name, 0) + 1
+            entry = name if used[name] == 1 else f"{name}#{used[name]}"
+            self.seen.append((entry, self._done(job, kind, name, words)))
+
+    def _done(self, job: DurableSync, kind: str, name: str, words: Sequence[str]) -> str:
+        """Make one call, and return the digest of what it returned; ``over`` if a time was over."""
+        if kind == "sleep":
+            job.sleep(name, int(words[0]) / 1000)
+            return OVER
+        if kind in ("wait", "timed"):
+            timeout = int(words[1]) / 1000 if kind == "timed" else None
+            brought = job.wait(name, str, timeout=timeout)
+            return OVER if brought is None else digest_of(json.dumps(brought))
+        if kind == "begun":
+            job = job.options(begin=True)
+        elif kind == "checked":
+            job = job.options(check=_find)
+        return digest_of(json.dumps(job.step(name, _happen, self, name)))
+
+    def happen(self, name: str) -> str:
+        """Carry out the effect of a step. Raises AssertionError if the step was saved before."""
+        simulation = self.worker.simulation
+        record = simulation.watch.records.get(self.claim.id)
+        box = simulation.watch.boxes.box_of(self.claim.id)
+        is_in_force = record is not None and record.fence == self.claim.fence
+        if is_in_force and box is not None and box.is_saved(name):
+            raise AssertionError(f"I20: step {name} of {self.claim.id} is saved, and happens again")
+        effect = Effect(self.claim.id, self.claim.fence, name, f"{name} {self.claim.fence}")
+        simulation.effects.append(effect)
+        return effect.value
+
+    def pause(self, ms: int) -> None:
+        """Let some time pass within a step."""
+        self.strand.wait(Sleep(self.worker.now_ms + ms))
+
+    def find(self, name: str) -> Any:
+        """Return the value of an effect that has happened, or NOT_DONE."""
+        for each in self.worker.simulation.effects:
+            if (each.job_id, each.name) == (self.claim.id, name):
+                return each.value
+        return NOT_DONE
+
+
+def _happen(handler: Any, name: str) -> str:
+    value: str = handler.happen(name)
+    ms = 5 if handler.worker.healing else handler.worker.random.choice(LASTS_MS)
+    if ms:
+        handler.pause(ms)
+    return value
+
+
+def _find(handler: Any, name: str) -> Any:
+    return handler.find(name)
+
+
+class StrandHome:
+    """The part of a worker that the steps of one claim use. Each call is a round trip on the handler's strand."""
+
+    is_async = False
+    can_park = True
+    audit_result = "digest"
+
+    def __init__(self, handler: Handler, seat: Seat) -> None:
+        self._handler = handler
+        self._context = handler.context
+        assert seat.client is not None
+        self._client = seat.client
+        self.calls = StepCalls(Surroundings(), _NO_VALUES, is_async=False)
+
+    def _lease_holds(self) -> bool:
+        keeper = self._handler.worker.keeper
+        now = self._handler.worker.simulation.world.seconds()
+        return keeper is None or now - keeper.last_success < BEATS_IN_LEASE * keeper.interval
+
+    async def lease(self) -> None:
+        """Wait until the lease is in force by the worker's own clock, or until the handler must stop."""
+        while not self._lease_holds() and not self._context.cancelled:
+            self._handler.pause(LEASE_PAUSE_MS)
+
+    def began(self) -> Callable[[], None]:
+        """Do nothing: a step of this handler ends before the handler does."""
+        return lambda: None
+
+    async def load(self, first: int = 1) -> Loaded | None:
+        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        context = self._context
+        plan = self._client.calls.reads.box(
+            QUEUE, context.id, context.fence, context.worker, first=first
+        )
+        return self._client.run(plan)
+
+    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        found = self._client.run(save(QUEUE, self._context.worker, records))
+        if any(each.why in ("stale", "gone") for each in found.values()):
+            self._handler.worker.simulation.refused["save"] += 1
+        return found
+
+    async def park(self, entry: int) -> None:
+        """Raise Parking in the handler."""
+        why = Parking((entry,))
+        self._context.tell(why)
+        raise why
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold nothing: the calls of this handler come one after the other."""
+        yield
+
+
+_NO_VALUES: Any = None
+"""The values of a process for dependencies. No step has dependencies here."""
+
+
+@dataclass
+class Mail:
+    """The signals that were sent, with the answers that their senders got."""
+
+    count: int = 0
+    sent: list[Sending] = field(default_factory=list)
+    acknowledged: list[tuple[Sending, Sent]] = field(default_factory=list)
+
+    def next(self, job_id: str, name: str, sender: str, dice: random.Random) -> Sending:
+        """Return a signal: a new one or, if one was sent to the job before, sometimes that one again."""
+        before = [each for each in self.sent if each.id == job_id and each.key]
+        if before and dice.random() < 0.3:
+            return dice.choice(before)
+        self.count += 1
+        key = f"k-{self.count}" if dice.random() < 0.7 else ""
+        signal = Sending(job_id, name, key, json.dumps(f"{sender} {self.count}"))
+        self.sent.append(signal)
+        return signal
+
+
+def problems(simulation: Simulation) -> list[str]:
+    """Return what is wrong with the signals and the handlers of durable jobs at the end of a simulation."""
+    return [*_mail(simulation), *_handlers(simulation)]
+
+
+def _mail(simulation: Simulation) -> list[str]:
+    """Compare the answers to senders with the log (I21)."""
+    watch = simulation.watch
+    entries = watch.entries if not simulation.lost else [*watch.entries, *watch.forgotten]
+    told = {
+        (event.job_id, event.fields["message"], event.fields["name"], event.fields["digest"])
+        for entry in entries
+        if entry.event is Event.SIGNALLED
+        for event in entry.jobs
+    }
+    wrong = []
+    for signal, sent in simulation.mail.acknowledged:
+        if (signal.id, sent.number, signal.name, digest_of(signal.value)) not in told:
+            wrong.append(
+                f"I21: a sender was told {sent} of {signal}, and the log has no such signal"
+            )
+    known = {(each.id, each.name, digest_of(each.value)) for each in simulation.mail.sent}
+    strange = {(job, name, digest) for job, _, name, digest in told} - known
+    return wrong + [f"I21: nobody sent {each}" for each in sorted(strange)]
+
+
+def _handlers(simulation: Simulation) -> list[str]:
+    """Compare what handlers passed and did with what their jobs saved, by the log (I20)."""
+    wrong: list[str] = []
+    for key, box in sorted(simulation.watch.boxes.succeeded.items()):
+        handler = simulation.handlers.get(key)
+        if handler is not None:
+            wrong += _passed(simulation, handler, box)
+        elif box.entries:
+            wrong.append(f"I20: {key} has a box with {box.entries}, and is not durable")
+    for (job_id, fence), handler in sorted(simulation.handlers.items()):
+        # Each signal and each step has a value of its own.
+        times = Counter(digest for _, digest in handler.seen if digest != OVER)
+        if twice := [digest for digest, count in times.items() if count > 1]:
+            wrong.append(f"I21: one run of {job_id} ({fence}) got {twice} more than once")
+        if handler.outcome == "complete" and len(handler.seen) != len(moves_of(handler.claim)):
+            wrong.append(f"I20: {job_id} was completed after {handler.seen}")
+    return wrong
+
+
+def _passed(simulation: Simulation, handler: Handler, box: Box) -> Iterator[str]:
+    """Compare a run that has succeeded with the entries of its job."""
+    job_id = handler.claim.id
+    happened = {each.name for each in simulation.effects if each.job_id == job_id}
+    saved = {step.name: step for step in box.entries.values()}
+    for name, digest in handler.seen:
+        step = saved.get(name)
+        if step is None or step.digest is None:
+            if not simulation.lost:
+                yield f"I20: {job_id} passed {name}, which is not saved"
+        elif step.digest != digest:
+            yield f"I20: {job_id} got {digest} of {name}, saved is {step.digest}"
+        if name.startswith("s") and name not in happened:
+            yield f"I20: step {name} of {job_id} was skipped"
+    if strange := saved.keys() - {name for name, _ in handler.seen}:
+        yield f"I20: {job_id} has saved {sorted(strange)}, and never passed it"
