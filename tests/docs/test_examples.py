@@ -2,16 +2,12 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import inspect
 import json
 import re
 import sqlite3
-import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import django
@@ -31,26 +27,9 @@ from rq_core.errors import (
     UniqueHeld,
     WaitTimeout,
 )
+from tests.docs.conftest import Load
 from tests.docs.transcript import DOCS, EXAMPLES
 from tests.kit.servers import RedisServer
-
-Load = Callable[[str], Any]
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Return a function that imports an example as a separate module."""
-
-    def loaded(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return loaded
 
 
 def test_every_example_appears_on_a_page_and_in_a_test() -> None:

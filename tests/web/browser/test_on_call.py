@@ -1,5 +1,5 @@
 """An engineer on call, with the page alone: finds the jobs that died of one error, reads a traceback, requeues the jobs
-of one customer with a reason, and shows from the log who did it."""
+of one customer with a reason, shows from the log who did it, and copies the jobs of another customer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def die(site: Site, count: int, error: str) -> None:
         seed.client.run(claims.fail(QUEUE, "w-1", failed))
 
 
-def test_an_engineer_on_call_finds_dead_jobs_and_requeues_those_of_one_customer(
+def test_an_engineer_on_call_finds_dead_jobs_requeues_those_of_one_customer_and_copies_others(
     browser: Any, site: Site, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect
@@ -99,6 +99,21 @@ def test_an_engineer_on_call_finds_dead_jobs_and_requeues_those_of_one_customer(
             expect(told).to_contain_text(WHY, timeout=WAIT_MS)
             expect(told).to_contain_text("ann", timeout=WAIT_MS)
             assert not viewer.findings()
+
+            # Copies of those of another customer.
+            page.goto(
+                f"{url}/bulk?verb=copy&where=queue:{QUEUE} error:{ERROR} scope:customer=umbrella"
+            )
+            expect(page.locator(".count")).to_contain_text(
+                f"{of_acme:,} jobs to copy", timeout=WAIT_MS
+            )
+            assert not viewer.findings()
+            page.locator("#many-number").fill(str(of_acme))
+            page.locator("#many-reason").fill(WHY)
+            page.get_by_role("button", name="copy", exact=True).click()
+            done = f"{of_acme:,} of {of_acme:,} copied"
+            expect(page.locator(".did")).to_contain_text(done, timeout=4 * WAIT_MS)
+            expect(page.locator(".empty")).to_contain_text("copied before", timeout=WAIT_MS)
     finally:
         viewer.close()
 
