@@ -77,7 +77,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
         with contextlib.suppress(ValueError):
             span_ms_of(str(value))
-            # The next instants of a schedule, for example, are asked for from a time in the future on.
+            # A span alone could also mean a time in the future, for the next instants of a schedule for example.
             self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
         try:
             return moment_of(str(value), datetime.now(UTC))

@@ -20,8 +20,8 @@ def is_box_lost(header: str | None, entries: int) -> bool:
 
 
 def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the expected members of ``boxes``. ``owners`` are the ids of jobs, by the lives of their boxes. A box that
-    belongs to no job keeps its members until claims have emptied it."""
+    """Yield the expected members of ``boxes``. ``owners`` are the ids of jobs, by the ids (lives) of their boxes. A box
+    that belongs to no job keeps its members until claims have emptied it."""
     members: defaultdict[str, set[str]] = defaultdict(set)
     for name in found:
         members[life_of(name)].add(name)

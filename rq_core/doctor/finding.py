@@ -26,7 +26,7 @@ class Kind(StrEnum):
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
     NO_SIGNAL = "no_signal"
-    """A durable job that has lost a signal, whose value the log does not have."""
+    """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"
     """A parked job that can go on: a signal for which it waits is there, and nothing has woken the job."""
     NO_CAPS = "no_caps"

@@ -145,7 +145,7 @@ class Image:
 
     @cached_property
     def box_owners(self) -> dict[str, str]:
-        """The ids of durable jobs, by the lives of their boxes."""
+        """The id of each durable job, by the id (life) of its box."""
         return {job.fields["life"]: i for i, job in self.jobs.items() if "life" in job.fields}
 
     @cached_property
@@ -156,7 +156,7 @@ class Image:
 
     @cached_property
     def boxes(self) -> dict[str, str]:
-        """The members of ``boxes``, with the lost signals that the log has."""
+        """The members of ``boxes``, and the members of lost signals that the log has."""
         lost = (each.members for each in self.lost_signals)
         return {**self.view.snapshot["boxes"], **{k: v for each in lost for k, v in each.items()}}
 

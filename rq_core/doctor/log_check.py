@@ -87,7 +87,8 @@ def _boxless(image: Image) -> Iterator[Finding]:
 
 
 def _ripe(image: Image) -> Iterator[Finding]:
-    """Yield the parked jobs whose signals are there. A parked job whose moment is over is woken by the next claim."""
+    """Yield a finding for each parked job that waits for a signal which its box has. A parked job whose moment is over
+    needs no finding: the next claim wakes the job."""
     boxes = image.view.snapshot["boxes"]
     for job_id, job in image.view.jobs.items():
         life, waits = job.fields.get("life"), job.fields.get("waits", "")

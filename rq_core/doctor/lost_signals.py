@@ -1,7 +1,7 @@
 """Finds the signals that the log has and a box lacks.
 
-A script that was broken off has logged signals, and may not have written them. The log has the value of a signal if the
-sender keeps values in the log (``audit_payload="full"``), and a mirror reads the log.
+A script that breaks off may have logged signals that it has not written into the box. The log has the value of a signal
+if the sender keeps values in the log (``audit_payload="full"``), and a mirror reads the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LostSignals(NamedTuple):
     members: dict[str, str]
     """The members of ``boxes`` that are missing, with their values, as far as the log has them."""
     unknown: LoggedSignal | None
-    """The first of the signals whose value the log does not have; None: the log has them all."""
+    """The first lost signal whose value the log does not have; None: the log has the values of all lost signals."""
 
 
 def lost_signals(
@@ -32,7 +32,7 @@ def lost_signals(
     began: Collection[str],
 ) -> Iterator[LostSignals]:
     """Yield the signals that are in the log and not in Redis, by job. ``found`` are the members of ``boxes``;
-    ``owners`` are the ids of jobs by the lives of their boxes; ``began`` are the ids of those whose whole log is
+    ``owners`` are the ids of jobs, by the ids (lives) of their boxes; ``began`` are the ids of jobs whose whole log is
     known."""
     for life, job_id in owners.items():
         box = boxes.get(life)

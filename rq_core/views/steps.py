@@ -41,8 +41,8 @@ def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, An
 
 
 def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
-    """Return for what a parked job waits: each in words, with its end (Unix ms; None: without end). ``waits`` are the
-    numbers of the entries, with commas. An entry that was not read is named by its number."""
+    """Return the waits and sleeps for which a job is parked, each in words, with its end (Unix ms; None: it has no
+    end). ``waits`` are the numbers of the entries, with commas. An entry that was not read is named by its number."""
     found = []
     for number in filter(str.isdecimal, (waits or "").split(",")):
         entry = steps.entries.get(int(number))
@@ -76,7 +76,7 @@ def _came(at_ms: int | None, now_ms: float) -> str:
 
 
 def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
-    """Return the signals that no wait has taken as JSON documents, without what they bring."""
+    """Return the signals that no wait has taken as JSON documents, without their values."""
     documents = [{"signal": number, **each._asdict()} for number, each in steps.signals.items()]
     for each in documents:
         del each["value"]

@@ -263,7 +263,7 @@ class _Site:
         access = access_of(request)
         assert access is not None  # The guard let it through.
         if asked.filter.needs_spec and not access.see_arguments:
-            # The jobs that are found would tell what they carry.
+            # Which jobs a search finds would disclose their headers and arguments.
             says = "header: and arg: are for those who may see the arguments of jobs"
             return self._sentence(request, says, 403)
         answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))

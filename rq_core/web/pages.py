@@ -78,7 +78,7 @@ class Page(NamedTuple):
     log: Asks | None = None
     """The function that asks the audit log for further data; None: the shared reading has all data."""
     copies: Callable[[CopyProducer, CopyReader | None, Now], Any] | None = None
-    """The function that counts copies, if ``redis`` has returned None."""
+    """The function that counts copies. It is called if ``redis`` has returned None."""
     of_past: bool = False
     """True if the page has nothing to show if there is no audit log."""
     role: str = VIEWER

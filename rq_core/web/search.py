@@ -1,6 +1,6 @@
 """Parses the address of a page (which queue, job or moment it names), and the text in the search box of /jobs.
 
-A search is a filter's text, as Filter.parse and the command line read it, with two words more: ``outcome`` and ``id``.
+A search is a filter's text, as Filter.parse and the command line read it, with two more words: ``outcome`` and ``id``.
 It can be written as text or as parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead`` have
 the same meaning.
 """
@@ -25,9 +25,10 @@ from rq_core.model.table.machine import Event
 from rq_core.web.words import query
 
 OUTCOME: Final = "outcome"
-"""The word for claims that ended, which only the audit log has. All jobs of a search with it are asked of the log."""
+"""The word for the outcomes of ended claims, which only the audit log has. A search with this word reads all jobs from
+the log."""
 ID: Final = "id"
-"""The word for the job with this id. A value without a word is an id, too."""
+"""The word for a job's id. A value without a word is an id, too."""
 WORDS: Final = (*FILTER_WORDS, OUTCOME, ID)
 """The words that a search may have: those of a Filter, and two that no Filter has."""
 OF_LOG: Final = ("queue", "task", "error", "worker", "scope", "since", "until", OUTCOME, ID)

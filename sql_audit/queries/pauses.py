@@ -58,7 +58,7 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
             continue
         after = next(moves, None)
         if parked is not None and event.detail.get("state") == State.PARKED:
-            continue  # A baseline states it again.
+            continue  # A baseline states again that the job is parked.
         if parked is not None:
             yield JobPause(parked.at_ms, event.at_ms, waits.say(parked, event))
             parked = None

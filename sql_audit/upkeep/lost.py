@@ -40,7 +40,7 @@ class LostJob:
     steps_lost: bool = False
     """True if the log does not have all saved steps of the job. The job's next step fails."""
     signals_lost: bool = False
-    """True if the log does not have all signals that waited. They must be sent again."""
+    """True if the log does not have all untaken signals with their values. Their senders must send them again."""
 
 
 @dataclass(slots=True)

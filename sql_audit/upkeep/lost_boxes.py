@@ -2,7 +2,7 @@
 
 The log has the value that a step returned if the task has ``audit_result="full"``. Without the value of one step, no
 entry of the box is put back: the job would repeat that step, which has happened. The log has the value of a signal if
-its sender has ``audit_payload="full"``; a signal that waits and has no value there must be sent again.
+its sender has ``audit_payload="full"``; an untaken signal whose value the log does not have must be sent again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class FoldedBox:
 
     def __init__(self) -> None:
         self.entries: dict[int, StepEntry | None] = {}
-        """The entries by number. None for an entry whose value the log does not have."""
+        """The entries by number. None takes the place of an entry whose value the log does not have."""
         self.mail = LoggedBox()
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in order. None for a signal that waits, and whose value the log does not
-        have. Signals after one that the log does not have are left out."""
+        """Return the texts of the signals, in order. None takes the place of an untaken signal whose value the log does
+        not have. If the log does not have a signal at all, the signals after it are left out."""
         found, numbers = self.mail.signals, itertools.count(1)
         known = [found[n] for n in itertools.takewhile(found.__contains__, numbers)]
         taken = self.mail.taken
@@ -44,7 +44,7 @@ class FoldedBox:
 
 
 def boxes_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], FoldedBox]:
-    """Return the boxes by (job id, life). ``rows`` are the events of these jobs, in order."""
+    """Return the boxes by (job id, box id). ``rows`` are the events of these jobs, in order."""
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in rows:
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
@@ -81,7 +81,7 @@ class LostBox(NamedTuple):
     records: list[Restoration] | None
     """The records that put the box back; None if the log does not have all of its steps."""
     signals_lost: bool = False
-    """True if the log does not have all signals that wait. They must be sent again."""
+    """True if the log does not have all untaken signals with their values. Their senders must send them again."""
 
 
 def box_restorations(
@@ -109,7 +109,8 @@ def box_restorations(
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, LostBox]]:
-    """Yield the ids of jobs with the records that put their boxes back. ``lives`` are the lives of the jobs, by id."""
+    """Yield pairs of a job's id and the part of its box that the log has. ``lives`` are the ids of the boxes, by job
+    id."""
     ids = list(lives)
     with database.readers.connect() as connection:
         for begin in range(0, len(ids), CHUNK):

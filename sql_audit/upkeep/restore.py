@@ -69,7 +69,8 @@ class Applied:
     steps_lost: list[str] = field(default_factory=list)
     """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
     signals_lost: list[str] = field(default_factory=list)
-    """Ids of jobs that have lost signals, since the log does not have what they brought. They must be sent again."""
+    """Ids of jobs that have lost signals, since the log does not have the signals' values. Their senders must send them
+    again."""
     left: dict[str, str] = field(default_factory=dict)
     """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 

@@ -164,7 +164,7 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return those of these lives whose boxes have lost their header, an entry or a signal."""
+    """Return the part of ``lives`` whose boxes have lost their header, an entry or a signal."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):

@@ -43,7 +43,7 @@ ON_SQLITE = {
     "test_lines_put_back.py",
     # Damage is found in Python. That PostgreSQL returns all rows of an undamaged queue: the other test of the file.
     "test_a_planted_damage_is_found_and_repaired",
-    # What a broken script has left is found in Python. That verify accepts the repair is decided there, too.
+    # Python code finds what a broken script has left, and decides whether verify accepts the repair.
     "test_ripe_jobs.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_correct_results_names_and_ids_are_never_reported_as_differences",

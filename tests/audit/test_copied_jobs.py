@@ -127,7 +127,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
 def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_copy(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks kills between two replies of Redis: also when Redis has copies that the client does not know of."""
+    """Checks kills between any two replies of Redis, also after Redis has made copies that the client does not know."""
     transport = app.client._transport
     exchange, left = transport.exchange, iter(())
 

@@ -132,7 +132,8 @@ class DurableQueue(Queue):
         again: bool,
         worker: str,
     ) -> None:
-        """Save one entry of each of some jobs: a new one, the last one that is not saved or, rarely, one again."""
+        """Save one entry of each of some jobs: a new entry, the last entry that is not saved or, rarely, an entry that
+        was sent before."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
@@ -231,7 +232,7 @@ class DurableQueue(Queue):
 
     @staticmethod
     def count_from_here(job: Job) -> None:
-        """Let the failures and losses so far count no more."""
+        """Let the job's failures and losses until now count no more."""
         if job.failed or job.lost:
             job.base = f"{job.failed}/{job.lost}"
 
@@ -255,7 +256,7 @@ class DurableQueue(Queue):
         assert expected == self.seed.client.run(claims.park(self.seed.queue, worker, records))
 
     def parks(self, job: Job, waits: str) -> None:
-        """Park a job of the model, or let it be ready if something that it waits for has come."""
+        """Park a job of the model, or make it ready if a signal or a moment for which it waits has come."""
         box = self.boxes.get(job.life or "", Box())
         is_ripe, ends = False, []
         for mark in map(int, waits.split(",")):

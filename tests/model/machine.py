@@ -89,8 +89,8 @@ class Job:
         return [str(p) for p in PRIORITIES].index(self.priority)
 
     def may_run_again(self) -> bool:
-        """Return whether enough attempts and losses are left: those since the last saved step count, and ten times as
-        many count in all."""
+        """Return whether a job has attempts and losses left. One limit counts those since the last saved step. A limit
+        ten times as high counts all of them."""
         failed, lost = map(int, (self.base or "0/0").split("/"))
         counts = ((self.failed, failed, self.attempts), (self.lost, lost, self.losses))
         return all(n - before < most and n < 10 * most for n, before, most in counts)

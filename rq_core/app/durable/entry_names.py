@@ -1,4 +1,4 @@
-"""The names of entries: of a step with a key, of a name that a run uses again, and of an undo."""
+"""The names of entries: for a step with a key, for a name that a run uses again, and for the undo of a step."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """The entries that were begun before this run saved them, each with the number of entries at that time."""
+        """The entries that were begun first and saved later, by number, each with the number of entries that Redis had
+        at the save."""
         self._waiting: set[int] = set()
         """The numbers of the entries whose waits and sleeps this run waits for."""
         self._until: int | None = None
@@ -339,10 +340,11 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry;
-        ``full`` if the box has no room; or ``waits``, and ``_until`` is until when."""
+        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry,
+        ``full`` if the box has no room, and ``waits`` if the wait or sleep is not over. With ``waits``, ``_until`` is
+        its end."""
         count = len(self._loaded)
-        # If Redis has gone back to when it had as many entries, it does not notice that it lacks what they became.
+        # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count)[-WAITS_MAX:] if entry not in self._numbers else []
         for _ in range(AGAIN_MAX):
             number = self._numbers.get(entry, len(self._loaded) + 1)
@@ -363,7 +365,7 @@ class Steps:
                 self._until = worst.has
                 return "waits"
             if worst.why == "other" and not self._loaded:
-                # A signal has begun the box since this run asked for it.
+                # A signal has begun the box after this run had found no box.
                 box = await self.home.load()
                 if box is None:
                     raise self._lost()
@@ -386,7 +388,8 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return what Redis may lack up to entry ``last`` if it has gone back to when it had ``has`` entries."""
+        """Return the records of the entries up to entry ``last`` that Redis may lack, if a loss has set Redis back to
+        ``has`` entries."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 

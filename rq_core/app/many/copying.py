@@ -1,7 +1,7 @@
 """Makes the copies of one job, or of the jobs of a replay, page by page.
 
 A program, the command line and a page with a form drive the same steps. A step needs nothing but the filter, the name
-of the replay and a place in the audit log, so another process can go on where one has stopped.
+of the replay and a place in the audit log, so another process can continue where one has stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOG_WAIT_S: Final = 30.0
 POLL_S: Final = 0.05
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
-"""The terms of a filter that an audit log, or the jobs' JSON, answers."""
+"""The terms of a filter that a replay accepts: the audit log, or the JSON of the jobs, has their values."""
 
 COPIED: Final = "copied"
 ALIVE: Final = "alive"
@@ -67,7 +67,7 @@ REFUSED: Final = "refused"
 
 @contextlib.contextmanager
 def log_of(url: str | None) -> Iterator[CopyReader | None]:
-    """Yield the reader of the audit log at a URL; None without a URL. It connects at its first use."""
+    """Yield the reader of the audit log at a URL; None without a URL. The reader connects at its first use."""
     if url is None:
         yield None
         return
@@ -109,9 +109,9 @@ class Copying:
         reason: str = "",
         wait_s: float | None = None,
     ) -> None:
-        """``tasks`` are the tasks whose code is here; copies of other tasks have the options that workers registered.
-        ``wait_s`` is the time in seconds that it waits for the mirror: LOG_WAIT_S if None; with 0 it takes the log as
-        it is. Raises InvalidName, or InvalidOption, also for a filter with a term that no replay can answer."""
+        """``tasks`` are the tasks whose code this process has; copies of other tasks have the options that workers
+        registered. ``wait_s`` is the longest wait for the mirror, in seconds (None: LOG_WAIT_S); with 0, the log is
+        read as it is. Raises InvalidName, or InvalidOption, also for a filter with a term that no replay can answer."""
         if which is not None:
             check_terms(which)
         self._app = app
@@ -141,7 +141,8 @@ class Copying:
         return handle_of(self._app, job, self._enqueue([job]))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Copy the jobs of the next page that died and match, at most ``room``."""
+        """Copy at most ``room`` jobs (None: all) of the next page of jobs that died and match. With ``dry_run``,
+        enqueue no copy."""
         if self._log is None or self._which is None:
             raise AuditNotConfigured
         # The log must have all deaths and all copies until this moment; Redis has the copies that are alive.
@@ -203,7 +204,7 @@ class Copying:
         return COPIED, made
 
     def _job_of(self, task: str, args: Mapping[str, Any], options: EnqueueOptions) -> NewJob:
-        """Return a job of the task with this name, with the task's options of now."""
+        """Return a job of the task with this name, with the present options of the task."""
         app = self._app
         draft = Draft(app, self._tasks.get(task), self._queue, task, args, options)
         if draft.placing is None:

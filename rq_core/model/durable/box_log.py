@@ -20,7 +20,8 @@ class LoggedSignal(NamedTuple):
     """The event's fields by name."""
 
     def text(self, *, is_taken: bool) -> str | None:
-        """Return the text of the signal in its box; None if it waits, and the log does not have its value."""
+        """Return the text of the signal in its box; None if no wait has taken the signal, and the log does not have the
+        signal's value."""
         facts, value = self.facts, self.facts.get("value")
         if is_taken:
             return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"))
@@ -29,8 +30,8 @@ class LoggedSignal(NamedTuple):
         return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"), value)
 
     def text_of_lost(self) -> str:
-        """Return the text of a signal that is lost. It keeps its number as if a wait had taken it, and loses its key,
-        with which it may be sent again."""
+        """Return the text of a signal that is lost. The signal keeps its number, as if a wait had taken it. It loses
+        its key, so that its sender can send it again with this key."""
         return signal_text(self.facts["name"], self.at_ms, self.facts["digest"])
 
 
@@ -46,7 +47,7 @@ class LoggedBox:
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Add an event to the boxes, by life, if it is about boxes."""
+    """Add an event to ``boxes``, which are by id (life), if the event is about boxes."""
     if entry.event not in (Event.SIGNALLED, Event.STEP_BEGUN, Event.STEP_SAVED):
         return
     for event in entry.jobs:

@@ -86,11 +86,12 @@ class Signal(NamedTuple):
 
     name: str
     at_ms: int | None
-    """When it came (Unix ms); None if Redis had lost it, and the worker that had taken it put it back."""
+    """The time (Unix ms) at which the signal came; None if Redis lost the signal, and the worker whose wait had taken
+    it put it back."""
     key: str | None
-    """The key by which its sender may repeat it; None: it came without one."""
+    """The key with which the sender may repeat the signal; None: the signal has no key."""
     value: str | None
-    """The JSON that it brings; None: a wait has taken it."""
+    """The value that the signal brings, as JSON; None: a wait has taken the signal."""
 
 
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
@@ -147,8 +148,8 @@ def read_signal(text: str) -> Signal:
 def signal_text(
     name: str, at_ms: int, digest: str, key: str | None = None, value: str | None = None
 ) -> str:
-    """Return the text of a signal, as scripts write it. ``value`` is what it brings, as JSON; None if a wait has taken
-    it.
+    """Return the text of a signal, as scripts write it. ``value`` is the value that the signal brings, as JSON; None if
+    a wait has taken the signal.
 
     >>> signal_text("approval", 5, "70c5", "webhook-9")
     'approval at=5 digest=70c5 key=webhook-9'
@@ -158,9 +159,9 @@ def signal_text(
 
 
 def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
-    """Return the members of a box that its signals imply, without the life before their names: the signals themselves,
-    the lists of those that wait, and their keys. ``signals`` are texts by number, in order. A text that cannot be read
-    implies no list and no key.
+    """Return the members of a box that its signals imply: the signals themselves, the lists of untaken signals, and the
+    keys of signals. The names of the members are without the box's id (life) at their beginning. ``signals`` are texts
+    by number, in order. A text that cannot be read implies no list and no key.
 
     >>> list(members_of_signals({1: signal_text("approval", 5, "70c5", "webhook-9", "7")}))
     ['>1', '=webhook-9', '>approval']

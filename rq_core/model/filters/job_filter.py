@@ -138,8 +138,8 @@ class Filter:
 
     @property
     def only_states(self) -> tuple[State, ...]:
-        """The states that a job must have: those of the filter, or the one whose jobs alone have an error or are due.
-        Empty: any state."""
+        """The states that a job must have. Only dead jobs have an error, and only scheduled jobs are due; without these
+        terms, the states of the filter. Empty: any state."""
         if self.error is not None:
             return (State.DEAD,)
         return (State.SCHEDULED,) if self.due is not None else tuple(map(State, self.states))

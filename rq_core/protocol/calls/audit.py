@@ -63,7 +63,8 @@ class Restoration(NamedTuple):
     - entry: the life of a box, and the numbers of its header.
     """
     detail: str
-    """The rest of the event's fields, as JSON; of an entry, the name of the box's member behind the life."""
+    """The rest of the event's fields, as JSON; for an entry, the name of the box's member, without the box's id (life)
+    at its beginning."""
     spec: str = ""
 
 
@@ -246,8 +247,7 @@ def put_back(
 def entries_again(
     job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
 ) -> list[Restoration]:
-    """Return the records that put back the entries and the signals of a job's lost box, given as texts in their
-    order."""
+    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order."""
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"

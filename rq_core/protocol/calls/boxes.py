@@ -80,9 +80,9 @@ class Sent(NamedTuple):
     """The outcome of a signal."""
 
     outcome: str
-    """``woken``: the job was parked for it and is ready now; ``sent``: it waits in the job's box; ``known``: it came
-    before; ``full``: the box has no room; ``lost``: Redis has lost the box; ``gone``: there is no such job; ``waits``:
-    nothing was sent, and the job was not woken."""
+    """``woken``: the job was parked for the signal and is ready now; ``sent``: the signal waits in the job's box;
+    ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has lost the
+    box; ``gone``: there is no such job; ``waits``: nothing was sent, and the job was not woken."""
     number: int | None
     """The signal's number among the job's signals; None: the signal was not sent."""
 
@@ -98,8 +98,8 @@ def send_signals(
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that wakes jobs that are parked although a signal for which they wait is there. It sends
-    nothing. Takes at most BATCH_MAX ids."""
+    """Return the call that wakes those of ``ids`` that are parked although their boxes have a signal for which they
+    wait. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     return Call("signal", queue, args, _parse_sent, each, tuple(ids))

@@ -2,7 +2,7 @@
 
 A change goes through the queue page by page. :meth:`Bulk.step` reads one page, at most 250 jobs, and changes those that
 match, at most 125 in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the
-command line and a page with a form can drive the same steps, and can go on where another process stopped.
+command line and a page with a form can drive the same steps, and can continue where another process stopped.
 
 The events of all calls have the id of the change at the beginning of their reason.
 """
@@ -34,13 +34,13 @@ ROUNDS_MAX: Final = 3
 """Maximum number of times that a change goes through the queue. Each time after the first finds jobs that moved while
 the queue was read."""
 CHANGED_MAX: Final = 125
-"""Maximum number of jobs in one call that changes them: with more, Lua's garbage makes some calls several times as
+"""Maximum number of jobs in one call that changes them: with more jobs, Lua's garbage makes some calls several times as
 long."""
 PAUSE_S_MAX: Final = 1.0
 """Longest pause after a step, in seconds."""
 PAUSE_STEPS: Final = 1.5
-"""Usual length of a pause, in lengths of the step before: workers beside a change keep some 80 % of their jobs a
-second."""
+"""Usual length of a pause, as a multiple of the duration of the step before. With it, workers beside a change carry out
+some 80 % of the jobs per second that they carry out without a change."""
 LIMIT_MAX: Final = 1_000_000_000
 """Highest limit of changed jobs."""
 _WHY_ID: Final = "bulk {id}"
@@ -228,7 +228,8 @@ class Bulk:
     ) -> Plan[JobsChanged]:
         """Make a whole change, from ``place`` on; None: from the beginning.
 
-        After each step there is a pause of 1.5 times its length, so that workers have more than half of the server."""
+        After each step the change pauses for 1.5 times the duration of the step, so that workers have more than half of
+        the server's time."""
         at = place or (yield from self.begin(change.filter.queue))
         told: Counter[str] = Counter()
         damaged: dict[str, None] = {}

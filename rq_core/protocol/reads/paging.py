@@ -20,7 +20,8 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 2_000
-"""Maximum number of entries without a job that one command removes from the head of a list, or a few more."""
+"""Number of entries without a job after which a command that removes such entries from the head of a list stops. It may
+remove a few more."""
 _SKIPPED_PAGE: Final = 250
 
 
@@ -53,16 +54,16 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return a place after ``gone`` jobs before it have left the key. A false number costs further reads, but skips
-        no job."""
+        """Return the new place, after ``gone`` of the jobs before ``place`` have left the key. If ``gone`` is wrong,
+        more is read than needed, but no job is skipped."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
 
     def skipping(self, keys: QueueKeys) -> list[list[Any]]:
-        """Return the command that removes the entries of jobs that are gone from the head of a list; none for another
-        key."""
+        """Return the command that removes entries without a job from the head of a list; no command for a key that is
+        not a list."""
         if not self.is_list:
             return []
         program = plain_text("skip", PAGE_MAX=_SKIPPED_PAGE)

@@ -53,7 +53,7 @@ class ActionOutcome(NamedTuple):
     done: bool
     says: str
     leads_to: str = ""
-    """The address of what the action has made; empty: the page shows what was changed."""
+    """The address of the page that shows what the action has made; empty: the next page shows what was changed."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
@@ -75,7 +75,7 @@ class Action(NamedTuple):
     hidden: tuple[str, ...] = ()
     """Further fields of the form, which only the page fills in. They may be missing."""
     copy: Copy | None = None
-    """The function of an action that makes copies; it has no ``change``."""
+    """The function of an action that makes copies. Such an action has no ``change``."""
 
     @property
     def path(self) -> str:

@@ -52,11 +52,12 @@ AGE_MAX_MS: Final = 7 * 86_400_000
 SOON_MS: Final = 60_000
 
 COPY: Final = "copy"
-"""The change that enqueues copies of jobs which died, by the audit log. The others are those of VERBS."""
+"""The change that enqueues copies of jobs that died according to the audit log. The other changes are those of
+VERBS."""
 OWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": tuple(each.name for each in EDITED), COPY: tuple(each.name for each in COPIED_WITH),
 }  # fmt: skip
-"""The fields that a change has beside those that each change has."""
+"""The fields that a change has in addition to the fields of all changes, by change."""
 FORM_FIELDS: Final = (*BULK_FIELDS, "count")
 """The fields of the form that changes jobs."""
 _DONE: Final[Mapping[str, str]] = {

@@ -1,5 +1,5 @@
-"""Copies of many jobs on the page /bulk: the jobs that died, by the audit log, are counted, and then copied, a few
-pages of them with each request. See ``bulk``, which does the same for changes of jobs."""
+"""Copies of many jobs on the page /bulk. The page first counts the jobs that died according to the audit log. Each
+request then copies a few pages of these jobs. See ``bulk``, which does the same for changes of jobs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _copying(
 
 
 def _after(place: BulkPlace, page: CopiedPage) -> BulkPlace:
-    """Return the place after a page. Its ``changed`` has the number of copies."""
+    """Return the place after a page. The ``changed`` of a place is the number of copies so far."""
     said = list(page.outcomes.values())
     return replace(
         place,

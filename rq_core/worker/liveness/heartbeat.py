@@ -70,7 +70,7 @@ class LeaseKeeper:
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """Time (on ``clock``) at which the last heartbeat was sent that all servers answered."""
+        """Time (on ``clock``) at which the worker sent the last heartbeat that all servers answered."""
 
     def start(self) -> None:
         """Start the thread; call this once."""
@@ -135,7 +135,7 @@ class LeaseKeeper:
         self._failed = failed
         if trouble is not None:
             raise trouble
-        # The leases began before the answers came: a process may have been stopped in between.
+        # Leases count from the sending: the process may have been stopped between the heartbeat and the answers.
         self.last_success = now
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:

@@ -1,5 +1,5 @@
-"""Measures what durable jobs cost: a signal until its handler goes on, a run of a job with 10,000 saved steps, parked
-jobs in Redis and beside claims, and a save.
+"""Measures what durable jobs cost: the time from a signal until the handler continues, a run of a job with 10,000 saved
+steps, parked jobs in Redis and beside claims, and a save.
 
     scripts/measure/once/run parked-jobs [PART…] [--jobs N]
 

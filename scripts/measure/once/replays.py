@@ -3,7 +3,8 @@
     scripts/measure/once/run replays [--jobs 12431] [--kills 5]
 
 Some copies run and leave Redis before the next process goes on. The last process is not killed, and another replay
-after it finds nothing to copy. The command fails unless the log has one copy of each job, enqueued once, and holds.
+after it finds nothing to copy. The command fails unless the log has one copy of each job, enqueued once, and `audit
+verify` accepts the log.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Figures:
     again: dict[str, int]
     """The outcomes of the replay after the complete one."""
     holds: bool
-    """Whether `audit verify` finds that the log holds."""
+    """Whether `audit verify` accepts the log."""
     seconds: float
     """The time (s) of all replays, with the starts of their processes."""
 
@@ -96,7 +97,8 @@ def start(url: str, audit: str) -> subprocess.Popen[str]:
 
 
 def killed(url: str, audit: str, pages: int, after_s: float) -> bool:
-    """Start a replay, and kill it some time after this number of pages. Returns whether it was still at work."""
+    """Start a replay, and kill it some time after this number of pages. Returns whether the replay was still running
+    when it was killed."""
     with start(url, audit) as process:
         assert process.stdout is not None
         for _ in range(pages):

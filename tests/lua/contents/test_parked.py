@@ -210,7 +210,7 @@ def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
-    """Checks that no new box begins in its place: `audit restore` would not put the old one back."""
+    """Checks that the signal does not begin a new box: `audit restore` would then not put the lost box back."""
     seed.parked("a")
     seed.control.delete(seed.keys("boxes"))
 

@@ -304,7 +304,7 @@ class Waits(Searched[History]):
             raise Unsafe("a stale worker parks a job that another worker holds")
         at, entry = worker.at, job.entries[worker.at]
         if entry is None or entry.value:
-            # Redis has lost the entry, or has it back saved: the handler asks again.
+            # Redis has lost the entry, or has the saved entry again: the handler asks again.
             return self.woken(job)
         job = job._replace(state="parked", asks_mail=at != SLEEP, has_time=at in (TIMED, SLEEP))
         return job if self.has("park does not look into the box") else self.ripe(job)

@@ -43,15 +43,15 @@ OF_STEPS: Final = 0.7
 """The share of the relays that are killed at a step of their turn. The other relays are killed at any moment."""
 LIFE_S: Final = (0.05, 0.5)
 """The shortest and the longest life (s) of a relay that is killed at any moment. A life begins with the relay's first
-step: before, the relay has touched no row."""
+step: before it, the relay has changed no row."""
 START_S: Final = 20.0
 """The longest wait (s) for a relay's first step. Without rows there is none."""
 STEP_S: Final = 5.0
 """The longest life (s) of a relay that is killed at a step."""
 AT_EACH_STEP: Final = 20
-"""Of so many kills, at least one must be at each step."""
+"""Per this number of kills, at least one kill must be at each step."""
 PACE_S: Final = 0.25
-"""The seconds of inserting for each kill. They are chosen so that relays always have rows."""
+"""The time (s) for which rows are inserted, per kill of a relay. It is chosen so that relays always have rows."""
 SLOW_S: Final = 0.1
 """The seconds between two transactions while the kills are behind the transactions."""
 AGED_S: Final = 0.5
@@ -181,8 +181,8 @@ class Rig:
         assert status == 0, "a process of the rig failed"
 
     def _insert(self, transactions: int, kills: int) -> None:
-        """Make transactions as a user's program would, as many for each kill, with one to three jobs each. One of ten
-        is rolled back, and one of five has a savepoint that is rolled back."""
+        """Make transactions as a user's program would: the same number for each kill, with one to three jobs in each.
+        One of ten is rolled back, and one of five has a savepoint that is rolled back."""
         chance = self.random
         pace_s = kills * PACE_S / transactions
         engine = inbox_engine(inbox_url(self.database_url))
@@ -277,7 +277,7 @@ class Rig:
             os.waitpid(relay.child, 0)
             self._children.discard(relay.child)
             os.close(relay.began)
-        # No kill is behind from now on.
+        # The process that inserts rows must wait for no further kill.
         self._killed[:] = b"\xff" * 4
         stage.close()
         return killed_at

@@ -63,7 +63,7 @@ class Boxes:
     succeeded: dict[tuple[str, str], Box] = field(default_factory=dict)
     """The boxes of jobs that have succeeded, by job and fence."""
     has_lost: bool = False
-    """True if the server has forgotten entries. A claim then says again what it knows."""
+    """True if the server has lost entries. The worker of a claim then sends again the entries that it knows."""
 
     def box_of(self, job_id: str) -> Box | None:
         """Return the box of a job that has not left Redis."""

@@ -99,7 +99,7 @@ def _parked(client: Client) -> int:
 def _judge(log: Log, found: Deploys) -> None:
     """Compare when each job was woken with its moment."""
     due = {each.job: each.facts["due_ms"] for each in log.events("parked")}
-    # A job is not parked if its sleep was over before: its first claim was given back, for example.
+    # A job is not parked if its sleep is already over: after its first claim was given back, for example.
     for each in log.events("woken"):
         found.late_ms.append(each.at_ms - due[each.job])
         if found.late_ms[-1] < 0:

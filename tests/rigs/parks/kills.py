@@ -1,9 +1,9 @@
 """Kills workers (SIGKILL) at random times while their jobs park, wake and save, and lets Redis witness the effects.
 
-The workers are forked processes, so that they begin to work at once. Each effect is a script in Redis. It counts
-itself, and counts apart whether its step was saved before: that must never happen under a claim in force. A worker that
-gets no processor for longer than its lease, between the beginning of a step and its effect, has lost its claim: such
-effects are counted as late.
+The workers are forked processes, so that they begin to work at once. Each effect is a script in Redis. It counts the
+effects. It also counts the effects whose step was saved before: under a claim in force there must be none. A worker
+that gets no processor for longer than its lease, between the beginning of a step and its effect, has lost its claim:
+such effects are counted as late.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ for number = 1, tonumber(header:match(' entries=(%d+)')) or 0 do
 end
 return redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2], 1)
 """
-"""The effect of a step: it counts itself, whether its claim is in force, and whether Redis has the step as saved."""
+"""The effect of a step. The script counts effects, effects whose claim is not in force (``late``), and effects of a
+claim in force whose step Redis has as saved (``again``)."""
 _FORKED: Final = multiprocessing.get_context("fork")
 
 
@@ -80,7 +81,7 @@ def _app(url: str) -> tuple[App, Any]:
 
 
 async def _work(url: str) -> None:
-    logging.getLogger("rq_core").setLevel(logging.ERROR)  # Lost leases are no news here.
+    logging.getLogger("rq_core").setLevel(logging.ERROR)  # Lost leases are expected.
     app, _ = _app(url)
     await Worker(app, WorkerOptions(queues=(QUEUE,), concurrency=20)).run()
 

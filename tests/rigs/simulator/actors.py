@@ -54,7 +54,7 @@ ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
 class Waiting(Protocol):
-    """A strand, or what passes the stops on to a strand."""
+    """A strand, or an object that passes each stop on to a strand."""
 
     def wait(self, point: Point, /) -> Any:
         """Stop until the strand is resumed."""

@@ -244,7 +244,7 @@ class Simulation:
         self.handlers: dict[tuple[str, str], durable.Handler] = {}
         """The last handler of a durable job, by job and fence."""
         self.effects: list[durable.Effect] = []
-        """What steps of durable jobs did."""
+        """The effects of the steps of durable jobs."""
         self.mail = durable.Mail()
         self.refused: Counter[str] = Counter()
         """The number of late saves and late parks that Redis has refused."""
