@@ -308,8 +308,9 @@ class Bulk:
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
         """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
-        # The first round has left entries of gone jobs at the heads of lists, which claims would have to skip.
-        skipping = source.skipping(keys) if place.round > 1 and not change.dry_run else []
+        # The first round of a cancel leaves entries of gone jobs at the heads of lists, which claims would have to skip.
+        has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
+        skipping = source.skipping(keys) if has_left else []
         page, _ = yield from beside(source.page(keys, place.at, IDS_CHUNK), skipping)
         jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))
         wanted, states = change.filter, source.states.intersection(change.states)
