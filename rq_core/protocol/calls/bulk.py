@@ -308,7 +308,7 @@ class Bulk:
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
         """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
-        # The first round of a cancel leaves entries of gone jobs at the heads of lists, which claims would have to skip.
+        # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
         page, _ = yield from beside(source.page(keys, place.at, IDS_CHUNK), skipping)
