@@ -24,7 +24,7 @@ from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
 from rq_core.web.acting.actions import By, check_is_there
-from rq_core.web.acting.fields import COPIED_WITH, EDITED, Form, copy_args, edit_options
+from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX, Form, copy_args, edit_options
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word
@@ -130,6 +130,10 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
         must = f"must have at most {REASON_MAX} characters"
         raise InvalidOption.of("reason", f"{reason[:50]}…", must)
     asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
+    for name, value in asked.own.items():
+        if len(value) > FIELD_MAX:
+            must = f"must have at most {FIELD_MAX} characters"
+            raise InvalidOption.of(name, f"{value[:50]}…", must)
     # For their checks.
     if verb == COPY:
         check_terms(found)
@@ -282,7 +286,7 @@ def bulk_page(facts: Facts) -> Document:
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",
         "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
         "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
-        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names},
+        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names}, "copied_as": None,
     }  # fmt: skip
     found: Any = facts.found
     if not isinstance(found, Seen):
@@ -303,6 +307,8 @@ def bulk_page(facts: Facts) -> Document:
             for job_id, state in found.sample
         ],
     }  # fmt: skip
+    if asked.verb == COPY:
+        document["copied_as"] = replay_name(form.get("name") or None, copy_args(form))
     if asked.place is not None:
         document |= {
             "resumed": True, "matched": None, "changed": asked.place.changed, "number": asked.number,
