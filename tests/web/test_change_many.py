@@ -279,3 +279,26 @@ def test_a_change_of_many_jobs_needs_a_form_of_the_page_itself(
 
     assert counts(scene, "cancelled") == {}
     assert told(page, "queue/pause") == "The queue is paused."
+
+
+def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them(
+    scene: Scene, browse: Browse, page: TestClient
+) -> None:
+    seed = scene.seed
+    seed.enqueue(seed.job("laden", args_json='{"to": "x@y.z"}'))
+    sees = browse(gate=Mounted(lambda _: Access("ann", role=OPERATOR, see_arguments=True)))
+
+    for where in (f"queue:{QUEUE} arg:to=x@y.z", f"queue:{QUEUE} header:tenant=acme"):
+        form = {"verb": "cancel", "where": where, "number": "1", "count": "1", "reason": WHY}
+        refused = [
+            page.get(f"/bulk{form_of_answer}", params={"verb": verb, "where": where})
+            for form_of_answer in ("", ".json") for verb in ("cancel", "copy")
+        ]  # fmt: skip
+        for answer in (*refused, page.post("/act/bulk", data=form, headers=OWN)):
+            assert answer.status_code == 403
+            assert "who may see the arguments" in answer.text
+    assert counts(scene, "cancelled") == {}
+    assert preview(sees, "cancel", f"queue:{QUEUE} arg:to=x@y.z")["matched"] == 1
+    for verb in ("cancel", "copy"):
+        assert "arg:NAME=VALUE" not in read(page, f"/bulk?verb={verb}")
+        assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
