@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core.errors import ServerUnavailable
+from rq_core.protocol.calls.admin import Admin
 from rq_core.web.access import Mounted
 from rq_core.web.acting import bulk
 from rq_core.web.tokens import OPERATOR, Access
@@ -302,3 +305,28 @@ def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them
     for verb in ("cancel", "copy"):
         assert "arg:NAME=VALUE" not in read(page, f"/bulk?verb={verb}")
         assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
+
+
+def test_an_error_in_the_middle_of_a_part_does_not_let_more_than_the_confirmed_number_change(
+    scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(scene, 400)
+    form = form_of(page, f"/bulk?verb=cancel&where={READY}") | {"number": "400", "reason": WHY}
+    enqueue(scene, 200, "late")
+    form["where"] = f"queue:{QUEUE} state:ready"
+    real, calls = Admin.cancel, itertools.count(1)
+
+    def cancel(*given: Any, **more: Any) -> Any:
+        if next(calls) == 2:
+            raise ServerUnavailable(url="redis://x", why="it went away")
+        return (yield from real(*given, **more))
+
+    monkeypatch.setattr(Admin, "cancel", cancel)
+    for _ in range(20):
+        leads = page.post("/act/bulk", data=form, headers=OWN).headers["location"]
+        if "at=" not in leads:
+            break
+        form = form_of(page, leads)
+
+    assert next(calls) > 4
+    assert len(counts(scene, "cancelled")) == 400

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
 from rq_core.app.many.copying import COPIED, check_terms, replay_name
-from rq_core.errors import InvalidOption, UsageError
+from rq_core.errors import InvalidOption, RqCoreError, UsageError
 from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
@@ -240,14 +240,20 @@ class Stretch(NamedTuple):
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
     """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. Between two calls is a pause as
-    long as a call, so that workers have at least half of the server."""
+    long as a call, so that workers have at least half of the server. After an error the part ends with the steps
+    before, whose jobs thus count for the confirmed number; an error in the first step is raised."""
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
     outcomes: Counter[str] = Counter()
     while True:
         since = time.monotonic()
-        step = yield from calls.bulk.step(change, place)
+        try:
+            step = yield from calls.bulk.step(change, place)
+        except RqCoreError:
+            if not outcomes:
+                raise
+            return Stretch(place, False, dict(outcomes))
         place = step.place
         outcomes.update(step.outcomes.values())
         now = time.monotonic()
