@@ -2,7 +2,7 @@
 jobs that join its tail.
 
 Entries of the list without a job (the job was cancelled, or returned as another entry) are skipped. A call skips at
-most `sweep_max` of them one by one. Where many follow each other, it skips them by pages, which count a sixteenth,
+most `sweep_max` of them one by one. Where many follow each other, it skips them by pages, which count an eighth,
 so that a cancel of very many jobs does not delay the next job for long. Pages begin small and double, so that few large
 payloads are read that the byte bound leaves for a later call.
 
@@ -16,9 +16,9 @@ Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) 
     plain_queue(is_plain_queue)
 ]]
 
-local RUN_MIN = 16           -- number of entries without a job, one after the other, after which a page is read, and shortest page
-local PAGE_MAX = 250         -- longest such page
-local SKIPS_PER_EFFORT = 16  -- number of entries skipped by pages that count as one skipped alone
+local RUN_MIN = 16           -- number of entries without a job, one after the other, after which pages are read
+local PAGE = 64              -- number of entries in such a page
+local SKIPS_PER_EFFORT = 8   -- number of entries skipped by pages that count as one skipped alone
 
 local FRESH = {}     -- priority → the pattern of the first line of a value…
 local FRESH_LINES = {}   -- …that of a state line with the same contents…
@@ -186,24 +186,20 @@ local function found_job(kind, job)
   return kind
 end
 
---- Skip the entries whose jobs are gone, by pages. Values are read only of pages whose last job is gone, since the
---- values of jobs that are there may be long.
+--- Skip the entries whose jobs are gone, page by page, up to an entry with a job. No value is read, since the values of
+--- jobs that are there may be long.
 local function skip_pages()
-  local list, step = ready[source.priority], 4 * RUN_MIN
+  local list, at_job = ready[source.priority], false
   entries, entry = {}, 1
-  while step >= RUN_MIN and effort <= sweep_max and entries_read + step <= source.length do
-    local last = digits(entries_read + step - 1)
-    if redis.call('HEXISTS', jobs, redis.call('LINDEX', list, last)) == 1 then
-      step = math.floor(step / 2)
-    else
-      local values = read_many(jobs, redis.call('LRANGE', list, digits(entries_read), last))
-      local gone = 0
-      while gone < step and not values[gone + 1] do
-        gone = gone + 1
-      end
-      skipped, effort, entries_read = skipped + gone, effort + gone / SKIPS_PER_EFFORT, entries_read + gone
-      step = gone == step and math.min(2 * step, PAGE_MAX) or 0
+  while not at_job and effort <= sweep_max and entries_read < source.length do
+    local size = math.min(PAGE, source.length - entries_read)
+    local ids = redis.call('LRANGE', list, digits(entries_read), digits(entries_read + size - 1))
+    local lines, gone = read_many(state, ids), 0
+    while gone < size and not lines[gone + 1] and redis.call('HEXISTS', jobs, ids[gone + 1]) == 0 do
+      gone = gone + 1
     end
+    skipped, effort, entries_read = skipped + gone, effort + gone / SKIPS_PER_EFFORT, entries_read + gone
+    at_job = gone < size
   end
 end
 

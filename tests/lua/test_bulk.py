@@ -17,6 +17,7 @@ from rq_core.protocol.calls import bulk, claims
 from rq_core.protocol.calls.admin import WHY_MAX, Admin, Change
 from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause, Plan
+from rq_core.protocol.reads import matches
 from tests.kit.seed import Seed
 
 MINUTE = 60_000
@@ -393,8 +394,8 @@ def test_the_json_of_jobs_is_read_only_for_headers_and_arguments(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(seed)
-    monkeypatch.setattr(bulk, "specs_of", lambda *_: pytest.fail("the JSON was read"))
-    monkeypatch.setattr(bulk, "errors_of", lambda *_: pytest.fail("errors were read"))
+    monkeypatch.setattr(matches, "specs_of", lambda *_: pytest.fail("the JSON was read"))
+    monkeypatch.setattr(matches, "errors_of", lambda *_: pytest.fail("errors were read"))
 
     assert 20 == run(seed, change("cancel", task="send", dry_run=True)).matched
 

@@ -308,8 +308,9 @@ class Bulk:
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
         """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
-        # The first round has left entries of gone jobs at the heads of lists, which claims would have to skip.
-        skipping = source.skipping(keys) if place.round > 1 and not change.dry_run else []
+        # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
+        has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
+        skipping = source.skipping(keys) if has_left else []
         # Only jobs of a step that has ended count for the limit, so with a limit a step makes one call.
         is_counted = change.limit is not None and not change.dry_run
         size = min(IDS_CHUNK, CHANGED_MAX) if is_counted else IDS_CHUNK

@@ -22,7 +22,7 @@ from rq_core.scripts.plain import plain_text
 SKIPPED_MAX: Final = 2_000
 """Number of entries without a job after which a command that removes such entries from the head of a list stops. It may
 remove a few more."""
-_SKIPPED_PAGE: Final = 250
+_SKIPPED_PAGE: Final = 64
 
 
 class JobPage(NamedTuple):
@@ -66,8 +66,8 @@ class PagedKey:
         not a list."""
         if not self.is_list:
             return []
-        program = plain_text("skip", PAGE_MAX=_SKIPPED_PAGE)
-        names = keys(self.key), keys("jobs"), keys("meta")
+        program = plain_text("skip", PAGE=_SKIPPED_PAGE)
+        names = keys(self.key), keys("jobs"), keys("state"), keys("meta")
         return [["EVAL", program, len(names), *names, SKIPPED_MAX]]
 
 
