@@ -88,7 +88,7 @@ class App(CopyProducer):
       logged.
     - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
       redaction, so that ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps
-      arguments out of SQL.
+      arguments out of SQL, except those of copies of jobs whose arguments the log has.
 
     Raises InvalidName or InvalidOption.
     """

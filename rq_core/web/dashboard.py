@@ -47,11 +47,11 @@ from rq_core.web.access import (
 from rq_core.web.acting import bulk
 from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
 from rq_core.web.acting.bulk import Seals
-from rq_core.web.acting.fields import COPIED_WITH, EDITED
+from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX
 from rq_core.web.acting.forms import Acted, FormRefused, Outcomes, act, act_on_many, form_pairs
 from rq_core.web.pages import PAGES, Now, Page
 from rq_core.web.routes import RULES, Rule
-from rq_core.web.search import PageQuery, asked_of
+from rq_core.web.search import NOT_SEARCHED, PageQuery, asked_of
 from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
 from rq_core.web.words import query
@@ -98,7 +98,7 @@ def dashboard(
         )
         raise InvalidOption.of("authorize", None, must)
     sources = Sources(
-        app.redis_url, prefix=app.prefix, audit_url=app.audit_url, inbox_url=app.inbox_url
+        app.redis_url, prefix=app.prefix, audit_url=app.audit_url, inbox_url=app.inbox_url, app=app
     )
     return build_site(sources, Mounted(authorize), allow_hosts)
 
@@ -151,6 +151,7 @@ def environment() -> Environment:
         "actions": ACTION_BY_NAME,
         "edited": EDITED,
         "copied_with": COPIED_WITH,
+        "field_max": FIELD_MAX,
     }
     made.globals["m"] = made.get_template("macros.html").module
     made.globals["f"] = made.get_template("forms.html").module
@@ -262,10 +263,9 @@ class _Site:
             return self._sentence(request, str(error), 400)
         access = access_of(request)
         assert access is not None  # The guard let it through.
-        if asked.filter.needs_spec and not access.see_arguments:
+        if asked.needs_spec and not access.see_arguments:
             # Which jobs a search finds would disclose their headers and arguments.
-            says = "header: and arg: are for those who may see the arguments of jobs"
-            return self._sentence(request, says, 403)
+            return self._sentence(request, NOT_SEARCHED, 403)
         answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         # Tabs with the same address and the same rights get the same document: to make it takes longer than to send it.
         viewer = access, _base(request), request.url.path, request.url.query
@@ -404,7 +404,7 @@ class _Site:
         asked, (place, is_last, _) = acted
         says = bulk.says(asked, acted.made)
         if is_last:
-            leads_to = query(bulk.PATH, verb=asked.verb, where=str(asked.filter))
+            leads_to = query(bulk.PATH, verb=asked.verb, where=str(asked.filter), **asked.own)
         else:
             leads_to = asked.address(place, self._seals.seal(access.name, asked, place))
         leads_to = f"{_base(request)}{leads_to}&did={self._outcomes.keep(access, says)}"

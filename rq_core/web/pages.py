@@ -23,7 +23,7 @@ from rq_core.web.tokens import OPERATOR, VIEWER
 from rq_core.web.views import ROWS_MAX, Facts
 
 if TYPE_CHECKING:
-    from rq_core.app.many.copies import CopyProducer
+    from rq_core.app.app import App
     from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.model.plugins import AuditQuestions, LogOverview
     from rq_core.protocol.engine.plan import Plan
@@ -77,7 +77,7 @@ class Page(NamedTuple):
     """The function that returns a plan for reading further data from Redis; None: the shared reading has all data."""
     log: Asks | None = None
     """The function that asks the audit log for further data; None: the shared reading has all data."""
-    copies: Callable[[CopyProducer, CopyReader | None, Now], Any] | None = None
+    copies: Callable[[App, CopyReader | None, Now], Any] | None = None
     """The function that counts copies. It is called if ``redis`` has returned None."""
     of_past: bool = False
     """True if the page has nothing to show if there is no audit log."""
@@ -160,7 +160,7 @@ def _bulk(calls: Operations, now: Now) -> Plan[Any]:
     return (yield from bulk.seen(calls, dict(now.asked.form), now.now_ms))
 
 
-def _copies(app: CopyProducer, log: CopyReader | None, now: Now) -> Any:
+def _copies(app: App, log: CopyReader | None, now: Now) -> Any:
     return seen_copies(app, log, dict(now.asked.form), now.now_ms)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rq_core.errors import InvalidOption
+from rq_core.errors import InvalidOption, UsageError
 from rq_core.model.filters.filter_text import terms_of, text_of
 from rq_core.model.filters.job_filter import WORDS as FILTER_WORDS
 from rq_core.model.filters.job_filter import Filter
@@ -45,6 +45,8 @@ BULK_FIELDS: Final = (
 """The fields that the address of the page /bulk may have."""
 TEXT_MAX: Final = 1_000
 """Maximum number of characters of a search."""
+NOT_SEARCHED: Final = "header: and arg: are for those who may see the arguments of jobs"
+"""The answer to a viewer who searches by headers or arguments and may not see them."""
 
 ANY: Final = "-"
 """The queue of a filter that is for all queues."""
@@ -88,6 +90,16 @@ class PageQuery:
         must not be updated."""
         places = self.before, self.after, self.behind
         return bool(self.form) or any(place is not None for place in places)
+
+    @property
+    def needs_spec(self) -> bool:
+        """Return whether the search, or the filter on the page /bulk, names headers or arguments. The page /bulk itself
+        says what is wrong with a filter that cannot be parsed."""
+        where = dict(self.form).get("where", "")
+        try:
+            return self.filter.needs_spec or (bool(where) and Filter.parse(where).needs_spec)
+        except UsageError:
+            return False
 
     @property
     def text(self) -> str:

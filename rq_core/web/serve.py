@@ -9,6 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
+from rq_core.app.app import App
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.process.http_port import parse_address
@@ -31,6 +32,8 @@ class WebOptions:
     root_path: str = ""
     behind_https: bool = False
     inbox_url: str | None = None
+    app: App | None = None
+    """The app whose tasks and options copies of jobs have."""
 
 
 def gate_of(options: WebOptions) -> Gate:
@@ -63,6 +66,7 @@ def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
         prefix=options.prefix,
         audit_url=options.audit_url,
         inbox_url=options.inbox_url,
+        app=options.app,
     )
     with contextlib.closing(sources):
         server = uvicorn.Server(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
@@ -17,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from rq_core.app.app import App
-from rq_core.app.many.copies import CopyProducer
+from rq_core.app.clients import Connections
 from rq_core.app.many.copying import log_of
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
@@ -57,7 +58,7 @@ NO_LOG: Final = Unread(
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Asked = Callable[[CopyProducer, CopyReader | None], T]
+Asked = Callable[[App, CopyReader | None], T]
 """A function that gets an app and the audit log, and reads or makes copies of jobs."""
 
 
@@ -72,6 +73,14 @@ def strange(error: Exception, what: str) -> Unread:
         f"{what} ({type(error).__name__}): there is data that rq-core does not write, or a bug; rq-core audit verify"
         " --audit URL checks the log, rq-core doctor checks Redis, and the log of this page's server says more"
     )
+
+
+def _copier_of(app: App, redis_url: str, prefix: str) -> App:
+    """Return an app with the tasks and options of ``app``, and with connections of its own."""
+    made = copy.copy(app)
+    patience = Patience(unsent=UNSENT_S, unknown=UNKNOWN_S)
+    made.connections = Connections(redis_url, prefix=prefix, patience=patience)
+    return made
 
 
 class RecentAnswers:
@@ -112,8 +121,11 @@ class Sources:
         prefix: str = DEFAULT_PREFIX,
         audit_url: str | None = None,
         inbox_url: str | None = None,
+        app: App | None = None,
     ) -> None:
-        """Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
+        """``app`` is the app whose tasks and options copies of jobs have; None: this process has no code of tasks.
+
+        Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
         URL."""
         with contextlib.ExitStack() as own:
             self._client: Client = own.enter_context(viewer(redis_url, prefix))
@@ -141,12 +153,7 @@ class Sources:
                 )
             )
             self._copier = own.enter_context(
-                App(
-                    redis_url,
-                    audit_url,
-                    prefix=prefix,
-                    patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
-                )
+                _copier_of(app or App(redis_url, audit_url, prefix=prefix), redis_url, prefix)
             )
             self._deaths = own.enter_context(log_of(audit_url))
             self._of_changes = own.enter_context(ThreadPoolExecutor(CHANGES, "rq-core-web-change"))

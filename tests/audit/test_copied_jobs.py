@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rq_core import App, AuditNotConfigured, Filter, InvalidOption, LogBehind, NotCopied
+from rq_core import (
+    App,
+    AuditNotConfigured,
+    Cap,
+    Filter,
+    InvalidOption,
+    LogBehind,
+    NotCopied,
+    Unique,
+)
 from rq_core.app.many import copying
 from rq_core.app.many.copying import wait_for_log
 from rq_core.cli.root import root
@@ -221,6 +230,57 @@ def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
             "arguments not kept": 1, "id too long": 1, "arguments not valid": 1,
         }  # fmt: skip
         assert made_of.copied == 0
+
+
+def test_copies_that_need_the_tasks_code_or_are_too_large_are_counted_as_such(
+    app: App, valkey_url: str
+) -> None:
+    app.task(queue="mail", name="keyed", caps=[Cap(1, per=lambda n, **_: str(n), name="by-n")])(
+        lambda n: None
+    )
+    app.apply_settings()
+    with mirrored(app), App(valkey_url, app.audit_url, max_payload=50) as other:
+        app.enqueue("mail", "keyed", {"n": 1})
+        enqueue(app, 2)
+        run(app, error="TimeoutError")
+
+        made = other.replay(TIMED_OUT, dry_run=True)
+        large = other.replay(TIMED_OUT, args={"provider": "x" * 50}, dry_run=True)
+
+        assert made.outcomes == {"copied": 2, "needs the task's code": 1}
+        assert large.outcomes["too large"] >= 2
+        assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied": 3}
+
+
+def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:
+    task = app.task(queue="mail", name="once", unique=Unique(per="n"))(lambda n: None)
+    with mirrored(app):
+        for n in range(3):
+            app.enqueue_many([task.job(n=n)])
+            run(app, error="TimeoutError")
+        # The jobs with these names died last, so they are tried first.
+        app.enqueue_many([task.job(n=1), task.job(n=2)])
+
+        made = app.replay(TIMED_OUT, limit=1)
+
+        assert made.outcomes == {"copied": 1, "refused": 2}
+
+
+def test_the_log_keeps_the_arguments_of_a_copy_if_it_keeps_those_of_the_job(
+    app: App, valkey_url: str, database: Database
+) -> None:
+    with mirrored(app), App(valkey_url, app.audit_url) as digests:
+        (kept,) = enqueue(app, 1)
+        (unkept,) = digests.enqueue_many([digests.job("mail", "send", {"n": 1})]).ids
+        run(app, error="TimeoutError")
+
+        copies = [digests.copy(job_id, queue="mail", name="n").id for job_id in (kept, unkept)]
+        run(app, error="TimeoutError")
+        app.prune_where(TIMED_OUT)
+
+        assert digests.copy(copies[0], queue="mail", name="m").id == f"{kept}.rn.rm"
+        with pytest.raises(NotCopied, match="arguments not kept"):
+            digests.copy(copies[1], queue="mail", name="m")
 
 
 def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:

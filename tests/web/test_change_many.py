@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core.errors import ServerUnavailable
+from rq_core.protocol.calls.admin import Admin
 from rq_core.web.access import Mounted
 from rq_core.web.acting import bulk
 from rq_core.web.tokens import OPERATOR, Access
@@ -279,3 +282,51 @@ def test_a_change_of_many_jobs_needs_a_form_of_the_page_itself(
 
     assert counts(scene, "cancelled") == {}
     assert told(page, "queue/pause") == "The queue is paused."
+
+
+def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them(
+    scene: Scene, browse: Browse, page: TestClient
+) -> None:
+    seed = scene.seed
+    seed.enqueue(seed.job("laden", args_json='{"to": "x@y.z"}'))
+    sees = browse(gate=Mounted(lambda _: Access("ann", role=OPERATOR, see_arguments=True)))
+
+    for where in (f"queue:{QUEUE} arg:to=x@y.z", f"queue:{QUEUE} header:tenant=acme"):
+        form = {"verb": "cancel", "where": where, "number": "1", "count": "1", "reason": WHY}
+        refused = [
+            page.get(f"/bulk{form_of_answer}", params={"verb": verb, "where": where})
+            for form_of_answer in ("", ".json") for verb in ("cancel", "copy")
+        ]  # fmt: skip
+        for answer in (*refused, page.post("/act/bulk", data=form, headers=OWN)):
+            assert answer.status_code == 403
+            assert "who may see the arguments" in answer.text
+    assert counts(scene, "cancelled") == {}
+    assert preview(sees, "cancel", f"queue:{QUEUE} arg:to=x@y.z")["matched"] == 1
+    for verb in ("cancel", "copy"):
+        assert "arg:NAME=VALUE" not in read(page, f"/bulk?verb={verb}")
+        assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
+
+
+def test_an_error_in_the_middle_of_a_part_does_not_let_more_than_the_confirmed_number_change(
+    scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(scene, 400)
+    form = form_of(page, f"/bulk?verb=cancel&where={READY}") | {"number": "400", "reason": WHY}
+    enqueue(scene, 200, "late")
+    form["where"] = f"queue:{QUEUE} state:ready"
+    real, calls = Admin.cancel, itertools.count(1)
+
+    def cancel(*given: Any, **more: Any) -> Any:
+        if next(calls) == 2:
+            raise ServerUnavailable(url="redis://x", why="it went away")
+        return (yield from real(*given, **more))
+
+    monkeypatch.setattr(Admin, "cancel", cancel)
+    for _ in range(20):
+        leads = page.post("/act/bulk", data=form, headers=OWN).headers["location"]
+        if "at=" not in leads:
+            break
+        form = form_of(page, leads)
+
+    assert next(calls) > 4
+    assert len(counts(scene, "cancelled")) == 400

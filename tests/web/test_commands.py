@@ -117,3 +117,13 @@ def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse
     document = page.get(f"{path}.json").json()
     assert len(document["limits"]) == 100
     assert "the first 100" in document["notes"][0]
+
+
+def test_a_search_by_an_argument_sends_at_most_550_commands(scene: Scene, browse: Browse) -> None:
+    jobs = [scene.seed.job(f"j{n}", args_json='{"to": "x"}') for n in range(LISTED)]
+    scene.seed.enqueue(*jobs)
+    page = browse(log=False, see_arguments=True)
+    path = f"/jobs?q=queue:{QUEUE}+state:ready+arg:to=y"
+    read(page, path)
+
+    assert len(sent(scene, lambda: read(page, path))) <= 550

@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core import App, Cap
 from rq_core.app.many import copying
 from rq_core.model import plugins
 from rq_core.protocol.calls import claims
 from rq_core.web.access import Mounted
 from rq_core.web.acting import actions, copies
+from rq_core.web.dashboard import dashboard
 from rq_core.web.tokens import OPERATOR, Access
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.mirroring import mirroring
 from tests.kit.wait import wait_until
-from tests.web.conftest import QUEUE, SECRET, Browse, Scene, read
+from tests.web.conftest import HOST, QUEUE, SECRET, Browse, Scene, read
 from tests.web.test_acting import OWN, WHY, admin_page, press, state_of, told
 from tests.web.test_change_many import form_of, preview
 from tests.web.test_pages import parsed
@@ -227,6 +229,7 @@ def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_re
         ({"args": "3", "number": "5"}, "JSON object"),
         ({"where": "queue:nothing error:Timeout", "number": "5"}, "nothing"),
         ({"name": "a b", "number": "5"}, "1 to 12"),
+        ({"args": json.dumps({"n": "x" * 500}), "number": "5"}, "at most 500 characters"),
     ):  # fmt: skip
         answer = page.post("/act/bulk", data=form | changed, headers=OWN)
         assert answer.status_code == 400, changed
@@ -238,3 +241,53 @@ def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_re
 
     assert len(enqueued(mirrored)) == 5
     assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
+
+
+def test_the_page_after_a_replay_with_a_name_does_not_offer_to_copy_the_same_jobs(
+    mirrored: Scene, page: TestClient
+) -> None:
+    die(mirrored, 3)
+    preview_of_all(page, 3)
+
+    for more in ({"name": "n"}, {"args": '{"n": 1}'}):
+        shown = read(page, replay(page, **more).headers["location"])
+
+        assert "3 of 3 copied" in shown
+        assert "No job is left to copy" in shown
+
+
+def test_the_form_that_copies_says_with_which_arguments_and_name(
+    busy: Scene, page: TestClient
+) -> None:
+    given = {"verb": "copy", "where": f"queue:{QUEUE} error:SmtpError"}
+    text = html.unescape(read(page, "/bulk", params=given | {"args": '{"n": 1}', "name": "n"}))
+    plain = read(page, "/bulk", params=given)
+
+    form, plain_form = (
+        each.partition('id="many"')[2].partition("</form>")[0] for each in (text, plain)
+    )
+    assert "ID.rn</code>, and the arguments of its job with these changes: " in form
+    assert '<code>{"n": 1}</code>' in form
+    assert (
+        f"ID.r{copying.replay_name(None, {})}</code>, and the arguments of its job." in plain_form
+    )
+
+
+def test_a_mounted_page_makes_copies_with_the_tasks_and_options_of_its_app(scene: Scene) -> None:
+    app = App(scene.url, scene.audit_url, audit_payload="full", max_payload=100_000)
+    keyed = Cap(1, per=lambda n, **_: str(n), name="by-n")
+    task = app.task(queue=QUEUE, name="keyed", caps=[keyed])(lambda n: None)
+    app.apply_settings()
+    made = dashboard(app, authorize=lambda _: Access("ann", role=OPERATOR))
+    with mirroring(scene.url, scene.audit_url), TestClient(made, base_url=HOST) as page:
+        job_id = task.enqueue(n=1).id
+
+        answer = press(page, "job/copy", id=job_id, name="n", reason=WHY)
+
+        assert "This copy is enqueued." in answer.text
+        lanes = {each.id: each.lane for each in scene.seed.claim(2).jobs}
+        assert lanes == {job_id: "2+by-n=1"}
+        enqueued(scene)
+        with contextlib.closing(plugins.copies_opener()(scene.audit_url)) as reader:
+            assert f"{job_id}.rn" in reader.specs(QUEUE, [f"{job_id}.rn"])
+    app.close()

@@ -41,7 +41,7 @@ class Replayed:
     """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs by outcome: copied, alive, copied before, arguments not kept, arguments not valid, id too long,
-    refused."""
+    too large, needs the task's code, refused."""
 
 
 class CopyProducer(ChangeProducer):

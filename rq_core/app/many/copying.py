@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.handle import handle_of
@@ -28,6 +28,7 @@ from rq_core.model import plugins
 from rq_core.model.headers import read_headers
 from rq_core.model.job import NewJob, read_spec
 from rq_core.model.keys import check_name, is_name, queue_keys
+from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import check_why
 from rq_core.protocol.engine.plan import Plan
@@ -61,6 +62,10 @@ NO_ARGUMENTS: Final = "arguments not kept"
 TOO_LONG: Final = "id too long"
 INVALID: Final = "arguments not valid"
 """The outcome of a job whose arguments the task does not take any more."""
+NO_KEY: Final = "needs the task's code"
+"""The outcome of a job whose scope or unique name only a function of the task computes."""
+TOO_LARGE: Final = "too large"
+"""The outcome of a job whose arguments, with the changes, are larger than ``max_payload``."""
 REFUSED: Final = "refused"
 """The outcome of a job that a full scope, or another job with its name, kept out of the queue."""
 
@@ -138,7 +143,7 @@ class Copying:
                 outcome, job = BEFORE, None
         if job is None:
             raise NotCopied(queue=self._queue, id=job_id, why=outcome)
-        return handle_of(self._app, job, self._enqueue([job]))
+        return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
         """Copy at most ``room`` jobs (None: all) of the next page of jobs that died and match. With ``dry_run``,
@@ -171,17 +176,32 @@ class Copying:
                 outcomes[job_id], job = self._copy(job_id, specs)
                 if job is not None:
                     jobs[job_id] = job
+                    if len(jobs) == room and not dry_run:
+                        # Copies that are refused leave room for others.
+                        outcomes |= self._enqueued(jobs)
+                        room -= sum(outcomes[each] == COPIED for each in jobs)
+                        jobs = {}
         if jobs and not dry_run:
-            accepted = self._enqueue(jobs.values())
-            origin = {job.id: job_id for job_id, job in jobs.items()}
-            taken = {origin[copy] for copy in accepted.ids}
-            before = {origin[copy] for copy in (*accepted.duplicates, *accepted.mismatched)}
-            for job_id in jobs:
-                if job_id not in taken:
-                    outcomes[job_id] = BEFORE if job_id in before else REFUSED
+            outcomes |= self._enqueued(jobs)
         return outcomes
 
-    def _enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
+    def _enqueued(self, jobs: Mapping[str, NewJob]) -> dict[str, str]:
+        """Enqueue copies, and return their outcomes, all by the ids of the jobs that are copied."""
+        accepted = self._enqueue(jobs)
+        taken, before = set(accepted.ids), {*accepted.duplicates, *accepted.mismatched}
+        return {
+            job_id: COPIED if job.id in taken else BEFORE if job.id in before else REFUSED
+            for job_id, job in jobs.items()
+        }
+
+    def _enqueue(self, copies: Mapping[str, NewJob]) -> Accepted:
+        """Enqueue copies, given by the ids of the jobs that are copied. If the log keeps the JSON of a job, it also
+        keeps the JSON of the copy, so that the copy can be restored or copied, too."""
+        kept = self._log.specs(self._queue, list(copies)) if self._log is not None else {}
+        jobs = [
+            job._replace(spec_max=AUDIT_PAYLOADS["full"]) if job_id in kept else job
+            for job_id, job in copies.items()
+        ]
         client = self._app.client
         return client.run(client.calls.enqueue.many(jobs, by=self._by, why=self._why))
 
@@ -199,7 +219,11 @@ class Copying:
             headers = read_headers(spec.headers_json) if spec.headers_json else {}
             args = {**json.loads(spec.args_json), **self._changes}
             made = self._job_of(spec.task, args, {"id": copy, "headers": headers})
-        except (ArgumentsInvalid, KeyNeeded, PayloadTooLarge, ValueError, RecursionError):
+        except KeyNeeded:
+            return NO_KEY, None
+        except PayloadTooLarge:
+            return TOO_LARGE, None
+        except (ArgumentsInvalid, ValueError, RecursionError):
             return INVALID, None
         return COPIED, made
 

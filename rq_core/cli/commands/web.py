@@ -89,12 +89,13 @@ def serve_command(
     *,
     behind_https: bool,
 ) -> None:
-    """Serve the page until SIGTERM or Ctrl-C, with the URLs of MODULE:APP if that is given.
+    """Serve the page until SIGTERM or Ctrl-C, with the URLs and tasks of MODULE:APP if that is given.
 
     Current problems come first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
     """
     with _extra():
         from rq_core.web.serve import WebOptions, serve_page
+    app = None
     if target is not None:
         from rq_core.app.loading import load_app
         from rq_core.cli.commands.worker import check_target
@@ -113,6 +114,7 @@ def serve_command(
         root_path,
         behind_https,
         inbox_url,
+        app,
     )
     serve_page(options, say)
 

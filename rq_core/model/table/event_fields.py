@@ -61,7 +61,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField(
             "spec",
             "the job's immutable JSON, arguments included, as text; null unless its producer has"
-            ' audit_payload="full", or if it is longer than that keeps',
+            ' audit_payload="full" or copies a job whose JSON the log has, or if it is longer than that keeps',
         ),
         *_TRAITS,
     ),

@@ -30,7 +30,7 @@ from rq_core.web.tokens import ADMIN, OPERATOR, Access
 from rq_core.web.words import job_path, queue_path, schedule_path, word
 
 if TYPE_CHECKING:
-    from rq_core.app.many.copies import CopyProducer
+    from rq_core.app.app import App
     from rq_core.model.filters.copy_reader import CopyReader
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
@@ -57,7 +57,7 @@ class ActionOutcome(NamedTuple):
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
-Copy = Callable[["CopyProducer", "CopyReader | None", Form, By], ActionOutcome]
+Copy = Callable[["App", "CopyReader | None", Form, By], ActionOutcome]
 """A function that makes copies, with an app and the audit log."""
 
 
@@ -217,13 +217,13 @@ MIRROR_S: Final = 5.0
 """Seconds for which a copy waits until the audit log has all events."""
 
 
-def _copy(app: CopyProducer, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
+def _copy(app: App, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
     queue, job_id, args = form["queue"], form["id"], copy_args(form)
     name = replay_name(form.get("name") or None, args)
     app.client.run(check_is_there(app.client.calls, queue))
-    made = Copying(app, {}, log, queue, name, args, by=by.name, reason=by.why, wait_s=MIRROR_S).one(
-        job_id
-    )
+    made = Copying(
+        app, app.tasks, log, queue, name, args, by=by.name, reason=by.why, wait_s=MIRROR_S
+    ).one(job_id)
     if made.discarded:
         return ActionOutcome(False, "No copy is enqueued: its scope is full.")
     if made.id != copy_id(job_id, name):

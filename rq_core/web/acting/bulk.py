@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.edit import change_of
 from rq_core.app.many.copying import COPIED, check_terms, replay_name
-from rq_core.errors import InvalidOption, UsageError
+from rq_core.errors import InvalidOption, RqCoreError, UsageError
 from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
 from rq_core.protocol.engine.plan import Pause
 from rq_core.web.acting.actions import By, check_is_there
-from rq_core.web.acting.fields import COPIED_WITH, EDITED, Form, copy_args, edit_options
+from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX, Form, copy_args, edit_options
 from rq_core.web.search import BULK_FIELDS
 from rq_core.web.views import Facts
 from rq_core.web.words import LINK_MAX, job_path, query, word
@@ -130,6 +130,10 @@ def asked_for(form: Form, now_ms: int) -> BulkAsked:
         must = f"must have at most {REASON_MAX} characters"
         raise InvalidOption.of("reason", f"{reason[:50]}…", must)
     asked = BulkAsked(verb, found, place, counted, int(number or 0), reason, form)
+    for name, value in asked.own.items():
+        if len(value) > FIELD_MAX:
+            must = f"must have at most {FIELD_MAX} characters"
+            raise InvalidOption.of(name, f"{value[:50]}…", must)
     # For their checks.
     if verb == COPY:
         check_terms(found)
@@ -236,14 +240,20 @@ class Stretch(NamedTuple):
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
     """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. Between two calls is a pause as
-    long as a call, so that workers have at least half of the server."""
+    long as a call, so that workers have at least half of the server. After an error the part ends with the steps
+    before, whose jobs thus count for the confirmed number; an error in the first step is raised."""
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
     outcomes: Counter[str] = Counter()
     while True:
         since = time.monotonic()
-        step = yield from calls.bulk.step(change, place)
+        try:
+            step = yield from calls.bulk.step(change, place)
+        except RqCoreError:
+            if not outcomes:
+                raise
+            return Stretch(place, False, dict(outcomes))
         place = step.place
         outcomes.update(step.outcomes.values())
         now = time.monotonic()
@@ -282,7 +292,7 @@ def bulk_page(facts: Facts) -> Document:
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",
         "queue": None, "begin": "", "matched": None, "looked": 0, "complete": True, "states": {}, "sample": [],
         "count_on": "", "resumed": False, "changed": 0, "number": None, "reason": form.get("reason", ""), "id": None,
-        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names},
+        "own": {name: form.get(name, "") for names in OWN_FIELDS.values() for name in names}, "copied_as": None,
     }  # fmt: skip
     found: Any = facts.found
     if not isinstance(found, Seen):
@@ -303,6 +313,8 @@ def bulk_page(facts: Facts) -> Document:
             for job_id, state in found.sample
         ],
     }  # fmt: skip
+    if asked.verb == COPY:
+        document["copied_as"] = replay_name(form.get("name") or None, copy_args(form))
     if asked.place is not None:
         document |= {
             "resumed": True, "matched": None, "changed": asked.place.changed, "number": asked.number,

@@ -27,7 +27,7 @@ from rq_core.web.search import behind_of, behind_text
 from rq_core.web.words import word
 
 if TYPE_CHECKING:
-    from rq_core.app.many.copies import CopyProducer
+    from rq_core.app.app import App
     from rq_core.app.many.copying import CopiedPage
     from rq_core.model.filters.copy_reader import CopyReader
 
@@ -36,7 +36,7 @@ NO_LOG: Final = (
 )
 
 
-def seen_copies(app: CopyProducer, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
+def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
     """Count the jobs that can be copied, as far as the log has come, for COUNT_S seconds at most. A replay that was
     begun is not counted again."""
     try:
@@ -68,7 +68,7 @@ def seen_copies(app: CopyProducer, log: CopyReader | None, form: Form, now_ms: i
             )  # fmt: skip
 
 
-def copy_stretch(app: CopyProducer, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
+def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
     """Copy jobs, until CHANGED_MAX jobs were looked at or CHANGE_S seconds are over. Each job is copied once, also if
     the same part is asked for again."""
     queue, calls = asked.filter.queue, app.client.calls
@@ -89,14 +89,12 @@ def copy_stretch(app: CopyProducer, log: CopyReader | None, asked: BulkAsked, by
         time.sleep(min(now - since, PAUSE_S_MAX))
 
 
-def _copying(
-    app: CopyProducer, log: CopyReader | None, asked: BulkAsked, by: By | None = None
-) -> Copying:
+def _copying(app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None) -> Copying:
     args = copy_args(asked.form)
     name = replay_name(asked.form.get("name") or None, args)
     # Without ``by`` the jobs are only counted, so the log is taken as it is.
     return Copying(
-        app, {}, log, asked.filter.queue, name, args, asked.filter,
+        app, app.tasks, log, asked.filter.queue, name, args, asked.filter,
         by=by and by.name, reason=by.why if by else "", wait_s=MIRROR_S if by else 0,
     )  # fmt: skip
 

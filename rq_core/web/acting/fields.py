@@ -12,6 +12,9 @@ from rq_core.model.table.machine import PRIORITIES
 
 Form = Mapping[str, str]
 
+FIELD_MAX: Final = 500
+"""Maximum number of characters of a field."""
+
 
 class FormField(NamedTuple):
     """A field of a form."""

@@ -16,7 +16,7 @@ from rq_core.web.acting import bulk
 from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried_out, checked_form
 from rq_core.web.acting.bulk import BulkAsked, Stretch
 from rq_core.web.acting.copies import copy_stretch
-from rq_core.web.search import BULK_FIELDS
+from rq_core.web.search import BULK_FIELDS, NOT_SEARCHED
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Access
 from rq_core.web.words import query, word
@@ -146,6 +146,9 @@ async def act_on_many(
                 raise InvalidOption.of("field", word(name, 50), must)
             form[name] = value.strip()
         asked = bulk.asked_for(form, now_ms)
+        if asked.filter.needs_spec and not access.see_arguments:
+            # The number of changed jobs would disclose their headers and arguments.
+            return Acted(403, NOT_SEARCHED, "")
         bulk.check_confirmed(asked)
         by = by_of(access, asked.reason)
         made: Stretch
