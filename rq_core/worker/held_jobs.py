@@ -234,6 +234,10 @@ class Handlers:
                 self.executor.end(running, why())
 
         self._loop.call_soon_threadsafe(tell)
+        running = self.executor.running.get((queue, job_id, fence))
+        if why is LeaseLost and running is not None:
+            # Before this heartbeat counts as a success: else a thread that waits for the lease could begin a step.
+            running.context.tell(why())
 
 
 def lease_end(running: Running) -> float | None:

@@ -3,13 +3,14 @@ full log."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rq_core import RetryPolicy, current_job, durable
+from rq_core import RetryPolicy, current_job, durable, durable_sync
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
@@ -19,7 +20,7 @@ from rq_core.worker.worker import Worker
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
-from tests.worker.conftest import RunWorker, event_types, events
+from tests.worker.conftest import RunWorker, event_types, events, lose
 
 QUEUE = "crew"
 
@@ -202,6 +203,43 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 
     long_ago, extended = did[-2:]
     assert extended > long_ago
+
+
+async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_lease_lost(
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks a busy event loop: the heartbeat succeeds before the loop can ask the handler to stop."""
+    may_go, over = threading.Event(), threading.Event()
+
+    def note() -> None:
+        did.append("step")
+        over.set()
+
+    @own.task(queue=QUEUE)
+    def late() -> None:
+        did.append("begun")
+        may_go.wait(20)
+        try:
+            durable_sync().step("note", note)
+        finally:
+            over.set()
+
+    async with working(own, queues=(QUEUE,), grace=5.0, concurrency=1) as worker:
+        leases = worker._handlers.leases
+        beat = leases.beat
+        monkeypatch.setattr(leases, "beat", lambda: None)
+        handle = late.enqueue()
+        await wait_until_async(lambda: did, "it runs", timeout=20)
+        (running,) = worker._handlers.executor.running.values()
+        leases.last_success = time.monotonic() - 10 * crew.LEASE
+        lose(client, worker, handle.id, running.claim.fence)
+        may_go.set()
+        threading.Thread(target=beat).start()
+        assert over.wait(20)  # blocks the loop
+        await wait_until_async(lambda: not worker._handlers.executor.running, "it has ended")
+
+    assert ["begun"] == did
+    assert "settlement_refused" not in event_types(client, handle.id)
 
 
 async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
