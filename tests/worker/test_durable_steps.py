@@ -242,6 +242,30 @@ async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_leas
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
+async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_longer_extended(
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers: list[Worker] = []
+
+    async def note() -> None:
+        job = current_job()
+        lose(client, workers[0], job.id, job.fence)
+        did.append("step")
+
+    @own.task(queue=QUEUE)
+    async def late() -> None:
+        await durable().step("note", note)
+
+    async with working(own, queues=(QUEUE,), grace=5.0, concurrency=1) as worker:
+        workers.append(worker)
+        leases = worker._handlers.leases
+        monkeypatch.setattr(leases, "beat", lambda: None)
+        late.enqueue()
+        await wait_until_async(lambda: did, "it runs", timeout=20)
+        await wait_until_async(lambda: not worker._handlers.executor.running, "it has ended")
+        assert {QUEUE: {}} == leases._held
+
+
 async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

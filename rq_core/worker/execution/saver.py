@@ -78,7 +78,8 @@ class Saver:
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
         """Return the answer to a question of the process of an isolated handler, in the types of JSON."""
         if call == "lease":
-            return self.lease_holds()
+            # A handler that must stop begins no step while its process has not been told.
+            return self.lease_holds() and not context.cancelled
         if call == "load":
             return await self.load(context, *args)
         records = [Saving(*each) for each in args]
