@@ -225,7 +225,7 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread."""
+        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread, or on the loop."""
         assert self._loop is not None
 
         def tell() -> None:

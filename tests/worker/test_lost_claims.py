@@ -148,5 +148,29 @@ def test_a_lease_counts_from_before_its_heartbeat_and_not_from_the_answer(
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
+def test_a_claim_that_the_same_worker_claims_again_is_lost_at_once(
+    client: Client, app: App
+) -> None:
+    """Checks a lease that expired before the heartbeat: the heartbeat extends only the new claim."""
+    lost: list[tuple[str, ...]] = []
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
+    (old,) = client.run(claims.claim("crew", "w-1", 1)).jobs
+    client.run(claims.rollback("crew", "w-1", [(old.id, old.fence, "late", "null", "", 0)]))
+    (new,) = client.run(claims.claim("crew", "w-1", 1)).jobs
+    keeper = LeaseKeeper(
+        client, "w-1", on_lost=lambda *each: lost.append(each), on_cancelling=_never
+    )
+
+    for _ in range(2):
+        keeper.hold(old, None)
+    assert [] == lost
+    keeper.hold(new, None)
+    assert [("crew", old.id, old.fence)] == lost
+    keeper.drop(old)
+    keeper.beat()
+    assert [("crew", old.id, old.fence)] == lost
+
+
 def _never(*_: str) -> None:
     raise AssertionError

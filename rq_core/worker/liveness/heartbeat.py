@@ -35,8 +35,8 @@ BEAT_AGAIN_S: Final = 0.5
 class LeaseKeeper:
     """Extends the leases of all held claims every third of a lease, in one round trip per server.
 
-    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
-    claim. The interval follows the queues' leases when an operator changes them.
+    ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the fence of the claim: from the keeper's
+    thread, and ``on_lost`` also from the thread that calls ``hold_all``. The interval follows the queues' leases when an operator changes them.
     """
 
     def __init__(
@@ -87,12 +87,18 @@ class LeaseKeeper:
         self.hold_all([(claim, until)])
 
     def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
-        """Keep extending the leases of several claims. See ``hold``."""
+        """Keep extending the leases of several claims. See ``hold``. An older claim of the same job is lost."""
+        lost: list[tuple[str, str, str]] = []
         with self._lock:
             for claim, until in claims:
-                self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+                held = self._held.setdefault(claim.queue, {})
+                if claim.id in held and held[claim.id][0] != claim.fence:
+                    lost.append((claim.queue, claim.id, held[claim.id][0]))
+                held[claim.id] = (claim.fence, until)
                 if self._table is not None:
                     self._table.hold(claim, until)
+        for each in lost:
+            self._on_lost(*each)
 
     def drop(self, *claims: Claim) -> None:
         """Stop extending these claims' leases."""
