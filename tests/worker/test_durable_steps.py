@@ -124,6 +124,34 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
     assert ["first", "first", "second"] == did
 
 
+async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
+    own: App, client: Client
+) -> None:
+    """Checks a task with audit_result="full". The event of the wait has no value, as the event before the failover."""
+
+    @own.task(queue=QUEUE, keep_result=60.0, audit_result="full")
+    def loses_steps() -> None:
+        job = durable_sync()
+        for n in range(2):
+            job.step("note", lambda n=n: n)
+        job.wait("approval", str)
+        client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("boxes")]]))
+        job.step("last", lambda: 2)
+
+    client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    handle = loses_steps.enqueue()
+    await own.signal_async(handle, "approval", "secret")
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    first = [(1, "0"), (2, "1"), (3, None)]
+    assert [*first, *first, (4, "2")] == [
+        (facts["entry"], facts["value"])
+        for entry, facts in events(client, handle.id)
+        if str(entry.event) == "step_saved"
+    ]
+
+
 async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
