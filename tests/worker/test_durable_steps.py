@@ -3,6 +3,7 @@ full log."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
 from rq_core.model.keys import queue_keys
+from rq_core.protocol.calls.boxes import BATCH_MAX
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.worker import Worker
 from tests.kit import crew
@@ -182,6 +184,54 @@ async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_s
         await ended(client, handle.id)
 
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
+
+
+async def test_all_parallel_steps_that_a_failover_makes_begun_again_are_saved_with_the_next_step(
+    own: App, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks more steps than one call may save."""
+    count, keys = BATCH_MAX + 50, queue_keys(QUEUE)
+    begun, sizes, sent = asyncio.Barrier(count), list[int](), Saver._sent
+
+    def noted(self: Saver, queue: str, records: Any) -> Any:
+        sizes.append(len(records))
+        return sent(self, queue, records)
+
+    monkeypatch.setattr(Saver, "_sent", noted)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    async def charge(older: list[str]) -> int:
+        if await begun.wait() == 0:
+            fields = ask("HGETALL", keys("boxes"))
+            older += fields if isinstance(fields, list) else [n for i in fields.items() for n in i]
+        await begun.wait()
+        return 1
+
+    async def note() -> int:
+        return 2
+
+    @own.task(queue=QUEUE)
+    async def begins() -> None:
+        older: list[str] = []
+        job = durable()
+        await asyncio.gather(
+            *(job.options(begin=True, key=str(n)).step("charge", charge, older) for n in range(count))
+        )
+        ask("DEL", keys("boxes"))
+        ask("HSET", keys("boxes"), *older)
+        await job.step("note", note)
+
+    handle = begins.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    saved = [number for number, _ in entries_saved(client, handle.id)]
+    every = [*range(1, count + 1)]
+    assert every == sorted(saved[:count])
+    assert [*every, count + 1] == saved[count:]
+    assert [BATCH_MAX, 51] == sizes[-2:]
 
 
 async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(

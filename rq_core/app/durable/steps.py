@@ -345,7 +345,7 @@ class Steps:
         its end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
-        missing = self._missing(count, count)[-WAITS_MAX:] if entry not in self._numbers else []
+        missing = self._missing(count, count) if entry not in self._numbers else []
         for _ in range(AGAIN_MAX):
             number = self._numbers.get(entry, len(self._loaded) + 1)
             record = self._saving(what, number, entry, packed, about)

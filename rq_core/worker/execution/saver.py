@@ -104,7 +104,13 @@ class Saver:
         """
         while True:
             try:
-                return await self._sent(context.queue, records)
+                if len(records) <= BATCH_MAX:
+                    return await self._sent(context.queue, records)
+                found = dict[int, NotSaved]()
+                for first in range(0, len(records), BATCH_MAX):
+                    refused = await self._sent(context.queue, records[first : first + BATCH_MAX])
+                    found |= {first + place: why for place, why in refused.items()}
+                return found
             except (AuditBacklogFull, QueueFull, ServerError):
                 if context.cancelled or not self.lease_holds():
                     raise
