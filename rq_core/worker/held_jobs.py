@@ -117,11 +117,11 @@ class Handlers:
         """Seconds that the first steps of the last batch took."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def _lease_holds(self) -> bool:
-        """Return whether the leases are in force by this process' own clock. If the process was stopped for longer than
-        a lease, it must not begin a step."""
+    def _lease_holds(self, queue: str) -> bool:
+        """Return whether the queue's leases are in force by this process' own clock. If the process was stopped for
+        longer than a lease, it must not begin a step."""
         lease_s = BEATS_IN_LEASE * self.leases.interval
-        return time.monotonic() - self.leases.last_success < lease_s
+        return time.monotonic() - self.leases.extended_at(queue) < lease_s
 
     def start(self) -> None:
         """Start the heartbeat; call this once, on the loop."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import RetryPolicy, current_job, durable, durable_sync
+from rq_core import LeaseLost, RetryPolicy, current_job, durable, durable_sync, testing
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
@@ -131,14 +131,17 @@ async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover
 ) -> None:
     """Checks a task with audit_result="full". The event of the wait has no value, as the event before the failover."""
 
+    def note(n: int) -> int:
+        return n
+
     @own.task(queue=QUEUE, keep_result=60.0, audit_result="full")
     def loses_steps() -> None:
         job = durable_sync()
         for n in range(2):
-            job.step("note", lambda n=n: n)
+            job.step("note", note, n)
         job.wait("approval", str)
         client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("boxes")]]))
-        job.step("last", lambda: 2)
+        job.step("last", note, 2)
 
     client.run(client.calls.audit.attach(QUEUE, "db-1"))
     handle = loses_steps.enqueue()
@@ -217,7 +220,10 @@ async def test_all_parallel_steps_that_a_failover_makes_begun_again_are_saved_wi
         older: list[str] = []
         job = durable()
         await asyncio.gather(
-            *(job.options(begin=True, key=str(n)).step("charge", charge, older) for n in range(count))
+            *(
+                job.options(begin=True, key=str(n)).step("charge", charge, older)
+                for n in range(count)
+            )
         )
         ask("DEL", keys("boxes"))
         ask("HSET", keys("boxes"), *older)
@@ -318,6 +324,16 @@ async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_leas
 
     assert ["begun"] == did
     assert "settlement_refused" not in event_types(client, handle.id)
+
+
+async def test_an_isolated_handler_that_must_stop_begins_no_step_by_its_workers_answer(
+    own: App,
+) -> None:
+    saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
+    with testing.job_running() as context:
+        assert await saver.answer(context, "lease", [])
+        context.tell(LeaseLost())
+        assert not await saver.answer(context, "lease", [])
 
 
 async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_longer_extended(
