@@ -298,7 +298,7 @@ class _Inline:
             surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
-            saver=Saver(_Saving(app.client), _WORKER, lambda: True),
+            saver=Saver(_Saving(app.client), _WORKER, lambda _queue: True),
         )
 
     def _settled(self, settlement: Settlement) -> None:

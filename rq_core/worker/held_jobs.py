@@ -117,11 +117,11 @@ class Handlers:
         """Seconds that the first steps of the last batch took."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def _lease_holds(self) -> bool:
-        """Return whether the leases are in force by this process' own clock. If the process was stopped for longer than
-        a lease, it must not begin a step."""
+    def _lease_holds(self, queue: str) -> bool:
+        """Return whether the queue's leases are in force by this process' own clock. If the process was stopped for
+        longer than a lease, it must not begin a step."""
         lease_s = BEATS_IN_LEASE * self.leases.interval
-        return time.monotonic() - self.leases.last_success < lease_s
+        return time.monotonic() - self.leases.extended_at(queue) < lease_s
 
     def start(self) -> None:
         """Start the heartbeat; call this once, on the loop."""
@@ -225,7 +225,7 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread."""
+        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread, or on the loop."""
         assert self._loop is not None
 
         def tell() -> None:
@@ -234,6 +234,10 @@ class Handlers:
                 self.executor.end(running, why())
 
         self._loop.call_soon_threadsafe(tell)
+        running = self.executor.running.get((queue, job_id, fence))
+        if why is LeaseLost and running is not None:
+            # Before this heartbeat counts as a success: else a thread that waits for the lease could begin a step.
+            running.context.tell(why())
 
 
 def lease_end(running: Running) -> float | None:

@@ -3,23 +3,26 @@ full log."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rq_core import RetryPolicy, current_job, durable
+from rq_core import LeaseLost, RetryPolicy, current_job, durable, durable_sync, testing
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
 from rq_core.model.keys import queue_keys
+from rq_core.protocol.calls.boxes import BATCH_MAX
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.worker import Worker
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
-from tests.worker.conftest import RunWorker, event_types, events
+from tests.worker.conftest import RunWorker, event_types, events, lose
 
 QUEUE = "crew"
 
@@ -123,6 +126,37 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
     assert ["first", "first", "second"] == did
 
 
+async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
+    own: App, client: Client
+) -> None:
+    """Checks a task with audit_result="full". The event of the wait has no value, as the event before the failover."""
+
+    def note(n: int) -> int:
+        return n
+
+    @own.task(queue=QUEUE, keep_result=60.0, audit_result="full")
+    def loses_steps() -> None:
+        job = durable_sync()
+        for n in range(2):
+            job.step("note", note, n)
+        job.wait("approval", str)
+        client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("boxes")]]))
+        job.step("last", note, 2)
+
+    client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    handle = loses_steps.enqueue()
+    await own.signal_async(handle, "approval", "secret")
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    first = [(1, "0"), (2, "1"), (3, None)]
+    assert [*first, *first, (4, "2")] == [
+        (facts["entry"], facts["value"])
+        for entry, facts in events(client, handle.id)
+        if str(entry.event) == "step_saved"
+    ]
+
+
 async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
@@ -153,6 +187,57 @@ async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_s
         await ended(client, handle.id)
 
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
+
+
+async def test_all_parallel_steps_that_a_failover_makes_begun_again_are_saved_with_the_next_step(
+    own: App, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks more steps than one call may save."""
+    count, keys = BATCH_MAX + 50, queue_keys(QUEUE)
+    begun, sizes, sent = asyncio.Barrier(count), list[int](), Saver._sent
+
+    def noted(self: Saver, queue: str, records: Any) -> Any:
+        sizes.append(len(records))
+        return sent(self, queue, records)
+
+    monkeypatch.setattr(Saver, "_sent", noted)
+
+    def ask(*command: Any) -> Any:
+        return client.run(client.calls.delivery.ask([list(command)]))[0]
+
+    async def charge(older: list[str]) -> int:
+        if await begun.wait() == 0:
+            fields = ask("HGETALL", keys("boxes"))
+            older += fields if isinstance(fields, list) else [n for i in fields.items() for n in i]
+        await begun.wait()
+        return 1
+
+    async def note() -> int:
+        return 2
+
+    @own.task(queue=QUEUE)
+    async def begins() -> None:
+        older: list[str] = []
+        job = durable()
+        await asyncio.gather(
+            *(
+                job.options(begin=True, key=str(n)).step("charge", charge, older)
+                for n in range(count)
+            )
+        )
+        ask("DEL", keys("boxes"))
+        ask("HSET", keys("boxes"), *older)
+        await job.step("note", note)
+
+    handle = begins.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    saved = [number for number, _ in entries_saved(client, handle.id)]
+    every = [*range(1, count + 1)]
+    assert every == sorted(saved[:count])
+    assert [*every, count + 1] == saved[count:]
+    assert [BATCH_MAX, 51] == sizes[-2:]
 
 
 async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
@@ -202,6 +287,77 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 
     long_ago, extended = did[-2:]
     assert extended > long_ago
+
+
+async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_lease_lost(
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks a busy event loop: the heartbeat succeeds before the loop can ask the handler to stop."""
+    may_go, over = threading.Event(), threading.Event()
+
+    def note() -> None:
+        did.append("step")
+        over.set()
+
+    @own.task(queue=QUEUE)
+    def late() -> None:
+        did.append("begun")
+        may_go.wait(20)
+        try:
+            durable_sync().step("note", note)
+        finally:
+            over.set()
+
+    async with working(own, queues=(QUEUE,), grace=5.0, concurrency=1) as worker:
+        leases = worker._handlers.leases
+        beat = leases.beat
+        monkeypatch.setattr(leases, "beat", lambda: None)
+        handle = late.enqueue()
+        await wait_until_async(lambda: did, "it runs", timeout=20)
+        (running,) = worker._handlers.executor.running.values()
+        leases.last_success = time.monotonic() - 10 * crew.LEASE
+        lose(client, worker, handle.id, running.claim.fence)
+        may_go.set()
+        threading.Thread(target=beat).start()
+        assert over.wait(20)  # blocks the loop
+        await wait_until_async(lambda: not worker._handlers.executor.running, "it has ended")
+
+    assert ["begun"] == did
+    assert "settlement_refused" not in event_types(client, handle.id)
+
+
+async def test_an_isolated_handler_that_must_stop_begins_no_step_by_its_workers_answer(
+    own: App,
+) -> None:
+    saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
+    with testing.job_running() as context:
+        assert await saver.answer(context, "lease", [])
+        context.tell(LeaseLost())
+        assert not await saver.answer(context, "lease", [])
+
+
+async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_longer_extended(
+    own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers: list[Worker] = []
+
+    async def note() -> None:
+        job = current_job()
+        lose(client, workers[0], job.id, job.fence)
+        did.append("step")
+
+    @own.task(queue=QUEUE)
+    async def late() -> None:
+        await durable().step("note", note)
+
+    async with working(own, queues=(QUEUE,), grace=5.0, concurrency=1) as worker:
+        workers.append(worker)
+        leases = worker._handlers.leases
+        monkeypatch.setattr(leases, "beat", lambda: None)
+        late.enqueue()
+        await wait_until_async(lambda: did, "it runs", timeout=20)
+        await wait_until_async(lambda: not worker._handlers.executor.running, "it has ended")
+        assert {QUEUE: {}} == leases._held
 
 
 async def test_a_save_waits_while_the_log_is_at_twice_its_bound(

@@ -7,6 +7,7 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.errors import QueueDamaged
 from rq_core.protocol.calls import claims
 from rq_core.signals import LeaseLost
 from rq_core.worker.liveness.heartbeat import LeaseKeeper
@@ -146,6 +147,60 @@ def test_a_lease_counts_from_before_its_heartbeat_and_not_from_the_answer(
     keeper.beat()
 
     assert (now[0], keeper.last_success) == (160.0, 100.0)
+
+
+def test_a_claim_that_the_same_worker_claims_again_is_lost_at_once(
+    client: Client, app: App
+) -> None:
+    """Checks a lease that expired before the heartbeat: the heartbeat extends only the new claim."""
+    lost: list[tuple[str, ...]] = []
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
+    (old,) = client.run(claims.claim("crew", "w-1", 1)).jobs
+    client.run(claims.rollback("crew", "w-1", [(old.id, old.fence, "late", "null", "", 0)]))
+    (new,) = client.run(claims.claim("crew", "w-1", 1)).jobs
+    keeper = LeaseKeeper(
+        client, "w-1", on_lost=lambda *each: lost.append(each), on_cancelling=_never
+    )
+
+    for _ in range(2):
+        keeper.hold(old, None)
+    assert [] == lost
+    keeper.hold(new, None)
+    assert [("crew", old.id, old.fence)] == lost
+    keeper.drop(old)
+    keeper.beat()
+    assert [("crew", old.id, old.fence)] == lost
+
+
+def test_leases_that_redis_does_not_extend_expire_by_the_workers_clock(
+    client: Client, app: App
+) -> None:
+    """Checks a damaged queue beside another queue. The heartbeat fails, so that it is soon tried again."""
+    now, queues = [100.0], ("crew", "other")
+    for queue in queues:
+        client.run(client.calls.delivery.handshake(queue))
+        client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)._replace(queue=queue)]))
+    held = [client.run(claims.claim(queue, "w-1", 1)).jobs[0] for queue in queues]
+    keeper = LeaseKeeper(client, "w-1", on_lost=_never, on_cancelling=_never, clock=lambda: now[0])
+    keeper.hold_all([(claim, None) for claim in held])
+    ask = client.calls.delivery.ask
+
+    def extended_at() -> list[float]:
+        return [keeper.extended_at(queue) for queue in queues]
+
+    keeper.beat()
+    client.run(ask([["RENAME", "rqc:{crew}:leases", "rqc:{crew}:spare"]]))
+    client.run(ask([["SET", "rqc:{crew}:leases", "damaged"]]))
+    for now[0] in (110.0, 120.0):
+        with pytest.raises(QueueDamaged):
+            keeper.beat()
+        assert [100.0, now[0]] == extended_at()
+    client.run(ask([["DEL", "rqc:{crew}:leases"]]))
+    client.run(ask([["RENAME", "rqc:{crew}:spare", "rqc:{crew}:leases"]]))
+    now[0] = 130.0
+    keeper.beat()
+    assert [130.0, 130.0] == extended_at()
 
 
 def _never(*_: str) -> None:

@@ -28,7 +28,7 @@ from rq_core.model.durable.boxes import (
     new_life,
 )
 from rq_core.model.outcome import TOO_LARGE, reason_of
-from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
+from rq_core.model.result_encoding import DIGEST, NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
@@ -345,7 +345,7 @@ class Steps:
         its end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
-        missing = self._missing(count, count)[-WAITS_MAX:] if entry not in self._numbers else []
+        missing = self._missing(count, count) if entry not in self._numbers else []
         for _ in range(AGAIN_MAX):
             number = self._numbers.get(entry, len(self._loaded) + 1)
             record = self._saving(what, number, entry, packed, about)
@@ -407,7 +407,11 @@ class Steps:
             return self._saving(kind, number, known.name, "", until)
         if not known.is_saved:
             return self._saving("begin", number, known.name, "")
-        packed = f"{NO_VALUE}{known.note}" if known.value is None else pack_result(known.value)
+        # The log has the value of a signal, if at all, in the event of the signal.
+        kept = self.home.audit_result if known.message is None else DIGEST
+        packed = (
+            f"{NO_VALUE}{known.note}" if known.value is None else pack_result(known.value, kept)
+        )
         if known.message is not None:
             return self._saving("take", number, known.name, packed, str(known.message))
         return self._saving("save", number, known.name, packed)

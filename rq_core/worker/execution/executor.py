@@ -377,7 +377,8 @@ class Executor:
         # If the handler was asked to stop, that reason counts, regardless of how the handler ended.
         error = running.ending or error
         if isinstance(error, LeaseLost):
-            # The claim is no longer in force: Redis would refuse any settlement.
+            # The claim is no longer in force: Redis would refuse any settlement. The lease is no longer extended.
+            running.ending = error
             return
         if isinstance(error, WorkerStopping):
             self._report(running, "rollback", 0, Reason.SHUTDOWN)

@@ -72,7 +72,7 @@ class _AskingSaver:
     def __init__(self, asking: PipeQuestions) -> None:
         self._asking = asking
 
-    def lease_holds(self) -> bool:
+    def lease_holds(self, _queue: str) -> bool:
         """Return whether the lease is in force by the worker's clock."""
         return bool(self._asking.ask("lease"))
 

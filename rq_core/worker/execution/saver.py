@@ -52,7 +52,9 @@ class SavingClient(Protocol):
 class Saver:
     """Saves and loads the steps of one worker's jobs."""
 
-    def __init__(self, client: SavingClient, worker: str, lease_holds: Callable[[], bool]) -> None:
+    def __init__(
+        self, client: SavingClient, worker: str, lease_holds: Callable[[str], bool]
+    ) -> None:
         self.client = client
         self.worker = worker
         self.lease_holds = lease_holds
@@ -78,7 +80,8 @@ class Saver:
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
         """Return the answer to a question of the process of an isolated handler, in the types of JSON."""
         if call == "lease":
-            return self.lease_holds()
+            # The process of a handler that must stop may not know of that yet.
+            return self.lease_holds(context.queue) and not context.cancelled
         if call == "load":
             return await self.load(context, *args)
         records = [Saving(*each) for each in args]
@@ -103,11 +106,21 @@ class Saver:
         """
         while True:
             try:
-                return await self._sent(context.queue, records)
+                if len(records) <= BATCH_MAX:
+                    return await self._sent(context.queue, records)
+                return await self._sent_in_parts(context.queue, records)
             except (AuditBacklogFull, QueueFull, ServerError):
-                if context.cancelled or not self.lease_holds():
+                if context.cancelled or not self.lease_holds(context.queue):
                     raise
                 await asyncio.sleep(PAUSE_S)
+
+    async def _sent_in_parts(self, queue: str, records: Sequence[Saving]) -> dict[int, NotSaved]:
+        """Save more entries than one call may have, in several calls."""
+        found: dict[int, NotSaved] = {}
+        for first in range(0, len(records), BATCH_MAX):
+            refused = await self._sent(queue, records[first : first + BATCH_MAX])
+            found |= {first + place: why for place, why in refused.items()}
+        return found
 
     def _sent(self, queue: str, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
         answer: asyncio.Future[dict[int, NotSaved]] = asyncio.get_running_loop().create_future()
@@ -174,8 +187,8 @@ class Saves(Protocol):
     """The part of a saver that the steps of one handler use."""
 
     @property
-    def lease_holds(self) -> Callable[[], bool]:
-        """The function that returns whether the lease is in force by the worker's own clock."""
+    def lease_holds(self) -> Callable[[str], bool]:
+        """The function that returns whether the leases of a queue are in force by the worker's own clock."""
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
@@ -204,7 +217,7 @@ class _Home:
 
     def _is_uncertain(self) -> bool:
         """Return whether the lease may be over although no heartbeat has reported that."""
-        return not self._saver.lease_holds() and not self._context.cancelled
+        return not self._saver.lease_holds(self._context.queue) and not self._context.cancelled
 
 
 class LoopHome(_Home):

@@ -35,8 +35,9 @@ BEAT_AGAIN_S: Final = 0.5
 class LeaseKeeper:
     """Extends the leases of all held claims every third of a lease, in one round trip per server.
 
-    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
-    claim. The interval follows the queues' leases when an operator changes them.
+    ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the fence of the claim: from the keeper's
+    thread, and ``on_lost`` also from the thread that calls ``hold_all``. The interval
+    follows the queues' leases when an operator changes them.
     """
 
     def __init__(
@@ -65,12 +66,16 @@ class LeaseKeeper:
         """Queue → its lease in seconds, as last read."""
         self._failed: set[object] = set()
         """The servers that did not answer the last heartbeat."""
+        self._refused: dict[str, float] = {}
+        """Queues whose leases Redis did not extend at the last heartbeat, each with the time (on ``clock``) at which
+        the worker sent the last heartbeat that had extended them."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """Time (on ``clock``) at which the worker sent the last heartbeat that all servers answered."""
+        """Time (on ``clock``) at which the worker sent the last heartbeat that all servers answered. The leases of a
+        queue count from ``extended_at``."""
 
     def start(self) -> None:
         """Start the thread; call this once."""
@@ -87,12 +92,18 @@ class LeaseKeeper:
         self.hold_all([(claim, until)])
 
     def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
-        """Keep extending the leases of several claims. See ``hold``."""
+        """Keep extending the leases of several claims. See ``hold``. An older claim of the same job is lost."""
+        lost: list[tuple[str, str, str]] = []
         with self._lock:
             for claim, until in claims:
-                self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+                held = self._held.setdefault(claim.queue, {})
+                if claim.id in held and held[claim.id][0] != claim.fence:
+                    lost.append((claim.queue, claim.id, held[claim.id][0]))
+                held[claim.id] = (claim.fence, until)
                 if self._table is not None:
                     self._table.hold(claim, until)
+        for each in lost:
+            self._on_lost(*each)
 
     def drop(self, *claims: Claim) -> None:
         """Stop extending these claims' leases."""
@@ -104,8 +115,13 @@ class LeaseKeeper:
                     if self._table is not None:
                         self._table.drop(claim)
 
+    def extended_at(self, queue: str) -> float:
+        """Return the time (on ``clock``) from which the leases of a queue count."""
+        return self._refused.get(queue, self.last_success)
+
     def beat(self) -> None:
-        """Extend the leases of all held claims, once. Raises RqCoreError if a server does not answer."""
+        """Extend the leases of all held claims, once. Raises RqCoreError if a server does not answer, or if Redis does
+        not extend the leases of a queue."""
         now = self._clock()
         with self._lock:
             held = {
@@ -117,6 +133,7 @@ class LeaseKeeper:
                 for queue, jobs in self._held.items()
             }
         trouble: RqCoreError | None = None
+        refused: dict[str, RqCoreError] = {}
         failed: set[object] = set()
         for place, queues in self._by_place(held):
             calls: list[Call[Extended]] = []
@@ -126,8 +143,9 @@ class LeaseKeeper:
                     extend = claims.extend(queue, self._worker, jobs)
                     calls.append(extend)
             try:
-                self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
-                self._follow_leases(queues)
+                answers = self._client.run(self._client.calls.delivery.carry_out(calls))
+                refused |= self._tell(calls, answers)
+                self._follow_leases([queue for queue in queues if queue not in refused])
             except RqCoreError as error:
                 # A shard that is away must not cost the leases of the other shards.
                 trouble = error
@@ -135,8 +153,11 @@ class LeaseKeeper:
         self._failed = failed
         if trouble is not None:
             raise trouble
+        self._refused = {queue: self._refused[queue] for queue in refused}
         # Leases count from the sending: the process may have been stopped between the heartbeat and the answers.
         self.last_success = now
+        for refusal in refused.values():
+            raise refusal
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
         """Return the queues with held claims, by server; servers that failed at the last heartbeat come last."""
@@ -148,19 +169,26 @@ class LeaseKeeper:
 
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
-    ) -> None:
+    ) -> dict[str, RqCoreError]:
+        """Pass on the answers about claims. Return the errors of queues whose leases were not extended."""
+        refused: dict[str, RqCoreError] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RqCoreError):
                 log.error("leases of queue %s were not extended: %s", call.queue, answer)
+                refused[call.queue] = answer
+                self._refused.setdefault(call.queue, self.last_success)
                 continue
             fences: dict[str, str] = dict(call.each)
             for job_id in answer.lost:
                 self._on_lost(call.queue, job_id, fences[job_id])
             for job_id in answer.cancelling:
                 self._on_cancelling(call.queue, job_id, fences[job_id])
+        return refused
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
         """Read the queues' leases, and adapt the interval: a shorter lease must be extended more often."""
+        if not queues:
+            return
         prefix = self._client.prefix
         commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
         leases = self._client.run(self._client.calls.delivery.ask(commands))

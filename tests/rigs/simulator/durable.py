@@ -225,7 +225,7 @@ class StrandHome:
     def _lease_holds(self) -> bool:
         keeper = self._handler.worker.keeper
         now = self._handler.worker.simulation.world.seconds()
-        return keeper is None or now - keeper.last_success < BEATS_IN_LEASE * keeper.interval
+        return keeper is None or now - keeper.extended_at(QUEUE) < BEATS_IN_LEASE * keeper.interval
 
     async def lease(self) -> None:
         """Wait until the lease is in force by the worker's own clock, or until the handler must stop."""
