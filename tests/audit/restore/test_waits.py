@@ -9,9 +9,18 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.doctor.repair import diagnose
 from rq_core.model.keys import queue_keys
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
+from rq_core.protocol.calls.boxes import (
+    BATCH_MAX,
+    NotSaved,
+    Saving,
+    Sending,
+    Sent,
+    save,
+    send_signals,
+)
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
@@ -119,6 +128,61 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
     assert [] == diagnose(client, QUEUE)
     assert Sent("sent", 4) == signal(client, "refusal", '"é"', "k-2")
     assert_agree(client, database, LogVerdict.HOLDS)
+
+
+@pytest.mark.parametrize("steps", [BATCH_MAX + 10, 10])
+def test_a_signal_between_the_calls_of_a_restore_does_not_keep_its_box_broken(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Checks a box whose last entry, or whose last signal, comes with the second call."""
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    fence = claim(client, 1)["order"]
+    saved = [
+        Saving("order", fence, LIFE, "save", n, f"s{n}", pack_result("1", "full"))
+        for n in range(1, steps + 1)
+    ]
+    for begin in range(0, steps, BATCH_MAX):
+        assert not client.run(save(QUEUE, "w-1", saved[begin : begin + BATCH_MAX]))
+    wait(client, fence, steps + 1, "approval")
+    for n in range(BATCH_MAX - 10):
+        signal(client, "refusal", str(n), f"k-{n}")
+    park(client, fence, str(steps + 1))
+    drain(client, database)
+    before = boxes(client)
+    delete_boxes(client)
+    restore, between = client.calls.audit.restore, list[Sent]()
+
+    def restore_slowly(*args: Any, **options: Any) -> Any:
+        if boxes(client):
+            between.append(signal(client, "refusal", "7"))
+        return restore(*args, **options)
+
+    monkeypatch.setattr(client.calls.audit, "restore", restore_slowly)
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert {Sent("lost", None)} == set(between)
+    assert (True, 1) == (done.complete, done.boxes)
+    assert before == boxes(client)
+
+
+def test_a_box_that_changed_during_its_restore_is_not_reported_as_put_back(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked(client, database)
+    header = boxes(client)[LIFE]
+    delete_boxes(client)
+    restore = client.calls.audit.restore
+
+    def change_first(*args: Any, **options: Any) -> Any:
+        other = ["HSET", queue_keys(QUEUE, client.prefix)("boxes"), LIFE, f"{header}1"]
+        client.run(client.calls.delivery.ask([other]))
+        return restore(*args, **options)
+
+    monkeypatch.setattr(client.calls.audit, "restore", change_first)
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert (0, ["order"], False) == (done.boxes, done.steps_lost, done.complete)
 
 
 def test_the_signals_of_a_job_that_has_never_run_are_put_back(
