@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
 
 LIFE = "9f3a0b1c22aa0001"
 UNTIL = 9_000_000_000_000
@@ -202,3 +204,79 @@ def test_the_signals_of_a_job_that_has_never_run_are_put_back(
     assert digest_of("true") in before[next(name for name in before if name.endswith(">1"))]
     complete(client, claim(client, 1))
     assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def taken_and_forgotten(client: Client, database: Database, server: RedisServer) -> None:
+    """Let a job take `approval`, save a step and stop. Redis forgets all this: the job waits again."""
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    fence = claim(client, 1)["order"]
+    wait(client, fence, 1, "approval")
+    park(client, fence, "1")
+    drain(client, database)
+    with server.client() as control:
+        control.save()
+    signal(client, "approval", "true")
+    fence = claim(client, 1)["order"]
+    assert not wait(client, fence, 1, "approval")
+    saving = Saving("order", fence, LIFE, "save", 2, "charge", pack_result("7", "full"))
+    assert not client.run(save(QUEUE, "w-1", [saving]))
+    drain(client, database)
+    server.kill()
+    server.start()
+    client.run(client.calls.delivery.handshake(QUEUE))
+    drain(client, database)
+
+
+@pytest.mark.parametrize("name", ["refusal", "approval"])
+def test_a_signal_that_has_the_number_of_a_forgotten_one_is_put_back_as_waiting(
+    start_redis: Callable[..., RedisServer], database: Database, name: str
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        taken_and_forgotten(client, database, server)
+        outcome = "woken" if name == "approval" else "sent"
+        assert Sent(outcome, 1) == signal(client, name, "false")
+        drain(client, database)
+        before = boxes(client)
+        flush(client)
+        drain(client, database)
+
+        assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+        found = boxes(client)
+        for member in ("|1", ">1", f">{name}"):
+            assert before[LIFE + member] == found[LIFE + member]
+        assert " waits " in found[f"{LIFE}|1"]
+        assert found[f"{LIFE}|2"].startswith("charge saved "), "it has happened"
+        fence = claim(client, 1)["order"]
+        entry = 1 if name == "approval" else 3
+        assert not wait(client, fence, entry, name)
+        box = client.run(client.calls.reads.box(QUEUE, "order", fence, "w-1"))
+        assert box is not None
+        assert "false" == box.entries[entry - 1].value
+        complete(client, {"order": fence})
+        drain(client, database)
+        assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def test_a_signal_that_was_sent_again_after_its_wait_was_forgotten_counts_as_taken(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """Checks a signal that came again, with the same number. Its value is in the log once."""
+    server = start_redis()
+    with Client(server.url) as client:
+        taken_and_forgotten(client, database, server)
+        assert Sent("woken", 1) == signal(client, "approval", "true", is_logged=False)
+        fence = claim(client, 1)["order"]
+        assert not wait(client, fence, 1, "approval")
+        drain(client, database)
+        before = boxes(client)
+        flush(client)
+        drain(client, database)
+
+        assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+        found = boxes(client)
+        assert before[f"{LIFE}|1"] == found[f"{LIFE}|1"]
+        assert (before[f"{LIFE}>1"], False) == (found[f"{LIFE}>1"], f"{LIFE}>approval" in found)
