@@ -25,6 +25,8 @@ class Kind(StrEnum):
     """The arguments of a job that has no state line, and whose state the outbox does not show."""
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
+    BOX_DIFFERS = "box_differs"
+    """A durable job with a saved value, or a signal, that differs from its digest."""
     NO_SIGNAL = "no_signal"
     """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"
