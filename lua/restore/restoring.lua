@@ -120,8 +120,8 @@ local function name_again(id, job)
 end
 
 --- Put back a member of a job's lost box. `line` names the life, and has the header's numbers; `rest` is the member's
---- name behind the life. The whole header comes with the first entry, so no worker can read the box before its last entry
---- is there. A box that has another header is not changed.
+--- name behind the life. The whole header comes with the first member, and the last entry with the last one: before that,
+--- no worker reads the box, and it takes no signal. A box that has another header is not changed.
 local function keep_entry(id, rest, line, text, alive)
   local life = line:match(' life=(%S+)')
   local header = write_header(id, read_header(line))

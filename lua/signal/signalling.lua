@@ -8,7 +8,7 @@ Unread: jobs ready scheduled
 Uses: call(now now_text) parts(run_parts) meta(facts set_fact) emit(emit) state(read_line write_line count rank)
     stored_lines(read_lines) lane_states(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
     ready(return_ready) wake(wake_needed) batch(call_many) digits(digits)
-    box(read_header write_header mail_field) ripe(signal_of read_wait look_for_ripe) parking(unpark)
+    box(read_header write_header entry_field mail_field) ripe(signal_of read_wait look_for_ripe) parking(unpark)
 ]]
 
 local MAIL_MAX, BYTES_MAX = 10000, 16777216
@@ -28,6 +28,13 @@ local function check_signals()
   check_keys()
 end
 
+--- Return whether Redis has lost a box, or its last entry or signal, which a restore writes last.
+local function is_box_lost(life, header, entries, mail)
+  return not header
+    or entries > 0 and redis.call('HEXISTS', boxes, entry_field(life, entries)) == 0
+    or mail > 0 and redis.call('HEXISTS', boxes, mail_field(life, digits(mail))) == 0
+end
+
 --- Return what this call knows of a job; false if Redis does not have the job.
 local function meet(id, line, life)
   local found = met[id]
@@ -39,7 +46,7 @@ local function meet(id, line, life)
       job.life = job.life or life
       local header = not found.is_new and redis.call('HGET', boxes, job.life)
       found.entries, found.bytes, found.mail = read_header(header)
-      found.is_lost = not found.is_new and not header
+      found.is_lost = not found.is_new and is_box_lost(job.life, header, found.entries, found.mail)
     end
     met[id] = found
   end

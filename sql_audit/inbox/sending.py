@@ -73,6 +73,7 @@ class Sender:
         """
         places = range(0, len(batch.jobs), CALL_ROWS)
         calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)
+        sent = [at for at in places if any(job is not None for job in _rows(batch, at))]
         answers = []
         epochs = set()
         for at, call in zip(places, calls, strict=False):
@@ -87,9 +88,9 @@ class Sender:
                 others = self._client.run(call)
             except (StaleCall, BadArguments) as error:
                 refusal = error
-            is_whole = None not in batch.jobs[at : at + CALL_ROWS]
+            is_whole = None not in _rows(batch, at)
             answers.append(CallAnswer(others, refusal, is_whole))
-            if len(places) > 1 and at in (0, places[-1]):
+            if len(sent) > 1 and at in (sent[0], sent[-1]):
                 epochs.add(self._epoch(queue))
         return BatchAnswer(batch.of, answers) if len(epochs) < 2 else None
 
@@ -100,9 +101,14 @@ class Sender:
         return found
 
 
+def _rows(batch: RowBatch, at: int) -> Sequence[NewJob | None]:
+    """Return the jobs of the call whose first row has this place in the batch."""
+    return batch.jobs[at : at + CALL_ROWS]
+
+
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
     """Return the call whose first row has this place in the batch; None if no row of the call is left."""
-    jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
+    jobs = [job for job in _rows(batch, at) if job is not None]
     if not jobs:
         return None
     call: Call[Any] = client.calls.enqueue.chunk(queue, jobs)

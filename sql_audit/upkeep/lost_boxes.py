@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
-from rq_core.model.durable.boxes import StepEntry, entry_text
+from rq_core.model.durable.boxes import StepEntry, entry_text, signal_of
+from rq_core.model.events import OutboxId
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.audit import Restoration, entries_again
 from sql_audit.mirror.projection import rebuild
 from sql_audit.store.connection.database import Database
 from sql_audit.store.job_rows import EventRow
+from sql_audit.store.orphans import Range, in_any, ranges
 
 CHUNK: Final = 1_000
 """Maximum number of jobs whose events one SQL statement reads."""
@@ -32,7 +34,22 @@ class FoldedBox:
     def __init__(self) -> None:
         self.entries: dict[int, StepEntry | None] = {}
         """The entries by number. None takes the place of an entry whose value the log does not have."""
+        self.begun: dict[int, StepEntry] = {}
+        """The entries as they began, by number."""
+        self.takes: dict[int, Mapping[str, Any]] = {}
+        """The events of waits that have taken a signal, by the numbers of their entries."""
         self.mail = LoggedBox()
+
+    def wait_again(self) -> None:
+        """Let the waits wait again whose signals have another name or value now. Redis has forgotten that a wait took a
+        signal, and has given the signal's number to another one."""
+        for number, took in list(self.takes.items()):
+            signal = self.mail.signals.get(took["message"])
+            if signal is not None and not _is_same(signal.facts, took):
+                del self.takes[number]
+                waits = StepEntry(took["name"], False, took["at_ms"], took["fence"], kind="wait")
+                self.entries[number] = self.begun.get(number, waits)
+        self.mail.taken = {took["message"] for took in self.takes.values()}
 
     def signals(self) -> list[str | None]:
         """Return the texts of the signals, in order. None takes the place of an untaken signal whose value the log does
@@ -43,26 +60,52 @@ class FoldedBox:
         return [signal.text(is_taken=number in taken) for number, signal in enumerate(known, 1)]
 
 
-def boxes_in(rows: Iterable[EventRow]) -> dict[tuple[str, str], FoldedBox]:
-    """Return the boxes by (job id, box id). ``rows`` are the events of these jobs, in order."""
+def boxes_in(
+    rows: Iterable[EventRow], orphaned: Sequence[Range]
+) -> dict[tuple[str, str], FoldedBox]:
+    """Return the boxes by (job id, box id). ``rows`` are all events of these jobs, in order; ``orphaned`` are the
+    ranges of orphaned events. A surviving event counts more than an orphaned one."""
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
-    for row in rows:
+    for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):
         if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
             continue
         facts = {name: column[0] for name, column in intake.columns.items()}
-        box = found[str(row[6]), facts["life"]]
-        signals, message = box.mail.signals, facts.get("message")
+        box, at_ms = found[str(row[6]), facts["life"]], intake.at_ms or 0
+        signals = box.mail.signals
+        message: Any = facts.get("message")
         if row[4] == Event.SIGNALLED:
-            signals[facts["message"]] = LoggedSignal(intake.at_ms or 0, facts)
+            before = signals.get(message)
+            if before is not None and before.facts["digest"] == facts["digest"]:
+                facts["value"] = facts.get("value") or before.facts.get("value")
+            signals[message] = LoggedSignal(at_ms, facts)
             continue
+        number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
+        if is_saved:
+            box.takes.pop(number, None)
         if message is not None:
-            box.mail.taken.add(message)
+            box.takes[number] = facts | {"at_ms": at_ms}
             # The log has the value of a signal with the signal.
             facts["value"] = signals[message].facts.get("value") if message in signals else None
-        number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
+        old = box.entries.get(number)
+        if (
+            is_saved
+            and old is not None
+            and (old.name, old.note) == (facts["name"], facts["digest"])
+        ):
+            facts["value"] = facts.get("value") or old.value
+        entry = _entry(facts, at_ms, is_saved=is_saved)
         if is_saved or number not in box.entries:
-            box.entries[number] = _entry(facts, intake.at_ms or 0, is_saved=is_saved)
+            box.entries[number] = entry
+        if entry is not None and not is_saved:
+            box.begun[number] = entry
+    for box in found.values():
+        box.wait_again()
     return dict(found)
+
+
+def _is_same(signal: Mapping[str, Any], took: Mapping[str, Any]) -> bool:
+    """Return whether a signal may be the one that a wait has taken, by its event and the event of the wait."""
+    return (signal["name"], signal["digest"]) == (signal_of(took["name"]), took["digest"])
 
 
 def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry | None:
@@ -113,8 +156,9 @@ def lost_boxes(
     id."""
     ids = list(lives)
     with database.readers.connect() as connection:
+        orphaned = ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            boxes = boxes_in(rebuild.events_of(connection, queue, chunk))
+            boxes = boxes_in(rebuild.events_of(connection, queue, chunk), orphaned)
             for job_id in chunk:
                 yield job_id, box_restorations(boxes, job_id, lives[job_id])

@@ -176,8 +176,10 @@ def _carry_out(
     of = len(gap.missing) + len(gap.revived) + len(gap.windows) + len(gap.names)
     count, last = 0, gap.last
 
-    def send(records: list[Restoration]) -> None:
+    def send(records: list[Restoration]) -> bool:
+        """Send the records. Return whether Redis took all records of boxes among them."""
         nonlocal last
+        are_kept = True
         for chunk in _chunks(records):
             give_up = time.monotonic() + wait_s
             while True:
@@ -196,6 +198,7 @@ def _carry_out(
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
             if chunk[0].kind == "entry":
+                are_kept = are_kept and set(outcomes) == {"kept"}
                 continue
             if chunk[0].kind in ("remember", "name"):
                 done.remembered += outcomes.count("remembered")
@@ -208,6 +211,7 @@ def _carry_out(
                 elif outcome not in ("restored", "removed", "gone"):
                     others = done.left if record.kind == "remove" else done.alive
                     others[record.id] = outcome
+        return are_kept
 
     # Ids and names of ended jobs come first, so that no repeated call, and no restored job, begins under them.
     for windows in (gap.windows, gap.names):
@@ -234,14 +238,13 @@ def _boxes_again(
     queue: str,
     lives: dict[str, str],
     done: Applied,
-    send: Callable[[list[Restoration]], None],
+    send: Callable[[list[Restoration]], bool],
 ) -> None:
     """Put back the lost boxes of jobs that Redis has. ``lives`` are the ids of these boxes, by job id."""
     for job_id, box in lost_boxes(database, queue, lives):
-        if box.records is None:
+        if box.records is None or not send(box.records):
             done.steps_lost.append(job_id)
             continue
-        send(box.records)
         done.boxes += 1
         if box.signals_lost:
             done.signals_lost.append(job_id)

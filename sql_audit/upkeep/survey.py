@@ -249,7 +249,7 @@ def _lost_chunk(
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = rebuild.events_of(connection, queue, list(stands))
     told = job_logs(rows, orphaned)
-    boxes = boxes_in(rows)
+    boxes = boxes_in(rows, orphaned)
     places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Unique
+from rq_core.errors import QueueFull
 from rq_core.model.keys import queue_keys
 from rq_core.model.packed_job import pack
+from sql_audit.inbox import sending
 from sql_audit.inbox.relay import MISMATCH
-from tests.kit.inbox import QUEUE, Stage
+from tests.kit.inbox import QUEUE, Stage, at
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
@@ -165,3 +167,28 @@ def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
     stage.hand_over(on_step)
     assert max(batches) <= 5
     assert stage.drain() == sorted(jobs)
+
+
+@pytest.mark.parametrize("gone", [0, 3])
+def test_a_flush_between_calls_is_noticed_though_no_row_of_the_first_or_last_call_is_left(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    """Checks a batch of four calls that is sent again. Meanwhile all rows of the first or the last call were
+    deleted."""
+    monkeypatch.setattr(sending, "CALL_ROWS", rows := 5)
+    jobs = [f"j-{n:02}" for n in range(4 * rows)]
+    stage.insert(*jobs)
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
+        relay.turn(QUEUE)
+    for job in jobs[gone * rows : (gone + 1) * rows]:
+        stage.sql("DELETE FROM rqc_inbox WHERE job_id = ?", job)
+    left = stage.rows()
+    stage.age_batches()
+    flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
+    stage.hand_over(at("send", 3, lambda: stage.client.run(flush)))
+    assert len(left) == 3 * rows
+    assert stage.drain() == left

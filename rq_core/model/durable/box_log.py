@@ -55,6 +55,8 @@ def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
         box = boxes.setdefault(facts["life"], LoggedBox())
         if entry.event is Event.SIGNALLED:
             box.signals[facts["message"]] = LoggedSignal(entry.at_ms, facts)
+            # A wait took another signal of this number, which Redis has forgotten.
+            box.taken.discard(facts["message"])
         else:
             box.entries = max(box.entries, facts["entry"])
             if (message := facts.get("message")) is not None:

@@ -247,13 +247,18 @@ def put_back(
 def entries_again(
     job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
 ) -> list[Restoration]:
-    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order."""
+    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. The last
+    signal, and then the entries, come after all other members: without the last entry no worker continues the job, and
+    without both no signal changes the box."""
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"
     line += f" mail={len(signals)}" if signals else ""
-    members = {f"|{number}": text for number, text in enumerate(entries, 1)}
-    members |= members_of_signals(dict(enumerate(signals, 1)))
+    members = members_of_signals(dict(enumerate(signals, 1)))
+    if signals:
+        last = f">{len(signals)}"
+        members[last] = members.pop(last)
+    members |= {f"|{number}": text for number, text in enumerate(entries, 1)}
     return [Restoration(job_id, "entry", 0, line, rest, text) for rest, text in members.items()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,15 +10,25 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.doctor.repair import diagnose
 from rq_core.model.keys import queue_keys
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
+from rq_core.protocol.calls.boxes import (
+    BATCH_MAX,
+    NotSaved,
+    Saving,
+    Sending,
+    Sent,
+    save,
+    send_signals,
+)
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
 
 LIFE = "9f3a0b1c22aa0001"
 UNTIL = 9_000_000_000_000
@@ -121,6 +132,61 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+@pytest.mark.parametrize("steps", [BATCH_MAX + 10, 10])
+def test_a_signal_between_the_calls_of_a_restore_does_not_keep_its_box_broken(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Checks a box whose last entry, or whose last signal, comes with the second call."""
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    fence = claim(client, 1)["order"]
+    saved = [
+        Saving("order", fence, LIFE, "save", n, f"s{n}", pack_result("1", "full"))
+        for n in range(1, steps + 1)
+    ]
+    for begin in range(0, steps, BATCH_MAX):
+        assert not client.run(save(QUEUE, "w-1", saved[begin : begin + BATCH_MAX]))
+    wait(client, fence, steps + 1, "approval")
+    for n in range(BATCH_MAX - 10):
+        signal(client, "refusal", str(n), f"k-{n}")
+    park(client, fence, str(steps + 1))
+    drain(client, database)
+    before = boxes(client)
+    delete_boxes(client)
+    restore, between = client.calls.audit.restore, list[Sent]()
+
+    def restore_slowly(*args: Any, **options: Any) -> Any:
+        if boxes(client):
+            between.append(signal(client, "refusal", "7"))
+        return restore(*args, **options)
+
+    monkeypatch.setattr(client.calls.audit, "restore", restore_slowly)
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert {Sent("lost", None)} == set(between)
+    assert (True, 1) == (done.complete, done.boxes)
+    assert before == boxes(client)
+
+
+def test_a_box_that_changed_during_its_restore_is_not_reported_as_put_back(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked(client, database)
+    header = boxes(client)[LIFE]
+    delete_boxes(client)
+    restore = client.calls.audit.restore
+
+    def change_first(*args: Any, **options: Any) -> Any:
+        other = ["HSET", queue_keys(QUEUE, client.prefix)("boxes"), LIFE, f"{header}1"]
+        client.run(client.calls.delivery.ask([other]))
+        return restore(*args, **options)
+
+    monkeypatch.setattr(client.calls.audit, "restore", change_first)
+    done = restore_jobs(client, database, QUEUE, by="ada")
+
+    assert (0, ["order"], False) == (done.boxes, done.steps_lost, done.complete)
+
+
 def test_the_signals_of_a_job_that_has_never_run_are_put_back(
     client: Client, database: Database
 ) -> None:
@@ -138,3 +204,79 @@ def test_the_signals_of_a_job_that_has_never_run_are_put_back(
     assert digest_of("true") in before[next(name for name in before if name.endswith(">1"))]
     complete(client, claim(client, 1))
     assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def taken_and_forgotten(client: Client, database: Database, server: RedisServer) -> None:
+    """Let a job take `approval`, save a step and stop. Redis forgets all this: the job waits again."""
+    client.run(client.calls.enqueue.many([job("order")]))
+    drain(client, database)
+    fence = claim(client, 1)["order"]
+    wait(client, fence, 1, "approval")
+    park(client, fence, "1")
+    drain(client, database)
+    with server.client() as control:
+        control.save()
+    signal(client, "approval", "true")
+    fence = claim(client, 1)["order"]
+    assert not wait(client, fence, 1, "approval")
+    saving = Saving("order", fence, LIFE, "save", 2, "charge", pack_result("7", "full"))
+    assert not client.run(save(QUEUE, "w-1", [saving]))
+    drain(client, database)
+    server.kill()
+    server.start()
+    client.run(client.calls.delivery.handshake(QUEUE))
+    drain(client, database)
+
+
+@pytest.mark.parametrize("name", ["refusal", "approval"])
+def test_a_signal_that_has_the_number_of_a_forgotten_one_is_put_back_as_waiting(
+    start_redis: Callable[..., RedisServer], database: Database, name: str
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        taken_and_forgotten(client, database, server)
+        outcome = "woken" if name == "approval" else "sent"
+        assert Sent(outcome, 1) == signal(client, name, "false")
+        drain(client, database)
+        before = boxes(client)
+        flush(client)
+        drain(client, database)
+
+        assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+        found = boxes(client)
+        for member in ("|1", ">1", f">{name}"):
+            assert before[LIFE + member] == found[LIFE + member]
+        assert " waits " in found[f"{LIFE}|1"]
+        assert found[f"{LIFE}|2"].startswith("charge saved "), "it has happened"
+        fence = claim(client, 1)["order"]
+        entry = 1 if name == "approval" else 3
+        assert not wait(client, fence, entry, name)
+        box = client.run(client.calls.reads.box(QUEUE, "order", fence, "w-1"))
+        assert box is not None
+        assert "false" == box.entries[entry - 1].value
+        complete(client, {"order": fence})
+        drain(client, database)
+        assert_agree(client, database, LogVerdict.HOLDS)
+
+
+def test_a_signal_that_was_sent_again_after_its_wait_was_forgotten_counts_as_taken(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """Checks a signal that came again, with the same number. Its value is in the log once."""
+    server = start_redis()
+    with Client(server.url) as client:
+        taken_and_forgotten(client, database, server)
+        assert Sent("woken", 1) == signal(client, "approval", "true", is_logged=False)
+        fence = claim(client, 1)["order"]
+        assert not wait(client, fence, 1, "approval")
+        drain(client, database)
+        before = boxes(client)
+        flush(client)
+        drain(client, database)
+
+        assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+        found = boxes(client)
+        assert before[f"{LIFE}|1"] == found[f"{LIFE}|1"]
+        assert (before[f"{LIFE}>1"], False) == (found[f"{LIFE}>1"], f"{LIFE}>approval" in found)

@@ -199,7 +199,8 @@ def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:
 def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
-    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=1 bytes=0 mail=10000")
+    full = {LIFE: "job=a entries=1 bytes=0 mail=10000", f"{LIFE}>10000": "refusal"}
+    seed.control.hset(seed.keys("boxes"), mapping=full)
     assert [Sent("full", None)] == seed.signal("a")
     seed.control.hset(seed.keys("boxes"), LIFE, f"job=a entries=1 bytes={16 * 1024 * 1024 - 1}")
 
@@ -217,6 +218,20 @@ def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
     assert [Sent("lost", None)] == seed.signal("a")
     assert not seed.control.exists(seed.keys("boxes"))
     assert [Sent("waits", None)] == seed.client.run(look_again(QUEUE, ["a"], by="ada"))
+
+
+@pytest.mark.damaged
+@pytest.mark.parametrize("missing", ["|1", ">1"])
+def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, missing: str) -> None:
+    """Checks a box that a restore has not put back completely. A signal would change the header, so that the restore
+    would leave the box as it is."""
+    seed.parked("a")
+    assert [Sent("sent", 1)] == seed.signal("a", name="refusal")
+    seed.control.hdel(seed.keys("boxes"), "0" * 14 + "61" + missing)
+    before = seed.snapshot()["boxes"]
+
+    assert [Sent("lost", None)] == seed.signal("a")
+    assert before == seed.snapshot()["boxes"]
 
 
 def test_a_look_wakes_no_job_but_one_that_is_parked_and_whose_signal_is_there(seed: Seed) -> None:

@@ -1,0 +1,56 @@
+"""The box of a durable job according to events, if two histories of Redis gave the same number to two signals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rq_core.model.durable.box_log import LoggedBox, note_boxes
+from rq_core.model.events import Entry, JobEvent, OutboxId
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.machine import Event
+from rq_core.model.unique_names import digest_of
+from sql_audit.store.orphans import Range
+from sql_audit.upkeep.lost_boxes import boxes_in
+
+LIFE = "9f3a0b1c22aa0001"
+TRUE, FALSE = ({"digest": digest_of(value), "value": value} for value in ("true", "false"))
+TAKEN = (
+    (Event.SIGNALLED, {"message": 1, "name": "approval"} | TRUE),
+    (Event.STEP_SAVED, {"entry": 1, "name": "approval", "message": 1, "bytes": 4} | TRUE),
+)
+OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
+
+
+def test_a_signal_waits_though_a_wait_took_an_earlier_signal_of_its_number() -> None:
+    boxes: dict[str, LoggedBox] = {}
+    for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
+        names = (field.name for field in JOB_EVENT_FIELDS[event])
+        told = JobEvent(0, "a", dict.fromkeys(names) | {"life": LIFE} | facts)
+        note_boxes(boxes, Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)))
+
+    assert set() == boxes[LIFE].taken
+    assert "false" == (boxes[LIFE].signals[1].text(is_taken=False) or "").partition("\n")[2]
+
+
+@pytest.mark.parametrize("forgotten", [1, 2])
+def test_the_signal_of_the_surviving_history_counts(forgotten: int) -> None:
+    """Checks two histories. Redis has forgotten either of them: the second one if a server came back with its data."""
+    rows: list[tuple[Any, ...]] = []
+    for epoch, told in enumerate((TAKEN, OTHER), 1):
+        for number, (event, facts) in enumerate(told, 1):
+            detail = json.dumps({"life": LIFE} | facts)
+            rows.append(("q", epoch, number, 0, event, 5, "a", "1-2", "w-1", "task", detail))
+    orphaned = Range(OutboxId(forgotten, 0), OutboxId(forgotten + 1, 0))
+
+    box = boxes_in(rows, [orphaned])["a", LIFE]
+
+    (signal,) = box.signals()
+    entry = box.entries[1]
+    assert signal is not None
+    assert entry is not None
+    found = (signal.partition(" ")[0], "\n" in signal, entry.is_saved, entry.kind)
+    expected = [("refusal", True, False, "wait"), ("approval", False, True, "step")]
+    assert expected[forgotten - 1] == found
