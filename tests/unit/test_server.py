@@ -195,7 +195,7 @@ def test_the_error_of_a_server_that_cannot_start_says_why(directory: Path) -> No
     assert manifest.read_text() == "this is no manifest\n"
 
 
-def test_the_error_of_a_directory_that_cannot_be_created_says_so(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServerUnavailable, match="cannot keep an embedded server's data in"):
         server.ensure_server(tmp_path / "file" / "data")

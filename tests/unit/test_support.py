@@ -72,9 +72,9 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
         server.stop()
 
 
-def test_test_servers_end_even_if_the_test_run_is_killed(tmp_path: Path) -> None:
-    """Checks a run that SIGKILL ends, so that no fixture cleans up. The reaper ends the servers by their process
-    ids."""
+def test_the_servers_of_a_killed_test_run_end(tmp_path: Path) -> None:
+    """Checks a run that SIGKILL ends, so that no fixture stops its servers. The reaper ends the servers by their
+    process ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tests.kit.servers import RedisServer, engines

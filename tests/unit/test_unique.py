@@ -44,7 +44,7 @@ def name_of(unique: Unique, *args: Any, **kwargs: Any) -> str:
     return send.job(*args, **kwargs).name
 
 
-def test_omitted_arguments_have_the_unique_name_of_their_defaults() -> None:
+def test_a_unique_name_is_the_same_whether_a_default_is_passed_or_omitted() -> None:
     for unique in (Unique(), Unique(per=("tenant", "month", "price"))):
         names = {
             name_of(unique, "acme"),

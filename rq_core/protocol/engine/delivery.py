@@ -48,7 +48,8 @@ _unprepared: Final[set[str]] = set()
 
 
 def _say_unprepared(url: str) -> None:
-    """Log once per process and server what an operator can do if this user may load no functions."""
+    """Log how an operator can load this version's functions, if this user may not. Each process logs this once per
+    server."""
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
