@@ -15,7 +15,7 @@ COMMANDS: Final[Commands] = {
     "ddl": ("inbox_tables:ddl_command",
         "Print the statements that create the tables of the inbox, for a database of the kind of URL."),
     "grants": ("inbox_tables:grants_command",
-        "Print the SQL statements that give a role of PostgreSQL the least rights for its work on an inbox."),
+        "Print the statements that give a role of PostgreSQL the least rights for its part of an inbox."),
     "run": ("inbox_relay:run_command",
         "Hand over the jobs of the inbox in the database URL until stopped."),
     "status": ("inbox_relay:status",

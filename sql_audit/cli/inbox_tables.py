@@ -56,7 +56,7 @@ def ddl_command(url: str) -> None:
     help="The schema of its tables.",
 )
 def grants_command(role: str, user: str | None, database: str, schema: str) -> None:
-    """Print the SQL statements that give a role of PostgreSQL the least rights for its work on an inbox.
+    """Print the statements that give a role of PostgreSQL the least rights for its part of an inbox.
 
     A producer is the application: it enqueues and cancels jobs, and finds their rows. A relay hands rows over to Redis.
     An operator retries and drops parked rows, and settles a copy of the database. A viewer only reads. Create the role

@@ -36,7 +36,7 @@ def test_a_missing_engine_raises_an_error(tmp_path: Path) -> None:
         RedisServer(Engine("redis7", None), tmp_path).start()
 
 
-def test_a_copied_audit_database_has_the_schema_and_an_audit_id_of_its_own(
+def test_a_copied_audit_database_has_the_schema_and_a_new_audit_id(
     audit_url: str, tmp_path: Path
 ) -> None:
     identities = set()

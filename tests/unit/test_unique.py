@@ -155,7 +155,7 @@ def test_a_task_whose_unique_option_does_not_fit_is_refused(unique: Any, caps: l
 
 
 @pytest.mark.parametrize("given", [Unique, Throttle, Debounce, Latest])
-def test_the_error_of_a_class_instead_of_an_instance_says_what_to_write(
+def test_a_class_instead_of_an_instance_is_refused_with_the_right_form(
     given: Any,
 ) -> None:
     with pytest.raises(

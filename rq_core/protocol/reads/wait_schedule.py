@@ -111,7 +111,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make looks due now for those awaited jobs of a queue whose ends a message has reported."""
+        """Make looks due now for those jobs among ``ids`` that are awaited. A message has reported their ends."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids

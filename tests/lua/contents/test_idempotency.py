@@ -281,7 +281,7 @@ def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_i
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_window_of_a_remembered_id_but_not_its_digest(
+def test_an_enqueued_event_has_the_end_of_a_window_but_no_digest_of_the_call(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
