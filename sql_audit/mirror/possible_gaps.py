@@ -1,4 +1,4 @@
-"""Finds jobs of which SQL may lack events. After the last event of such a job in SQL there is a gap, or a quarantined
+"""Finds jobs that may have more events than SQL has: after the job's last event in SQL there is a gap, or a quarantined
 entry that names the job.
 
 If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL

@@ -209,7 +209,7 @@ class Replacing:
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """The ids of the jobs that were replaced, by the ids of the new jobs, which have not begun yet."""
+        """The ids of replaced jobs, by the ids of the jobs that replace them. The latter jobs have not begun yet."""
         self._is_enqueued = False
         """True if the entry with which the call enqueues jobs was replayed already."""
 
