@@ -25,6 +25,8 @@ class Kind(StrEnum):
     """The arguments of a job without a state line. The outbox does not show the job's state either."""
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
+    BOX_DIFFERS = "box_differs"
+    """A durable job with a saved value, or a signal, that differs from its digest."""
     NO_SIGNAL = "no_signal"
     """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"

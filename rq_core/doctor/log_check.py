@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,7 +15,7 @@ from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
-from rq_core.model.durable.boxes import entry_in, signal_of
+from rq_core.model.durable.boxes import entry_in, life_of, signal_in, signal_of
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.lib.text import counted, shorten
@@ -22,8 +23,10 @@ from rq_core.model.limits import scopes
 from rq_core.model.limits.scopes import QUEUE
 from rq_core.model.state_line import SHOWN_MAX, StoredJob
 from rq_core.model.table.machine import CLAIMED_STATES, State
+from rq_core.model.unique_names import digest_of
 
 STRAYS_SHOWN: Final = 3
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
@@ -34,6 +37,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     yield from _specs(image)
     yield from _lineless(image.view)
     yield from _boxless(image)
+    yield from _changed_values(image)
     yield from _ripe(image)
     yield from _queue(image)
     yield from _caps(image.view)
@@ -84,6 +88,26 @@ def _boxless(image: Image) -> Iterator[Finding]:
             name, number = lost.unknown.facts["name"], lost.unknown.facts["message"]
             says = f"job {lost.job_id} has lost signal {number}, {name}, and the log does not have its value"
             yield Finding(Kind.NO_SIGNAL, f"{says}: it must be sent again", lost.job_id)
+
+
+def _changed_values(image: Image) -> Iterator[Finding]:
+    """Yield a finding for each saved value, and for each signal that waits, that differs from its digest."""
+    for member, text in image.view.snapshot["boxes"].items():
+        job_id = image.box_owners.get(life_of(member))
+        if job_id is None or "\n" not in text:
+            continue
+        if ">" in member:
+            what, signal = "signal", signal_in(text)
+            value, digest = (signal.value, signal.digest) if signal else (None, None)
+        else:
+            what, entry = "step", entry_in(text)
+            value, digest = (entry.value, entry.note) if entry else (None, None)
+        if value is not None and _DIGEST.fullmatch(digest or "") and digest_of(value) != digest:
+            name = text.partition(" ")[0]
+            says = f"the value of {what} {name} of job {job_id} is not the one that was saved: its digest is another"
+            yield Finding(
+                Kind.BOX_DIFFERS, f"{says}; cancel the job, or write the true value back", job_id
+            )
 
 
 def _ripe(image: Image) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """Durable jobs. The handler of a durable job saves values under names, called steps. After a crash, the handler
 continues after the last saved step.
 
+- ``box_log``: the boxes according to events of the log.
 - ``boxes``: parses the entries in which Redis has the steps of durable jobs.
 - ``tries``: which failures and losses count.
 """

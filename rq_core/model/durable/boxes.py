@@ -92,6 +92,8 @@ class Signal(NamedTuple):
     """The key with which the sender may repeat the signal; None: the signal has no key."""
     value: str | None
     """The value that the signal brings, as JSON; None: a wait has taken the signal."""
+    digest: str | None = None
+    """The digest of the value; None: Redis had lost the signal."""
 
 
 _KINDS: Final = {"waits": "wait", "sleeps": "sleep"}
@@ -142,7 +144,7 @@ def read_signal(text: str) -> Signal:
     if found is None:
         raise ValueError(f"the signal reads {line!r}")
     at_ms = None if found[2] is None else int(found[2])
-    return Signal(found[1], at_ms, found[4], value if waits else None)
+    return Signal(found[1], at_ms, found[4], value if waits else None, found[3])
 
 
 def signal_text(
@@ -200,6 +202,14 @@ def entry_in(text: str | None) -> StepEntry | None:
     """Parse an entry of a box; None for any other text."""
     try:
         return read_entry(text or "")
+    except ValueError:
+        return None
+
+
+def signal_in(text: str | None) -> Signal | None:
+    """Parse a signal of a box; None for any other text."""
+    try:
+        return read_signal(text or "")
     except ValueError:
         return None
 

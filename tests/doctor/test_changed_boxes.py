@@ -1,0 +1,38 @@
+"""The doctor compares each value in a box of a durable job with the digest beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.doctor.finding import Kind
+from rq_core.model.keys import queue_keys
+from rq_core.model.unique_names import digest_of
+from tests.kit.doctor import look
+from tests.kit.seed import LIFE, Seed
+
+
+@pytest.fixture
+def seed(valkey_url: str) -> Iterator[Seed]:
+    with Seed(valkey_url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("what", ["step", "signal"])
+def test_a_changed_value_of_a_step_or_a_signal_is_found(seed: Seed, what: str) -> None:
+    claim = seed.running("a")
+    seed.save(claim, value='"ch_1"')
+    seed.signal("a", value="7", key="k", value_max=100)
+    boxes = queue_keys(seed.queue)("boxes")
+    member = f"{LIFE}|1" if what == "step" else f"{LIFE}>1"
+    text = str(seed.control.hget(boxes, member))
+    old, new = ('"ch_1"', '"ch_2"') if what == "step" else ("7", "8")
+    assert digest_of(old) in text
+    assert Kind.BOX_DIFFERS not in {each.kind for each in look(seed)}
+
+    seed.control.hset(boxes, member, text.replace(f"\n{old}", f"\n{new}"))
+
+    (found,) = [each for each in look(seed) if each.kind is Kind.BOX_DIFFERS]
+    assert (found.job_id, found.mendable) == ("a", False)
+    assert f"the value of {what}" in found.says
