@@ -45,8 +45,8 @@ class Arguments:
     The constructor raises InvalidTask for a signature whose arguments cannot be sent by name.
 
     Annotations are resolved at first use, since they may name classes that are defined later. So every method may raise
-    InvalidTask for an annotation that cannot be resolved or whose values JSON cannot express, and ArgumentsInvalid for
-    invalid values.
+    InvalidTask, if an annotation cannot be resolved or JSON cannot express its values; and ArgumentsInvalid, if a value
+    is invalid.
     """
 
     def __init__(

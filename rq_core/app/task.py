@@ -113,8 +113,9 @@ class PreparedTask(Generic[P, R]):
         """Enqueue a job with these arguments, and return the job's handle. This method blocks; in an event loop use
         enqueue_async.
 
-        Raises the errors of ``job``; ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull, QueueFull or
-        AuditBacklogFull if the queue refuses the job; ServerUnavailable, ServerUnsuitable or OutcomeUnknown.
+        Raises the errors of ``job``. If the queue refuses the job, raises ScopeFull, UniqueHeld, IdempotencyMismatch,
+        ResultsFull, QueueFull or AuditBacklogFull. If the call to the server fails, raises ServerUnavailable,
+        ServerUnsuitable or OutcomeUnknown.
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, self.app.client.enqueue_one(job))

@@ -191,8 +191,8 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """Return the jobs whose ends were published, as (queue, job ids), and the queues whose messages may have been
-        missed because their subscription or its connection ended."""
+        """Return the jobs whose ends were published, as (queue, job ids); and the queues with an ended subscription or
+        connection, since messages about them may have been missed."""
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
             if not ear.connection.is_connected:

@@ -11,8 +11,8 @@ from rq_core.connections.connection import explained
 from rq_core.protocol.engine.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
-"""The error codes of a server that is no longer the primary, or whose replicas now follow another server: the next call
-needs another connection, perhaps to another server."""
+"""The error codes of a server that is no longer the primary, or that has lost its replicas to another server: the next
+call needs another connection, perhaps to another server."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:

@@ -92,7 +92,7 @@ class SlotMap:
         """Doubted node → clock time at which the doubt was last noted. A doubted node was silent, or reported that the
         cluster is down. It is no longer doubted once it answers."""
         self._outdated: dict[Node, float] = {}
-        """Node whose map named a doubted node as a primary → clock time at which that was noted. Other nodes may have a
+        """Node → clock time at which its map was found to name a doubted node as a primary. Other nodes may have a
         newer map."""
         self._turn = 0
         self._stale = True

@@ -347,9 +347,9 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 def parse_sentinel_url(
     url: str, *, for_asyncio: bool, answer_within: float
 ) -> tuple[str, dict[str, Any]]:
-    """Return the arguments for redis-py's pool to reach the primary: a URL whose host has no meaning, and options.
-
-    Raises ValueError; its text continues the words "must be a URL".
+    """Return the arguments for redis-py's pool to reach the primary: a URL, in which the host has no meaning, and
+    options.
+        Raises ValueError; its text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

@@ -143,7 +143,8 @@ def _returns(key: str, member: str) -> bool:
 
 
 def _unknown(image: Image) -> Iterator[Owner]:
-    """Yield the jobs whose state is unknown, or known to the audit log only, and the lanes in which they may wait."""
+    """Yield the jobs with a state that is unknown, or that only the audit log knows; then yield the lanes in which
+    these jobs may wait."""
     unreadable = image.view.unreadable.keys() - image.jobs.keys() | image.view.untold.keys()
     for job_id in unreadable:
         yield "job", job_id

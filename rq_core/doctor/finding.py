@@ -22,7 +22,7 @@ class Kind(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
     NO_LINE = "no_line"
-    """The arguments of a job that has no state line, and whose state the outbox does not show."""
+    """The arguments of a job without a state line. The outbox does not show the job's state either."""
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
     BOX_DIFFERS = "box_differs"

@@ -207,8 +207,8 @@ def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[st
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield (id, line according to the log) for jobs whose lines are lost or unreadable, or differ. A job without a
-    line is included only if its arguments exist."""
+    """Yield (id, line according to the log) for each job whose line in Redis is lost, is unreadable or differs. A job
+    without a line is included only if its arguments exist."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
         is_here = job_id in view.lines or job_id in specs
@@ -379,8 +379,8 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _resumes(view: View) -> Iterator[Entry]:
-    """Yield the latest times at which rates may admit jobs again, for rates whose time in `scheduled` is later than
-    their limit allows."""
+    """Yield the latest time at which a rate may admit jobs again, for each rate with a later time in `scheduled` than
+    the rate's limit allows."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):

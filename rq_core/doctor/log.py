@@ -54,7 +54,7 @@ class FoldedLog:
     made_up: dict[str, str] = field(default_factory=dict)
     """The reasons, as text, why lines of ``results`` are not results of jobs, by the id of the line."""
     only_sql: Collection[str] = frozenset()
-    """Ids of jobs that have no event in the outbox, and that only an audit database has."""
+    """Ids of jobs that only an audit database has: the outbox has no event of these jobs."""
     doubtful: set[str] = field(default_factory=set)
     """Ids of jobs that unreadable entries name."""
     may_be_restored: bool = False

@@ -32,7 +32,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Yield findings about missing or unreadable keys, and about differences from the log.
 
-    The indexes of a job whose line is restored are removed from ``differing``, and corrected together with the line.
+    If a finding restores the line of a job, the job's edits of indexes are moved from ``differing`` to this finding.
     """
     yield from _specs(image)
     yield from _lineless(image.view)

@@ -108,7 +108,8 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """Return, by id, the arguments of jobs that have no state line and whose state only the audit log has."""
+        """Return, by id, the arguments of jobs without a state line. Only the audit log has the states of these
+        jobs."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}

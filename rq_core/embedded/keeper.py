@@ -1,8 +1,8 @@
 """The keeper of one embedded server: a small process that owns the server as its child process.
 
 It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts quickly and
-stays small for hours. Valkey has no option to end when no client uses it, so the keeper asks the server for its clients
-from time to time and ends it. The keeper holds no data and makes no other decision.
+stays small for hours. Valkey has no option to end when it has no clients. So the keeper asks the server for its clients
+from time to time, and ends a server without clients. The keeper holds no data and makes no other decision.
 """
 
 import argparse

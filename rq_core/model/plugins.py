@@ -350,8 +350,8 @@ class LogOverview:
     queues: tuple[QueueLog, ...]
     """The logs of the queues, by name."""
     claims: tuple[EndedClaims, ...]
-    """The ended claims by queue, task and outcome. They include claims that Redis lost, and claims whose rows `rq-core
-    audit prune` removed."""
+    """The ended claims by queue, task and outcome. They include claims that Redis lost, and claims that have no rows
+    any more because `rq-core audit prune` removed them."""
 
 
 class AuditReader(Protocol):

@@ -98,8 +98,8 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
     Raises InvalidOption for a job that cannot be enqueued again and again.
 
-    With ``skip``, the job holds a unique name of the schedule until it ends. With ``queue`` and ``replace``, it holds
-    the name until it is claimed, and runs in a scope of the schedule whose cap is 1.
+    With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, the
+    job holds the name until the job is claimed, and then runs in a scope of the schedule; the cap of this scope is 1.
     """
     if job.call:
         must = "must not say idempotency_key or remember: each instant has an id of its own"

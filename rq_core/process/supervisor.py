@@ -125,8 +125,8 @@ END_WAIT_S: Final = 15.0
 """Seconds after the grace for a worker to give back its jobs, report, and end; then it is killed. A worker whose
 handler holds the GIL, or blocks the event loop, does not receive signals."""
 FORCE_WAIT_S: Final = process_exit.FORCE_AFTER_S + process_exit.EXIT_FUNCTIONS_S + 1.0
-"""Seconds for the end of a worker process whose work is over. The process ends itself by force before that; if it
-cannot (a handler left a thread that holds the GIL), it is killed."""
+"""Seconds within which a worker process must end after its work is over. The process ends itself by force before that;
+if it cannot (a handler left a thread that holds the GIL), it is killed."""
 
 
 class Supervisor:

@@ -51,7 +51,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Return whether a call that carries keys on demand has a tail, which may be empty, after its records."""
+        """Return whether a call with keys on demand ends with a tail, after its records. The tail may be empty."""
         return "Tail" in self.header.sections
 
     @property

@@ -80,8 +80,9 @@ change is unknown."""
 class DeathWatch:
     """Hands over the deaths in one queue to hooks, in repeated checks, while a worker lives.
 
-    Deaths are found by their time. If Redis' clock goes back, new deaths have times that were handed over already; then
-    some deaths are handed over again, so that none is missed.
+    Each check covers the time since the last check. If Redis' clock was set back, a new death may have a time that an
+    earlier check has covered. Then the next check covers this time again, so that no death is missed; some deaths are
+    handed over twice.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class Handlers:
         )
         self._suspects = Suspects()
         self._unreported: set[tuple[str, str]] = set()
-        """(id, fence) of suspects that were put off and whose rollback Redis has not answered yet."""
+        """(id, fence) of suspects that were put off. Redis has not answered their rollbacks yet."""
         self.held: Running | None = None
         """A suspect that does not start yet: if it took the worker down, jobs that were claimed with it would lose a
         worker, too."""

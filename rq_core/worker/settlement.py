@@ -43,8 +43,8 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements into two: the successes of these queues, by queue, which are sent with a claim of the
-    queue; and all other settlements."""
+    """Divide settlements into two: the successes of these queues, by queue, to be sent with a claim of the same queue;
+    and all other settlements."""
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX

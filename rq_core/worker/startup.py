@@ -72,8 +72,8 @@ class Startup:
         server_check.warn(await self._client.run(server_check.remarks_on(asking, queue)))
 
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
-        """Make the handshake with each queue. A queue that is damaged, or whose shard does not answer, is left out for
-        now: the other queues must not wait for it.
+        """Make the handshake with each queue. If a queue is damaged, or its shard does not answer, the queue is left
+        out for now: the other queues must not wait for it.
 
         Raises the first error if no queue can be used.
         """

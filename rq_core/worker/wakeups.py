@@ -85,8 +85,8 @@ class Watcher:
         interval: Callable[[], float],
         on_look: Callable[[], None],
     ) -> None:
-        """``full`` returns whether no place is free. ``interval`` is the number of seconds between two heartbeats; no
-        wait is longer. ``on_look`` is called, on the loop, when the worker should claim from a queue."""
+        """``full`` returns whether all places are in use. ``interval`` returns the seconds between two heartbeats; no
+        wait is longer. ``on_look`` is called in the event loop when the worker should claim from a queue."""
         self._client = client
         self._queues = queues
         self._burst = burst

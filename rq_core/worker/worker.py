@@ -192,7 +192,7 @@ class Worker:
         """Make the handshake with the queues. Return False if the worker was asked to stop before that; then everything
         is closed.
 
-        An operator who ends a worker whose server does not answer wants the worker to end, without an error about the
+        If the server does not answer, and an operator ends the worker, the worker should end without an error about the
         server.
         """
         startup = asyncio.create_task(self._startup.begin(checked=self._supervised))

@@ -27,9 +27,9 @@ ROLES: Final = ("owner", "mirror", "reader", "verifier")
 def grants(role: str, user: str | None, database: str, schema: str) -> None:
     """Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.
 
-    owner creates the tables and the partitions of coming months, and prunes. mirror writes rows. reader reads; verifier
-    is a reader whose `audit verify` is recorded. Create the role in PostgreSQL first. Run the owner's statements before
-    `audit migrate`, the statements of other roles after it. The command sends nothing to a server.
+    An owner creates the tables and the partitions of coming months, and prunes. A mirror writes rows. A reader reads. A
+    verifier reads, and records the results of `audit verify`. Create the role in PostgreSQL first. Run the owner's
+    statements before `audit migrate`, the statements of other roles after it. The command sends nothing to a server.
     """
     from sql_audit.store.grants import statements
 

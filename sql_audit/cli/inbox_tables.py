@@ -58,9 +58,9 @@ def ddl_command(url: str) -> None:
 def grants_command(role: str, user: str | None, database: str, schema: str) -> None:
     """Print the statements that give a role of PostgreSQL the least rights for its part of an inbox.
 
-    producer is the application: it enqueues, cancels and finds its rows. relay hands rows over. operator retries, drops
-    and settles; viewer only reads. Create the role in PostgreSQL first, and run the statements after `inbox migrate`.
-    The command sends nothing to a server.
+    A producer is the application: it enqueues and cancels jobs, and finds their rows. A relay hands rows over to Redis.
+    An operator retries and drops parked rows, and settles a copy of the database. A viewer only reads. Create the role
+    in PostgreSQL first, and run the statements after `inbox migrate`. The command sends nothing to a server.
     """
     from sql_audit.inbox.rights import grants_of
 

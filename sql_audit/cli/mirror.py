@@ -215,8 +215,8 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
 def migrate(url: str | None, as_json: bool) -> None:
     """Create the tables, or upgrade them to this release's schema.
 
-    On PostgreSQL it also creates the partitions of this month and the next two, like a mirror whose role owns the
-    tables. It moves events from the default partition; the log cannot be read meanwhile.
+    On PostgreSQL, the command also creates the partitions of this month and the next two, as a mirror does if its role
+    owns the tables. The command moves events from the default partition; the log cannot be read meanwhile.
     """
     address = required(url)
     from sql_audit.store.connection.database import Database

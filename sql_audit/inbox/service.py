@@ -1,8 +1,8 @@
 """A relay as a service: makes turns for all queues with rows, until it is stopped.
 
-Producers push a token into ``rqc:inbox`` after their COMMIT, which wakes the relay. The token is the name of a queue,
-whose turn then comes before the relay looks for queues with rows: that saves a ms. Without a token the relay looks for
-rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
+Producers push a token into ``rqc:inbox`` after their COMMIT. The token wakes the relay, and is the name of a queue: the
+turn for this queue comes before the relay looks for queues with rows, which saves a ms. Without a token the relay looks
+for rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
 changed.
 
 If Redis or the database does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles

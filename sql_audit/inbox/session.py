@@ -38,12 +38,14 @@ class RelayRow(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """Counts of rows that left the inbox: rows that became jobs, rows whose name was held or whose scope was full, and
-    rows whose id was live or remembered."""
+    """Counts of rows that left the inbox."""
 
     relayed: int = 0
+    """The number of rows that became jobs."""
     held: int = 0
+    """The number of rows that Redis did not enqueue, since another job held the name, or a scope was full."""
     duplicate: int = 0
+    """The number of rows that Redis did not enqueue, since the id was that of a live job, or was remembered."""
 
 
 NOTHING: Final = RowCounts()

@@ -50,7 +50,7 @@ NONE: Final = Events()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The inbox's count of one queue's jobs beside the log's events of these jobs."""
+    """The number of one queue's jobs that came from the inbox: as the inbox counts them, and as the log counts them."""
 
     queue: str
     relayed: int

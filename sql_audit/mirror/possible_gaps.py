@@ -1,5 +1,5 @@
-"""Finds jobs whose events SQL may lack, since a gap, or a quarantined entry that names the job, follows the job's last
-event in SQL.
+"""Finds jobs that may have more events than SQL has: after the job's last event in SQL there is a gap, or a quarantined
+entry that names the job.
 
 If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL
 have different ends of such a job, both may be true, since another job may have had the same id in the missing events.

@@ -36,7 +36,7 @@ logger = logging.getLogger("rq_core.audit")
 WAIT_S: Final = 1.0
 """Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue up to this time later."""
 OFF_WAIT_S: Final = 1.0
-"""Seconds until the mirror tries a queue again whose log is switched off."""
+"""Seconds until the mirror tries a queue again, if the queue's log is switched off."""
 HELD_WAIT_S: Final = 0.25
 """Seconds until the mirror tries a queue again after another mirror had locked the queue's cursor."""
 BACKOFF_S: Final = 0.2

@@ -160,8 +160,8 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """Mirror the remaining entries of a queue whose log was switched off, up to the event with which it was
-        switched off. The queue is not attached again."""
+        """Mirror the remaining entries of a queue after its log was switched off, up to the event that records this.
+        The queue is not attached again."""
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()

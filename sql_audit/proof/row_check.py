@@ -104,7 +104,7 @@ class RowProof:
         self._orphaned, self._ends = orphaned, ends
         self._derivation = Derivation(queue, ends, self._recall)
         self._waiting: dict[str, bytes] = {}
-        """Packed jobs whose rows name an event that is not read yet, by id."""
+        """Packed jobs by id. The row of each of these jobs names an event that is not read yet."""
         self._again = self._derivation.unmoved
         """Ids of jobs that are derived again at the end: some of their events are orphaned or change nothing, or they
         have events after ``end``."""

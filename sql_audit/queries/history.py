@@ -192,8 +192,8 @@ def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | N
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """Return the cuts of prunes that may have removed earlier events of a job. A queue is included if the job's first
-    event in its log is not an event that begins a job."""
+    """Return the last cut of each queue in which a prune may have removed earlier events of a job: the first of
+    ``events`` in the queue is not an event that begins a job."""
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)

@@ -46,8 +46,8 @@ _OF_POISON: Final = (
     "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
     "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
 )
-"""An SQL condition: the job of a claim whose lease expired died of this expiry. It is evaluated only for claims whose
-lease expired, which are few."""
+"""An SQL condition: a claim's lease expired, and the job died of this expiry. The condition is evaluated only for
+claims that ended by expiry. They are few."""
 _OUTCOMES: Final = {
     "succeeded": "succeeded", "retries": "retried", "lease_expired": "lease_expired", "rolled_back": "rolled_back",
     "cancelled": "as_job_cancelled", "discarded": "as_job_discarded",

@@ -48,7 +48,7 @@ def gaps(connection: Connection, queue: str) -> list[Gap]:
 
 
 def restated(connection: Connection, queue: str) -> list[int]:
-    """Return the epochs that began with a baseline and whose baseline is complete in SQL, oldest first."""
+    """Return the epochs that began with a baseline, oldest first, if SQL has the whole baseline."""
     return list(connection.execute(_RESTATED, {"queue": queue}).scalars())
 
 

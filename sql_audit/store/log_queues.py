@@ -1,4 +1,4 @@
-"""Reads the queues of a log from SQL: their sources, and whether their log is still being mirrored.
+"""Reads the queues of an audit database: their sources, and whether their log is still being mirrored.
 
 If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
 and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out. They

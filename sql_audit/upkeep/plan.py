@@ -141,8 +141,8 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
 def _last_batch_before(
     connection: Connection, queue: str, low: int, high: int, before_ms: int
 ) -> tuple[Any, int] | None:
-    """Return the last batch after batch ``low``, up to ``high``, whose last event is before ``before_ms``, and the time
-    of that event (Unix ms); None if no batch is old enough."""
+    """Return the last old batch among those after batch ``low``, up to ``high``, and the time of its last event (Unix
+    ms). A batch is old if its last event is before ``before_ms``. Return None if no batch is old."""
     best = None
     while low < high:
         middle = (low + high + 1) // 2

@@ -154,8 +154,8 @@ class _Run:
             connection.execute(_LOCK, {"queue": queue})
 
     def _record(self, connection: Connection, cut: Cut, row: dict[str, Any]) -> str:
-        """Insert a row of ``mirror_prune``, and a batch without entries whose hash covers it. Return the chain's new
-        head. The cursor must be locked."""
+        """Insert a row of ``mirror_prune``, and a batch without entries. The batch's hash covers the row. Return the
+        chain's new head. The cursor must be locked."""
         cursor = Cursor(*connection.execute(CURSOR, {"queue": cut.queue}).one())
         number, at = cursor.batch + 1, cursor.position
         assert at is not None

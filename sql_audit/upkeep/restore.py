@@ -72,7 +72,7 @@ class Applied:
     """Ids of jobs that have lost signals, since the log does not have the signals' values. Their senders must send them
     again."""
     left: dict[str, str] = field(default_factory=dict)
-    """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
+    """The states, by id, of revived jobs that were not removed: they have changed, or a worker has claimed them."""
 
     @property
     def complete(self) -> bool:

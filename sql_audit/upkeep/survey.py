@@ -97,15 +97,14 @@ class Survey:
     forgotten: int = 0
     """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
     names: int = 0
-    """Number of names that must be held until an instant, although their jobs have ended, and that Redis has
-    forgotten."""
+    """Number of names that Redis must hold until an instant, although their jobs have ended, and has forgotten."""
 
 
 class Differences(NamedTuple):
     """The differences between Redis and SQL that a restore can repair."""
 
     missing: list[str]
-    """Ids of jobs that are alive or lost according to SQL and that Redis does not have."""
+    """Ids of jobs that Redis does not have, although they are alive or lost according to SQL."""
     revived: dict[str, str]
     """State lines in Redis of jobs that have an orphaned end, by id."""
     windows: list[Restoration]

@@ -56,8 +56,8 @@ _REMOVED: Final = text(
 
 
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
-    """Yield the restorations of the queue's ids whose job has ended and which must be remembered beyond ``now_ms``
-    (Unix ms). Raise RowDamaged if an event cannot be read."""
+    """Yield the restorations of those ids of ended jobs that the queue must remember beyond ``now_ms`` (Unix ms). Raise
+    RowDamaged if an event cannot be read."""
     of_queue: dict[str, Any] = {"queue": queue}
     asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
     for row in connection.execute(_ENDED, asked).all():

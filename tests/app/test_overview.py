@@ -297,7 +297,7 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
-def test_the_error_of_a_key_of_the_wrong_type_names_the_key_if_a_script_reads_the_key(
+def test_a_key_of_the_wrong_type_that_a_script_reads_is_named_in_the_error(
     seed: Seed,
 ) -> None:
     """Checks an error that once contained the beginning of the Lua script in place of the key's name."""

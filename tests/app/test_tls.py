@@ -235,7 +235,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
         ("asyncio", "none of a port with TLS"),
     ],
 )
-def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_says_whether_the_sentinel_speaks_tls(
+def test_a_sentinel_url_with_the_wrong_scheme_is_refused_with_the_scheme_of_the_port(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.

@@ -190,7 +190,7 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """Write the entries of a claim that ends, or whose report is refused."""
+    """Write the entries of a job that is claimed, and of the end of the claim or the refusal of its report."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)

@@ -44,9 +44,7 @@ def test_the_metrics_command_answers_over_http_until_it_is_stopped(
     assert (process.returncode, said) == (0, f"metrics at http://127.0.0.1:{port}/metrics\n")
 
 
-def test_the_metrics_command_with_the_option_once_prints_the_answer_to_a_scrape(
-    cli: CommandLine,
-) -> None:
+def test_metrics_once_prints_the_same_metrics_as_a_scrape(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     found = parsed(cli.ok("metrics", "--once"))
@@ -55,7 +53,7 @@ def test_the_metrics_command_with_the_option_once_prints_the_answer_to_a_scrape(
     assert value(found, "rqc_workers", queue="mail") == 0
 
 
-def test_the_metrics_command_with_the_option_list_names_every_metric(cli: CommandLine) -> None:
+def test_metrics_list_names_every_metric(cli: CommandLine) -> None:
     shown = cli.ok("metrics", "--list")
 
     assert [family.name for family in FAMILIES if family.name not in shown] == []

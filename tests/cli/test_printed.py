@@ -203,7 +203,7 @@ def test_every_command_is_tested_with_hostile_text_or_is_exempt_with_a_reason() 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_hostile_text_prints_no_control_characters_and_no_extra_lines(
+def test_commands_print_hostile_text_without_control_characters_and_extra_lines(
     name: str, planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis_url, audit_url = planted
@@ -236,7 +236,7 @@ DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
 
 
 def hostile_calls(name: str) -> Iterator[list[str]]:
-    """Yield calls of a command. In each call, another argument or option has the hostile text."""
+    """Yield calls of a command. Each call has the hostile text in the place of one argument, or in one option."""
     command: click.Command = root
     for word in name.split():
         assert isinstance(command, click.Group)

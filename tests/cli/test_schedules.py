@@ -210,8 +210,6 @@ def test_schedule_set_reports_an_invalid_rule_in_one_line(
     assert said in result.stderr
 
 
-def test_the_error_of_the_schedule_commands_for_an_unknown_queue_names_the_queue(
-    cli: CommandLine, app: App
-) -> None:
+def test_schedule_commands_report_an_unknown_queue_by_its_name(cli: CommandLine, app: App) -> None:
     assert "nowhere" in cli.line(2, "schedule", "pause", "nowhere", "x")
     assert "nowhere" in cli.line(2, "schedules", "nowhere")

@@ -231,7 +231,7 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
         assert facts > 3
 
 
-def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
+def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(
     cluster: RedisCluster,
 ) -> None:
     """Checks that already the first call raises this error. A later call would raise an error about a slot."""
@@ -241,7 +241,7 @@ def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
     assert f"redis+cluster://127.0.0.1:{cluster.servers[0].port}" in str(caught.value)
 
 
-def test_the_error_of_a_cluster_url_of_a_single_server_says_which_url_to_write(
+def test_a_cluster_url_of_a_single_server_is_refused_with_the_right_url(
     redis_url: str,
 ) -> None:
     with (
@@ -294,7 +294,7 @@ def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluste
 @pytest.mark.parametrize(
     ("scheme", "says"), [("redis+cluster", "reach the nodes"), ("redis+sentinel", "the sentinels")]
 )
-def test_the_error_of_an_unreachable_cluster_or_sentinel_says_what_to_check(
+def test_an_unreachable_cluster_or_sentinel_is_reported_with_what_to_check(
     scheme: str, says: str
 ) -> None:
     """Checks that the error neither asks whether the server runs nor advises the embedded server."""

@@ -187,8 +187,8 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks an enqueue whose unique name another job held. The results line of its id names that other job, and the
-    enqueue appended no event. An earlier job of the id had ended before."""
+    """Checks an enqueue with a unique name that another job held. The results line of its id names that other job, and
+    the enqueue appended no event. An earlier job of the id had ended before."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)

@@ -145,7 +145,7 @@ def test_an_enqueue_checks_all_jobs_before_it_inserts_a_row(
     assert not connection.in_transaction
 
 
-def test_the_error_of_an_option_that_an_inbox_cannot_have_says_what_to_do_instead(
+def test_an_option_that_an_inbox_cannot_have_is_refused_with_an_alternative(
     rich: App, connection: sqlite3.Connection
 ) -> None:
     with pytest.raises(InvalidOption, match='on_full="wait" or "discard"'):

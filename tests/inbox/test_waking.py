@@ -208,7 +208,7 @@ def test_the_state_of_a_handle_is_inbox_until_a_relay_has_handed_the_job_over(
     assert "ready" == handle.state()
 
 
-async def test_the_async_state_of_a_handle_is_inbox_in_an_event_loop(app: App, path: str) -> None:
+async def test_state_async_returns_inbox_for_a_job_in_the_inbox(app: App, path: str) -> None:
     handle = enqueued(app, path)
 
     assert "inbox" == await handle.state_async()

@@ -184,7 +184,7 @@ def test_the_error_of_a_database_without_the_tables_names_the_command_that_creat
         scene.rollback()
 
 
-def test_the_error_of_missing_tables_names_the_inbox_of_the_app_without_its_password(
+def test_the_error_for_missing_tables_prints_the_inbox_url_without_the_password(
     sqlite_url: str,
 ) -> None:
     app = App("redis://127.0.0.1:1", inbox="postgresql://shop:secret@db/shop")
@@ -305,7 +305,7 @@ async def test_missing_tables_are_reported_in_an_event_loop(
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_an_enqueue_raises_in_an_event_loop_if_other_rows_have_the_ids_of_the_sequence(
+async def test_enqueue_async_raises_if_other_rows_have_the_next_ids_of_the_sequence(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)

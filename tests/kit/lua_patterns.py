@@ -1,4 +1,4 @@
-"""The Lua patterns in the code, and for each pattern texts whose match takes long."""
+"""The Lua patterns in the code, and for each pattern texts for which a match takes long."""
 
 from __future__ import annotations
 

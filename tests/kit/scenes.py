@@ -236,8 +236,8 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the id and the fence of four running jobs, one job that is asked to stop, and two jobs whose settlement is
-    refused.
+    """Return the ids and fences of four running jobs, of one job that is asked to stop, and of two jobs for which a
+    settlement is refused.
 
     Two of these jobs hold scopes for which lanes wait. The queue is full.
     """

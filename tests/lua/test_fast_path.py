@@ -193,7 +193,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """Checks a job that was claimed before, whose state line differs, and a cancelled job, which has no state line."""
+    """Checks jobs that were claimed before, which have other state lines, and cancelled jobs, which have none."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

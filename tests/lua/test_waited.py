@@ -17,7 +17,7 @@ def waited(seed: Seed) -> dict[str, float | None]:
     return {claim.id: claim.waited_s for claim in seed.claim().jobs}
 
 
-def test_the_answer_to_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: Seed) -> None:
+def test_a_first_claim_returns_how_long_each_plain_job_waited(seed: Seed) -> None:
     seed.enqueue("early")
     seed.advance(2_500)
     seed.enqueue("late")

@@ -167,8 +167,8 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Return whether a job without a lane may come after a later job of its list. Its place in line then has no
-        effect."""
+        """Return whether ``job``, which has no lane, may run after a later job of its list. The place of ``job`` in
+        line then has no effect."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
             for other in self.in_state("ready")

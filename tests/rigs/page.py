@@ -4,7 +4,7 @@
     scripts/prove/live page long stuck-paused    these only
 
 The states: no queue, ten queues, the longest names, a million jobs in fifty thousand lanes; and five stuck queues
-(tests/rigs/stuck.py) and a wait of yesterday, whose cause must be named on the first screen.
+(tests/rigs/stuck.py) and a wait of yesterday. For these six, the first screen must name the cause.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class SentinelStage:
     fresh_call_s = 0.0
 
     def __init__(self, group: SentinelGroup) -> None:
-        """Require that the primary has a replica, so that a primary without a replica accepts no writes."""
+        """Configure each server to refuse writes while it is a primary without a replica."""
         self._group = group
         self.url = group.url
         self.queues = ["moved"]

@@ -42,7 +42,7 @@ def test_polls_become_rarer_but_continue() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """Checks that the wait finds a job that ended just before the timeout, even if the last poll was long before."""
+    """Checks that the wait polls the job at the timeout itself, and so does not miss an end since the poll before."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]

@@ -438,7 +438,7 @@ def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependenci
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_error_of_a_provider_that_yields_twice_or_never_names_the_provider(
+def test_a_provider_that_yields_twice_or_never_is_named_in_the_error(
     app: App, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     def twice() -> Iterator[None]:

@@ -50,7 +50,7 @@ def test_a_moment_may_be_a_time_of_today_or_a_duration_ago(text: str, same: str)
     assert found == datetime.fromisoformat(same).replace(tzinfo=UTC)
 
 
-def test_the_error_of_a_duration_without_ago_says_how_to_write_it() -> None:
+def test_a_duration_without_ago_is_refused_with_the_right_form() -> None:
     with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
         Instant().convert("1h", None, None)
 
@@ -58,7 +58,7 @@ def test_the_error_of_a_duration_without_ago_says_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     "text", ["", "ago", "10 ago", "10mago", "25:00", "10:", "2026-11", "10m ago x"]
 )
-def test_the_error_of_an_invalid_moment_has_examples(text: str) -> None:
+def test_an_invalid_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
     ):

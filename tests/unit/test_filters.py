@@ -206,9 +206,7 @@ def test_a_filter_that_no_job_can_match_is_refused(terms: dict[str, Any], says: 
         ("queue:mail " + "x" * 4000, "at most 4,000 characters"),
     ],
 )
-def test_the_error_of_a_text_that_is_no_filter_says_what_the_text_must_be(
-    text: str, says: str
-) -> None:
+def test_a_text_that_is_no_filter_is_refused_with_the_form_of_filters(text: str, says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
         Filter.parse(text)
 

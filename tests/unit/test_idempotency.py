@@ -179,7 +179,7 @@ def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_of_a_queue_that_has_reached_results_max_says_what_to_do() -> None:
+def test_a_job_that_exceeds_results_max_is_refused_with_the_command_that_raises_it() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")

@@ -27,7 +27,7 @@ def spec_of(job: NewJob) -> tuple[str, str]:
     return digest, spec
 
 
-def test_a_job_without_headers_has_the_exact_bytes_of_task_and_arguments() -> None:
+def test_the_json_of_a_job_without_headers_has_only_the_task_and_the_arguments() -> None:
     args_json = '{"to":"a@b.c"}'
     digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
 

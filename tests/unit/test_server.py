@@ -195,7 +195,7 @@ def test_the_error_of_a_server_that_cannot_start_says_why(directory: Path) -> No
     assert manifest.read_text() == "this is no manifest\n"
 
 
-def test_the_error_of_a_directory_that_cannot_be_created_says_so(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServerUnavailable, match="cannot keep an embedded server's data in"):
         server.ensure_server(tmp_path / "file" / "data")
@@ -239,8 +239,8 @@ def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """Checks that only the command receives Ctrl-C. A server that also received it while it was ending exited with 1
-    and did not save its data."""
+    """Checks that only the command receives Ctrl-C. Otherwise Ctrl-C could also reach a server that is ending: the
+    server then exits with 1 and does not save its data."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:

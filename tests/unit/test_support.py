@@ -36,7 +36,7 @@ def test_a_missing_engine_raises_an_error(tmp_path: Path) -> None:
         RedisServer(Engine("redis7", None), tmp_path).start()
 
 
-def test_a_copied_audit_database_has_the_schema_and_an_audit_id_of_its_own(
+def test_a_copied_audit_database_has_the_schema_and_a_new_audit_id(
     audit_url: str, tmp_path: Path
 ) -> None:
     identities = set()
@@ -72,9 +72,9 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
         server.stop()
 
 
-def test_test_servers_end_even_if_the_test_run_is_killed(tmp_path: Path) -> None:
-    """Checks a run that SIGKILL ends, so that no fixture cleans up. The reaper ends the servers by their process
-    ids."""
+def test_the_servers_of_a_killed_test_run_end(tmp_path: Path) -> None:
+    """Checks a run that SIGKILL ends, so that no fixture stops its servers. The reaper ends the servers by their
+    process ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tests.kit.servers import RedisServer, engines

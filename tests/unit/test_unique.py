@@ -44,7 +44,7 @@ def name_of(unique: Unique, *args: Any, **kwargs: Any) -> str:
     return send.job(*args, **kwargs).name
 
 
-def test_omitted_arguments_have_the_unique_name_of_their_defaults() -> None:
+def test_a_unique_name_is_the_same_whether_a_default_is_passed_or_omitted() -> None:
     for unique in (Unique(), Unique(per=("tenant", "month", "price"))):
         names = {
             name_of(unique, "acme"),
@@ -155,7 +155,7 @@ def test_a_task_whose_unique_option_does_not_fit_is_refused(unique: Any, caps: l
 
 
 @pytest.mark.parametrize("given", [Unique, Throttle, Debounce, Latest])
-def test_the_error_of_a_class_instead_of_an_instance_says_what_to_write(
+def test_a_class_instead_of_an_instance_is_refused_with_the_right_form(
     given: Any,
 ) -> None:
     with pytest.raises(

@@ -128,7 +128,9 @@ async def test_one_call_runs_a_full_batch_and_each_job_has_its_own_claim_and_end
     assert len(fences) == 1
 
 
-async def test_jobs_of_a_batch_have_the_same_value_of_per(shop: App, server: Client) -> None:
+async def test_all_jobs_of_a_batch_have_one_value_of_the_field_in_per(
+    shop: App, server: Client
+) -> None:
     calls: list[list[str]] = []
 
     async def store(jobs: list[Job[Event]]) -> None:

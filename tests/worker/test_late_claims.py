@@ -122,11 +122,10 @@ async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_give
     assert worker.stats.rolled_back == 1
 
 
-async def test_a_thread_that_is_stopped_before_its_handler_begins_does_not_call_the_handler(
+async def test_a_handler_is_not_called_if_its_job_is_cancelled_before_its_thread_begins(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a busy machine. The job is cancelled after its thread was submitted, and before the thread calls the
-    handler."""
+    """Checks a busy machine, on which some time passes between the submission of a job and the start of its thread."""
     submitted: list[Any] = []
     async with run_worker() as worker:
         executor = worker._handlers.executor

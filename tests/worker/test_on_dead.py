@@ -239,7 +239,7 @@ def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Search for deaths with a clock of Redis that is ``ahead_ms`` ahead of the clock that dated the deaths."""
+    """Let the watch search for deaths once, while Redis' clock seems to be ``ahead_ms`` ahead."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
@@ -261,7 +261,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
 def test_the_hook_of_dead_jobs_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
-    """Checks a death whose time is before the mark, so that its hook seems to have run already."""
+    """Checks a death with a time before the mark, as if the job of its hook had been enqueued already."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
     def watch() -> dead_hooks.DeathWatch:

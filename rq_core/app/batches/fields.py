@@ -34,7 +34,7 @@ class Fields(dict[str, Any]):
 
 
 def _naming_fields(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a method's ArgumentsInvalid name the fields of the object: ``table`` for ``arguments.table``."""
+    """Wrap a method, so that its ArgumentsInvalid names a field of the object as ``table``, not ``arguments.table``."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

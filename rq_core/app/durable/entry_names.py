@@ -22,7 +22,7 @@ def with_key(name: str, key: str) -> str:
 
 
 def numbered(base: str, count: int) -> str:
-    """Return the name of the entry for a step whose name is used for the ``count``-th time."""
+    """Return the name of a step's entry, if the step is the ``count``-th step with the name ``base``."""
     full = f"{base}#{count}"
     return full if len(full) <= 64 else f"{base[: 64 - len(f'#{count}')]}#{count}"
 

@@ -94,7 +94,7 @@ class Steps:
         """The entries that were begun first and saved later, by number, each with the number of entries that Redis had
         at the save."""
         self._waiting: set[int] = set()
-        """The numbers of the entries whose waits and sleeps this run waits for."""
+        """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that was sent last; None: it has no end."""
         self._is_over = False

@@ -139,7 +139,7 @@ _LACKING: Final = (
     f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
     " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
 )
-"""Selects the rows whose jobs have no row in the inbox."""
+"""Selects the given rows of jobs that have no row in the inbox."""
 TRIES: Final = 3
 """Number of INSERTs after which InboxIdsUsed is raised. Each INSERT takes other numbers of the sequence, and a relay
 may have handed over the row of a duplicate before the producer looked for the row."""
@@ -165,9 +165,9 @@ def _insert(rows: Sequence[Mapping[str, str | None]]) -> Statements:
 
 
 def _insert_sure(rows: Sequence[Mapping[str, str | None]]) -> Statements:
-    """Insert rows on PostgreSQL, and notice rows that the database left out although their jobs are not in the inbox:
-    the sequence of ids may be behind the rows, and ON CONFLICT then leaves out a row whose id another row has. A user
-    who may not read the inbox cannot notice it."""
+    """Insert rows on PostgreSQL, and notice rows that the database left out although their jobs are not in the inbox.
+    If the sequence of ids is behind the rows, a new row gets the id of an older row, and ON CONFLICT leaves the new row
+    out. A user who may not read the inbox cannot notice it."""
     given = json.dumps(rows, ensure_ascii=False)
     insert = Statement(_INSERTS["postgresql"], (given, str(len(rows))))
     if not (yield insert) or not (yield Statement(_MAY_LOOK, ())):

@@ -210,7 +210,8 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. A key whose name has no window of a rate counts for all rates with that name."""
+        """Return the keys by family. A key's name may leave out the window of a rate: the key then counts for all rates
+        with that name."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
         for name, value in key_texts(keys).items():
@@ -329,8 +330,8 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """Return the rules for a job whose scopes are full, as the text that enqueue.lua reads. The rules say what an
-    enqueue does with the job.
+    """Return, as the text that enqueue.lua reads, the rules that say what an enqueue does with a job if a scope of the
+    job is full.
 
     A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), where CAP is the cap that the code declares; or
     ("most", N), where N is the number of jobs that may wait in the lane.

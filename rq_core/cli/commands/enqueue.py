@@ -172,7 +172,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Return a phrase about the other job whose handle the enqueue returned, which says why no job was enqueued."""
+    """Return a phrase that says why no job was enqueued. It is about the other job, which has the returned handle."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"

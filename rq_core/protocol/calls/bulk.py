@@ -194,8 +194,8 @@ class JobsChanged:
     """Number of jobs by outcome: all changed jobs, and the unchanged jobs of the first round. In a dry run, number
     of jobs by state."""
     left: int = 0
-    """Number of jobs that match and cannot be changed: a dead job whose name another job has, or an edited job that
-    would become ready at its deadline or later."""
+    """Number of jobs that match and cannot be changed: another job holds the name of a dead job, or an edited job would
+    become ready at its deadline or later."""
     looked: int = 0
     """Number of jobs that were read."""
     complete: bool = True

@@ -49,7 +49,7 @@ class Accepted(NamedTuple):
     """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
     the unique name now, or it held the name at an earlier call with the same remembered id."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """Pairs (id of an accepted unique job, id of the job that it replaced, which has left Redis)."""
+    """Pairs (id of an accepted unique job, id of the job that it replaced). The replaced job has left Redis."""
     mismatched: tuple[str, ...] = ()
     """Ids of jobs that were not accepted, since a live or remembered job of the id has another task or other
     arguments."""

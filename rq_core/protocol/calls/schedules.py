@@ -328,8 +328,8 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, each with its first instant after a given moment. Repeat the change for schedules
-        whose instant has passed meanwhile."""
+        """Send a change of schedules, each with its first instant after a given moment. If the instant of a schedule
+        has passed before the server receives the change, send the change of this schedule again."""
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):
             records = [

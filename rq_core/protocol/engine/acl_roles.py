@@ -63,7 +63,7 @@ class Role(NamedTuple):
     lists: tuple[str, ...] = ()
     """Commands that the role may send for the list of queues, but not for other keys."""
     inbox: tuple[str, ...] = ()
-    """Commands that the role may send for the list whose tokens wake a relay, but not for other keys."""
+    """Commands that the role may send for one list, but not for other keys: the list of tokens that wake a relay."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule", "signal")

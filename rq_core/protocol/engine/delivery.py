@@ -48,7 +48,8 @@ _unprepared: Final[set[str]] = set()
 
 
 def _say_unprepared(url: str) -> None:
-    """Log once per process and server what an operator can do if this user may load no functions."""
+    """Log how an operator can load this version's functions, if this user may not. Each process logs this once per
+    server."""
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
@@ -97,8 +98,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """The facts whose keys calls carry, by queue. They become known when a call lacked these keys, and the script
-        answered ``with`` and the facts."""
+        """The facts for which calls carry keys, by queue. They become known when a call lacks these keys: the script
+        then answers ``with`` and the facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""

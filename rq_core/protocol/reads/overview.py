@@ -47,8 +47,8 @@ COMMANDS_MAX: Final = 40
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
-"""Number of jobs at the head of a list whose age is read. The age of one job is not enough: the first job may be a
-cancelled job that no claim has passed over yet."""
+"""Number of jobs that are read at the head of a list for their ages. The age of one job is not enough: the first job
+may be a cancelled job that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
 """Maximum number of scheduled jobs that are read: the jobs that are due next. Jobs that workers gave back may be among
 them."""

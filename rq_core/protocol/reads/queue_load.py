@@ -111,7 +111,7 @@ class QueueOverview:
     overdue_ms: int
     """Ms since the earliest entry of ``scheduled`` was due. About 0 while workers claim."""
     leases_over: int
-    """Number of running jobs whose lease has expired and whose claim no call has ended yet."""
+    """Number of running jobs with an expired lease. No call has ended their claims yet."""
     inactive_ms: int | None
     """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has done
     so in this epoch."""
@@ -137,7 +137,7 @@ class QueueOverview:
     """Ms for which the job that was parked first has been parked; None: no job is parked."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
-    """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""
+    """Number of entries of ``results``. An entry remembers the id of an ended job, or the job's result is kept."""
     remembered_bytes: int = 0
     """Bytes of these entries in Redis, without RESULT_COST for each."""
     kept_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Ranges of a queue's sorted sets whose members have one score: many ranges are read in one command.
+"""Reads many ranges of a queue's sorted set in one command. All members of the set have the same score.
 
 first = yield from ask(held=within(keys("holders"), map(of_scope, scopes)))
 held = answers(first.held)

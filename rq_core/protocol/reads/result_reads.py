@@ -34,11 +34,11 @@ PAGE: Final = 250
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The script's answer for a job whose result the next look returns."""
+"""The script's answer for a job that has ended, if only the next look returns the job's result."""
 BYTES_MAX: Final = 1024 * 1024
 """Number of bytes of results up to which one look returns further results. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
-"""The text in a line of ``results`` whose result the log has, too."""
+"""The text that a line of ``results`` has if the log, too, has the result."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 

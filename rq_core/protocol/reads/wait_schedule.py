@@ -17,11 +17,11 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Pauses in seconds between looks at a job about whose end no message will come. Each pause is used once; then the last
-pause is repeated."""
+"""Pauses in seconds between looks at a job, if no message will come when the job ends. Each pause is used once; then
+the last pause is repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Pauses in seconds between looks at a job whose end a message will report. These looks find ends whose message was
-lost."""
+"""Pauses in seconds between looks at a job, if a message will come when the job ends. These looks find the end of the
+job if the message was lost."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
@@ -111,7 +111,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make looks due now for those awaited jobs of a queue whose ends a message has reported."""
+        """Make looks due now for those jobs among ``ids`` that are awaited. A message has reported their ends."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids

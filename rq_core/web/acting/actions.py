@@ -53,7 +53,8 @@ class ActionOutcome(NamedTuple):
     done: bool
     says: str
     leads_to: str = ""
-    """The address of the page that shows what the action has made; empty: the next page shows what was changed."""
+    """The address of the next page, if the action has made something that has a page; empty: the next page is that of
+    ``Action.back``."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]

@@ -401,7 +401,7 @@ async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
 
 
 def _note_results(members: Sequence[Member], value: Any) -> None:
-    """Note that the handler has returned for these members, and convert the results to JSON that are kept."""
+    """Note that the handler has returned for these members, and convert the results that are kept to JSON."""
     results = results_of([member.job for member in members], value)
     for member, result in zip(members, results, strict=True):
         member.is_done = True

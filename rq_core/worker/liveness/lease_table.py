@@ -68,7 +68,7 @@ class LeaseTable:
             self._free.append(row)
 
     def end(self, status: int) -> None:
-        """Store the exit status of the process, whose work is over and which is about to end."""
+        """Store the exit status of the process. Its work is over, and it is about to end."""
         _END.pack_into(self._memory, _HEAD.size, True, status)
 
     # The supervisor's side.

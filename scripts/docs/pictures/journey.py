@@ -26,7 +26,7 @@ def _script(name: str) -> str:
 
 
 def way() -> str:
-    """Return the picture of the way of a job."""
+    """Return the picture of a job's way from the producer to its end."""
 
     def called(x: float, y: float, script: str) -> str:
         return text(x, y, _script(script), size=12.5, anchor="middle", mono=True, halo=True)

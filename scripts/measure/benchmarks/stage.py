@@ -24,7 +24,7 @@ from tests.kit.servers import Engine, RedisServer, engines
 HERE = Path(__file__).parent / "contenders"
 START_S = 20.0
 PART_S = 120.0
-"""The longest time (s) of one part of one contender."""
+"""The default time limit (s) for each part of a contender's benchmark."""
 
 
 class Failed(RuntimeError):

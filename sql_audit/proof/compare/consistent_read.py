@@ -84,7 +84,7 @@ class Sides(NamedTuple):
     """SQL's jobs by id: the jobs that were alive at the first read, and the jobs of later events up to ``upto``."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
-    """SQL's rows of events by entry, from the oldest entry of Redis on."""
+    """The rows of events in SQL, by entry. Entries before the oldest entry in Redis are left out."""
     moving: set[str]
     """Ids of the jobs of events that the mirror wrote to SQL, and trimmed in Redis, while Redis was read page by
     page."""

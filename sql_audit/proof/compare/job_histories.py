@@ -286,10 +286,10 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks.
+        """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks this job's end.
 
-        It may if the line's claim (or its time, if it has no claim) is not before ``end``, and SQL may lack events
-        after ``end``.
+        The line may belong to such a job if the line's claim (or the line's time, if it has no claim) is not before
+        ``end``, and SQL may lack events after ``end``.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)

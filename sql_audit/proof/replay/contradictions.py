@@ -34,8 +34,8 @@ Fault = tuple[str, str]
 Facts = Mapping[str, Any]
 Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
-"""The prefix of the reasons of two events: a job whose task no worker knows dies without a failure, or a worker gives
-it back for another worker."""
+"""The prefix of the reasons of two events. In the first, a job dies without a failure, since no worker knows its task.
+In the second, a worker that does not know the task gives the job back for another worker."""
 _WAITING: Final = (State.READY, State.SCHEDULED, State.PARKED)
 
 
@@ -209,7 +209,7 @@ class Replacing:
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """The ids of the jobs that were replaced, by the ids of the new jobs, which have not begun yet."""
+        """The ids of replaced jobs, by the ids of the jobs that replace them. The latter jobs have not begun yet."""
         self._is_enqueued = False
         """True if the entry with which the call enqueues jobs was replayed already."""
 

@@ -307,7 +307,7 @@ mirror_prune = _table(
 )
 """The records of prunes. The triggers let rows of the log be deleted only while a prune is recorded as ``begun``.
 
-``batch`` is a batch without entries whose hash covers the record. While the last row of a queue is ``begun``, only
+``batch`` is a batch without entries; its hash covers the record. While the last row of a queue is ``begun``, only
 events up to (epoch, seq), the *cut*, and batches and quarantined entries up to ``cut_batch`` may be deleted. ``head``
 is the chain's head at the cut; ``cut_at_ms`` is the time of the last event before it; ``through_entries`` and
 ``through_events`` are the numbers of all entries and events up to the cut, removed ones included; ``rules`` are the

@@ -401,7 +401,7 @@ def test_a_missing_right_is_logged_once_for_all_wait_threads(
     assert "1" == str(noted["count"])
 
 
-def test_the_advice_about_a_missing_right_names_a_prefix_other_than_the_default(
+def test_the_command_that_grants_a_missing_right_includes_the_apps_prefix(
     as_: As, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", "--prefix", "mine", without="&mine:{*}:ended")

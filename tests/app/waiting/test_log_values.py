@@ -91,7 +91,7 @@ def test_a_log_with_only_the_digest_of_a_result_reports_the_result_as_lost_or_ex
         found[0].value  # noqa: B018 - it raises
 
 
-def test_the_log_has_the_result_of_the_earlier_of_two_jobs_with_one_id(
+def test_the_log_keeps_the_result_of_the_first_job_with_an_id_after_a_second_job(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     from sql_audit.queries.endings import LogEndings

@@ -274,7 +274,7 @@ def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last
     assert len(handles) == len(ended)
 
 
-def test_the_error_of_a_wait_says_that_its_timeout_was_too_short_to_check_all_jobs(
+def test_a_wait_reports_that_its_timeout_was_too_short_to_check_all_jobs(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""Failovers to a server that has fewer events than the log, or whose clock differs."""
+"""Failovers to a server with fewer events than the log, or with another clock."""
 
 from __future__ import annotations
 

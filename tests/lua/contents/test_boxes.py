@@ -102,7 +102,7 @@ def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
 
 
-def test_an_entry_without_its_value_has_the_reason_why_the_value_is_missing(seed: Seed) -> None:
+def test_the_entry_of_a_step_says_why_the_value_is_missing(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim, value="!too_large"))

@@ -83,8 +83,8 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
-    """Checks a worker whose first call is answered that the queue remembers ids. The worker repeats the call with the
-    same number and the needed keys."""
+    """Checks a worker that learns from the answer to its first call that the queue remembers ids. The worker repeats
+    the call with the same number and the needed keys."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -281,7 +281,7 @@ def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_i
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_window_of_a_remembered_id_but_not_its_digest(
+def test_an_enqueued_event_has_the_end_of_a_window_but_no_digest_of_the_call(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}

@@ -1,4 +1,4 @@
-"""Entries of a ready list whose jobs are gone: claims, and changes of many jobs, skip them by pages."""
+"""Entries of gone jobs in a ready list: claims, and changes of many jobs, skip them by pages."""
 
 import random
 

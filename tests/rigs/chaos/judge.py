@@ -67,8 +67,8 @@ class Findings:
     succeeded: int = 0
     dead: int = 0
     lost: int = 0
-    """The number of acknowledged jobs that have neither ended nor are alive, or that the log reports as succeeded
-    though no run came to its end."""
+    """The number of acknowledged jobs that have neither ended nor are alive, and of jobs that succeeded according to
+    the log, though no run came to its end."""
     unexpected: int = 0
     """The number of jobs that were never attempted, and of runs that no claim of the log covers."""
     duplicated_explained: int = 0

@@ -240,7 +240,7 @@ class Waits(Searched[History]):
         return worker._replace(does="run", memory=memory, at=0, value="")
 
     def next_call(self, worker: Worker) -> Worker:
-        """Return the worker at the next call of its handler whose result the worker does not know."""
+        """Return the worker at the first call of its handler that has no known result."""
         for at in self.program:
             if not is_saved(worker.memory[at]):
                 if at == STEP:

@@ -184,7 +184,8 @@ def _databases(
 
 @contextmanager
 def _served(engine: Engine, place: Path) -> Iterator[RedisServer]:
-    """Run a server during a block. A child of this process that is killed must not stop the server."""
+    """Run a Redis server during a block. This process starts the server, so that the server lives on if a child process
+    is killed."""
     server = RedisServer(engine, directory(place, "redis", engine.name))
     try:
         yield server.start()

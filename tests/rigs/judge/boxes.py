@@ -195,7 +195,7 @@ class Boxes:
 
     @staticmethod
     def _ripe_entry(box: Box, parked: JobEvent) -> str | None:
-        """Return the entry of a parked job whose signal has come, if there is one."""
+        """Return the number of a wait of the parked job, if the signal for this wait has come; else None."""
         for mark in parked.fields["waits"].split(","):
             step = box.entries.get(int(mark))
             if step is not None and step.kind == "wait" and box.mail(step.name):

@@ -43,7 +43,7 @@ class Proof:
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Add the next entry. Return the claims in the entry whose scope was already full."""
+        """Add the next entry. Return those claims in the entry for which a scope was already full."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:

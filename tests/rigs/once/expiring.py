@@ -1,4 +1,4 @@
-"""Enqueues N jobs per second whose deadline passes before a worker may claim them. The jobs must leave Redis at the
+"""Enqueues N jobs per second. Their deadlines pass before a worker may claim them, and they must leave Redis at the
 same rate."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ CALL_MS: Final = 10.0
 
 @dataclass
 class Keeping:
-    """The results of a run."""
+    """The figures of a run."""
 
     kept: int = 0
     rate: float = 0.0

@@ -50,13 +50,14 @@ for number = 1, tonumber(header:match(' entries=(%d+)')) or 0 do
 end
 return redis.call('HINCRBY', KEYS[3], ARGV[1] .. ' ' .. ARGV[2], 1)
 """
-"""The effect of a step. The script counts effects, effects whose claim is not in force (``late``), and effects of a
-claim in force whose step Redis has as saved (``again``)."""
+"""The effect of a step. The script counts all effects; effects of a claim that is not in force (``late``); and effects
+of a claim in force, if Redis has the step as saved (``again``)."""
 _FORKED: Final = multiprocessing.get_context("fork")
 
 
 def _app(url: str) -> tuple[App, Any]:
-    """Return an app, and its task ``travel``, a durable job whose steps are followed by sleeps and waits in turn."""
+    """Return an app and its task ``travel``. The jobs of the task are durable: after each step comes a sleep or a wait,
+    in turn."""
     app = App(url)
     app.queue(QUEUE, lease=LEASE_S)
     keys = queue_keys(QUEUE)

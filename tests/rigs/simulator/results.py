@@ -47,7 +47,7 @@ class Clock(NamedTuple):
 
     now_ms: int
     latest_ms: int
-    """The latest time that the clock has shown. Data whose expiry is before this time may have been forgotten."""
+    """The latest time that the clock has shown. Data that expire before this time may have been forgotten."""
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """``python -m tests.rigs.waits.settler URL QUEUE FILE``: a worker whose handlers take 0 to 2 ms.
 
-It writes into FILE when each success was accepted, on the clock that all processes of a machine share. SIGTERM ends it.
+For each success that Redis accepted, it writes a line into FILE: the job's id, and the time (s) just after the reply,
+on the clock that all processes of a machine share. SIGTERM ends the worker.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
 
 
 def test_running_an_empty_list_of_calls_needs_no_server() -> None:
-    """Checks a worker whose claim returned no job and which has nothing to settle."""
+    """Checks a worker that has claimed no job and has nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 

@@ -27,7 +27,7 @@ def test_the_error_of_an_interrupted_enqueue_carries_the_accepted_jobs() -> None
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
 
-def test_the_error_of_a_generator_carries_the_accepted_jobs() -> None:
+def test_an_error_that_a_generator_raises_carries_the_accepted_jobs() -> None:
     server = Server(enqueue=[OK])
 
     def jobs() -> Any:
@@ -107,7 +107,7 @@ def test_enqueue_prepares_the_next_chunk_while_a_chunk_is_being_sent() -> None:
     assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
 
 
-def test_the_error_of_a_generator_carries_the_jobs_of_the_chunk_that_was_being_sent() -> None:
+def test_an_error_that_a_generator_raises_carries_the_jobs_of_the_chunk_being_sent() -> None:
     def jobs() -> Any:
         yield from map(job, range(CHUNK + 10))
         raise errors.InvalidOption(option="x", value=1, must="be another")

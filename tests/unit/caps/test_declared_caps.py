@@ -101,7 +101,7 @@ def test_caps_that_do_not_fit_the_task_are_refused(app: App, caps: Any, says: st
     app.task(send)
 
 
-def test_the_error_about_a_cap_whose_scope_is_too_long_asks_for_a_shorter_name(app: App) -> None:
+def test_a_cap_with_too_long_a_scope_is_refused_with_advice_to_name_it(app: App) -> None:
     with pytest.raises(InvalidTask, match="pass name="):
         app.task(name="t" * 125, caps=[Cap(1, per="tenant")])(send)
 

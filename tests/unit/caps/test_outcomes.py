@@ -35,7 +35,7 @@ def test_a_handle_says_whether_its_job_was_discarded(app: App) -> None:
         ("2+task=send+tenant=a", "as its cap's max_waiting allows"),
     ],
 )
-def test_the_error_about_a_rejected_job_has_the_id_and_the_full_scope_of_the_job(
+def test_the_error_for_a_rejected_job_names_the_job_and_the_full_scope(
     app: App, scope: str, says: str
 ) -> None:
     with pytest.raises(ScopeFull, match="queue 'mail' did not take job x") as caught:
