@@ -30,7 +30,6 @@ from rq_core.model.job import NewJob, read_spec
 from rq_core.model.keys import check_name, is_name, queue_keys
 from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.model.table.machine import State
-from rq_core.protocol.calls.admin import check_why
 from rq_core.protocol.engine.plan import Plan
 
 if TYPE_CHECKING:
@@ -127,6 +126,8 @@ class Copying:
         self._changes = dict(changes or {})
         self._which = which
         self._by = None if by is None else check_name("actor", by)
+        from rq_core.protocol.calls.admin import check_why  # To declare a task needs no protocol.
+
         self._why = check_why(reason)
         self._wait_s = wait_s
         self._seen: set[str] = set()
