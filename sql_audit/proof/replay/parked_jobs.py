@@ -67,6 +67,10 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
     if is_again:
         return
     if message is not None:
+        if message > mail.sent and _is_older(facts.get("fence"), row[1]):
+            # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.
+            mail.sent = message
+            return
         first = mail.oldest(name)
         if message not in mail.names.get(signal_of(name), ()):
             yield "I21", f"takes signal {message}, which does not wait"
@@ -136,6 +140,12 @@ def stay(kind: str, record: Record) -> Iterator[Fault]:
     if mail is not None and mail.must_wake and kind not in (Event.WOKEN, Event.SIGNALLED):
         mail.must_wake = False
         yield "I23", "happens to a job that is parked, although its signal has come"
+
+
+def _is_older(fence: object, epoch: int) -> bool:
+    """Return whether a claim began in an earlier epoch."""
+    begun = str(fence).partition("-")[0]
+    return begun.isascii() and begun.isdigit() and len(begun) < 20 and int(begun) < epoch
 
 
 def _numbers(waits: str | None) -> list[int]:

@@ -75,7 +75,7 @@ from tests.rigs.simulator.world import (
     start_server,
 )
 
-DRAIN_STEPS_MAX: Final = 6_000
+DRAIN_STEPS_MAX: Final = 9_000
 """The number of steps within which all jobs must end, once no more faults happen."""
 TIED_EVERY: Final = 6
 """The number of rounds in a cycle; a round has one seed of each profile.

@@ -42,6 +42,8 @@ FOUND = {
     "a call was sent, and the handshake after it gets no answer": 1252,
     "a job whose edit took its place in line expires after a failure": 2429,
     "a signal begins the box of a job between a later claim and its first save": 175,
+    "a worker puts back what a wait had taken from a signal that a failover took": 684,
+    "a drain with durable jobs takes over 6,000 steps": 736,
 }
 """Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 
