@@ -53,7 +53,7 @@ class Figures:
     again: dict[str, int]
     """The outcomes of the replay after the complete one."""
     holds: bool
-    """Whether `audit verify` accepts the log."""
+    """True if `audit verify` accepts the log."""
     seconds: float
     """The time (s) of all replays, with the starts of their processes."""
 

@@ -23,7 +23,7 @@ class Step:
     """``wait`` or ``sleep``, or None for a step."""
     until_ms: int | None = None
     digest: str | None = None
-    """What the log says of the saved value, or None while the entry is only begun."""
+    """The digest of the saved value in the log, or the reason why no value is kept; None: the entry is only begun."""
 
 
 @dataclass

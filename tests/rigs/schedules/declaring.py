@@ -26,7 +26,7 @@ NAME: Final = "nightly"
 PROCESSES: Final = 2
 CLIENTS: Final = 50
 OLD_EVERY: Final = 5
-"""Of each OLD_EVERY clients, one runs the code of the previous round."""
+"""One client in OLD_EVERY runs the code of the previous round."""
 PATIENCE_S: Final = 120.0
 
 

@@ -110,7 +110,7 @@ class Handler:
     context: JobContext = field(init=False)
     strand: Strand = field(init=False)
     outcome: str = ""
-    """How the handler has ended: complete, park, lost, cancelled, or the verdict of its failure."""
+    """The end of the handler: complete, park, lost, cancelled, or the verdict of its failure."""
     waits: str = ""
     seen: list[tuple[str, str]] = field(default_factory=list)
     """The names of the entries that the handler has passed, with the digest of each value."""
