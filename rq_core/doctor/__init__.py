@@ -16,6 +16,7 @@ yet, or a due job that no claim has promoted yet.
 - ``lane_positions``: the positions that its lanes should have.
 - ``result_check``: the contents that ``results`` and ``returned`` should have.
 - ``box_check``: the contents that the boxes of durable jobs should have.
+- ``box_faults``: compares these boxes with the log.
 - ``lost_signals``: the signals that the log has and these boxes lack.
 - ``line_check``: compares state lines with the log.
 - ``comparison``: finds the differences of indexes.

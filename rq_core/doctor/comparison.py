@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rq_core.doctor import result_check
+from rq_core.doctor.box_faults import SHOWN_MAX, BoxFaults
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
@@ -204,6 +205,10 @@ def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Itera
     """Yield one finding for each owner with differences."""
     for owner, edits in differing.items():
         kind, name = owner
+        faults = image.box_faults.get(name) if kind == "box" else None
+        if faults is not None and faults.says:
+            yield box_finding(image, faults, edits)
+            continue
         says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])
         yield Finding(
             Kind.INDEX,
@@ -212,6 +217,21 @@ def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Itera
             guarded(image, owner, edits),
             owner,
         )
+
+
+def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Finding:
+    """Return the finding about a box that differs from the log. Without ``edits`` that correct the box, the finding
+    says what an operator does."""
+    owner, edits = ("box", faults.life), tuple(edits)
+    boxes, shown = image.view.snapshot["boxes"], faults.says[:SHOWN_MAX]
+    more = len(faults.says) - len(shown)
+    says = f"the box of job {faults.job_id} differs from the log: {'; '.join(shown)}"
+    says += f"; and {more} more" if more else ""
+    if not edits:
+        kept = [(name, boxes.get(name, "")) for name in list(faults.members)[:SHOWN_MAX]]
+        edits = tuple(Edit("boxes", name, is_, is_) for name, is_ in kept)
+        says += "; cancel the job, or write the true value back"
+    return Finding(Kind.BOX_DIFFERS, says, faults.job_id, guarded(image, owner, edits), owner)
 
 
 def _subject(image: Image, owner: Owner) -> str:

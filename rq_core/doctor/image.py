@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from rq_core.doctor.box_check import lives_of, members_of_boxes
+from rq_core.doctor.box_faults import BoxFaults, box_faults, corrected
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.lost_signals import LostSignals, lost_signals
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.snapshot import View
+from rq_core.model.durable.boxes import life_of
 from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
@@ -155,10 +157,16 @@ class Image:
         return list(lost_signals(log.boxes, found, self.box_owners, log.began))
 
     @cached_property
+    def box_faults(self) -> dict[str, BoxFaults]:
+        """The differences between boxes and the log, by the id (life) of the box."""
+        view = self.view
+        faults = box_faults(view.log.boxes, view.snapshot["boxes"], self.box_owners)
+        return {each.life: each for each in faults}
+
+    @cached_property
     def boxes(self) -> dict[str, str]:
-        """The members of ``boxes``, and the members of lost signals that the log has."""
-        lost = (each.members for each in self.lost_signals)
-        return {**self.view.snapshot["boxes"], **{k: v for each in lost for k, v in each.items()}}
+        """The members of ``boxes``, as far as the log corrects them."""
+        return corrected(self.view.snapshot["boxes"], self.lost_signals, self.box_faults.values())
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
@@ -347,9 +355,13 @@ def _results(image: Image) -> Iterator[Entry]:
 
 def _boxes(image: Image) -> Iterator[Entry]:
     """Yield the expected members of boxes. Claims empty a box that belongs to no job."""
-    found, owners = image.boxes, image.box_owners
+    found, owners, faults = image.boxes, image.box_owners, image.box_faults
+    known = {member for each in faults.values() if each.is_mendable for member in each.members}
+    left = {life for life, each in faults.items() if each.says and not each.is_mendable}
     for member, value in members_of_boxes(found, owners):
-        yield "boxes", member, AnyValue(found[member]) if value is None else value
+        is_any = (value is None and member not in known) or life_of(member) in left
+        is_any = is_any and member in found
+        yield "boxes", member, AnyValue(found[member]) if is_any else value or found[member]
     lives = lives_of(found)
     for life in lives - owners.keys():
         yield "expiring", f"box|{life}", AnyValue("+0")

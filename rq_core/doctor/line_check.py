@@ -16,7 +16,9 @@ from rq_core.model.state_line import (
 )
 from rq_core.model.table.fields import BY_LINE, FieldKind
 
-PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
+PUT_BACK: Final = frozenset(
+    {"unique", "stands", "expires", "due", "priority", "seq", "life", "base"}
+)
 """The fields that are restored from the log: indexes depend on them, and only scripts change them. Any other field
 keeps its value, and the change is logged."""
 

@@ -13,6 +13,7 @@ from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Began
 
 RUNS: Final = frozenset({"run", "not_run"})
 """Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
@@ -79,7 +80,9 @@ class FoldedLog:
     """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
     removed."""
     boxes: dict[str, LoggedBox] = field(default_factory=dict)
-    """The boxes of durable jobs according to the outbox, by life."""
+    """The boxes of durable jobs according to the log, by life."""
+    fresh: set[str] = field(default_factory=set)
+    """Ids of jobs that the outbox has from their beginning, and since then Redis has not forgotten any event."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
@@ -152,7 +155,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
                 log.gaps.append(entry_id)
                 _miss(log)
             _fold(log, entry)
-            note_boxes(log.boxes, entry)
+            _note_boxes(log, entry)
             note(log, entry)
             if first is not None and entry.id > first:
                 log.moving.update(event.job_id for event in entry.jobs)
@@ -171,7 +174,24 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
             attached = reason == "attached" and snapshot["meta"].get("baseline") == "done"
             log.whole = log.whole or is_first or attached
         before = entry
+    for job_id in log.fresh:
+        box = log.boxes.get(log.records[job_id].life or "")
+        if box is not None:
+            box.is_whole = True
     return log
+
+
+def _note_boxes(log: FoldedLog, entry: Entry) -> None:
+    """Add an entry to the log's boxes. Of a job that a restore has put back, or that Redis had before it forgot events,
+    a restore may have put back entries without an event."""
+    note_boxes(log.boxes, entry)
+    ids = {event.job_id for event in entry.jobs}
+    if entry.event is Event.ENQUEUED:
+        log.fresh |= ids
+    elif entry.event is Event.RESTORED:
+        log.fresh -= ids
+    elif entry.event is Event.EPOCH_STARTED and entry.data.get("reason") == Began.BEHIND:
+        log.fresh.clear()
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
@@ -185,6 +205,8 @@ def _miss(log: FoldedLog) -> None:
     forget_queue(log)
     log.since = None
     log.lives.miss()
+    log.boxes.clear()
+    log.fresh.clear()
 
 
 def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:

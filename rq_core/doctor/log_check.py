@@ -9,7 +9,7 @@ from typing import Final
 
 from rq_core.doctor import settings_check
 from rq_core.doctor.box_check import is_box_lost
-from rq_core.doctor.comparison import Owner, guarded
+from rq_core.doctor.comparison import Owner, box_finding, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
@@ -38,6 +38,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     yield from _lineless(image.view)
     yield from _boxless(image)
     yield from _changed_values(image)
+    yield from _boxes_by_log(image, differing)
     yield from _ripe(image)
     yield from _queue(image)
     yield from _caps(image.view)
@@ -93,8 +94,9 @@ def _boxless(image: Image) -> Iterator[Finding]:
 def _changed_values(image: Image) -> Iterator[Finding]:
     """Yield a finding for each saved value, and for each signal that waits, that differs from its digest."""
     for member, text in image.view.snapshot["boxes"].items():
-        job_id = image.box_owners.get(life_of(member))
-        if job_id is None or "\n" not in text:
+        life = life_of(member)
+        job_id, faults = image.box_owners.get(life), image.box_faults.get(life)
+        if job_id is None or "\n" not in text or (faults and member in faults.members):
             continue
         if ">" in member:
             what, signal = "signal", signal_in(text)
@@ -110,6 +112,22 @@ def _changed_values(image: Image) -> Iterator[Finding]:
             )
 
 
+def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Yield a finding for each box that differs from the log and cannot be corrected, and one finding about all boxes
+    of which the log may lack events."""
+    for life, faults in image.box_faults.items():
+        if faults.says and ("box", life) not in differing:
+            yield box_finding(image, faults, ())
+    moving = image.view.log.moving
+    untold = [f for f in image.box_faults.values() if f.untold and f.job_id not in moving]
+    if untold:
+        first = untold[0]
+        jobs = counted(len(untold), "durable job has", "durable jobs have")
+        says = f"{jobs} entries or signals without an event, first {first.job_id}"
+        why = image.view.log.boxes[first.life].unknown_since
+        yield Finding(Kind.UNKNOWN, f"{says}: whether they are true is unknown, since {why}")
+
+
 def _ripe(image: Image) -> Iterator[Finding]:
     """Yield a finding for each parked job that waits for a signal which its box has. A parked job whose moment is over
     needs no finding: the next claim wakes the job."""
@@ -118,6 +136,8 @@ def _ripe(image: Image) -> Iterator[Finding]:
         life, waits = job.fields.get("life"), job.fields.get("waits", "")
         if job.state is not State.PARKED or life is None or life not in boxes:
             continue
+        if getattr(image.box_faults.get(life), "says", ()):
+            continue  # Its signal may be made up.
         for number in waits.split(","):
             entry = entry_in(boxes.get(f"{life}|{number}"))
             signals = "" if entry is None else f"{life}>{signal_of(entry.name)}"

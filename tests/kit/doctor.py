@@ -15,5 +15,8 @@ def mend(seed: Seed) -> list[Finding]:
 
 
 def named(found: Iterable[Finding]) -> set[str]:
-    """Return the keys of the indexes that differ, and the kinds of the other findings."""
-    return {name for f in found for name in (f.keys if f.kind is Kind.INDEX else [str(f.kind)])}
+    """Return the keys of the indexes and boxes that differ and can be repaired, and the kinds of the other findings."""
+    keyed = {Kind.INDEX, Kind.BOX_DIFFERS}
+    return {
+        name for f in found for name in (f.keys if f.kind in keyed and f.keys else [str(f.kind)])
+    }

@@ -1,4 +1,4 @@
-"""The boxes of durable jobs according to the log: how many entries they have, and which signals."""
+"""The boxes of durable jobs according to the log: their entries and their signals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rq_core.model.durable.boxes import signal_text
+from rq_core.model.durable.boxes import StepEntry, entry_text, signal_text
 from rq_core.model.events import Entry
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
@@ -37,13 +37,74 @@ class LoggedSignal(NamedTuple):
 
 @dataclass
 class LoggedBox:
-    """A box according to the events of the outbox."""
+    """A box according to the events of a log, which may begin later than the box."""
 
-    entries: int = 0
-    """The highest number of an entry."""
+    steps: dict[int, StepEntry] = field(default_factory=dict)
+    """The entries by number, each according to the last event about it. The value of an entry is None if the log does
+    not have it."""
+    sizes: dict[int, int | None] = field(default_factory=dict)
+    """The number of bytes of each entry's value, by the entry's number; None: the box does not keep a value."""
     signals: dict[int, LoggedSignal] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     """The numbers of the signals that waits have taken."""
+    is_whole: bool = False
+    """True if the log has all events about the box."""
+    unknown_since: str | None = None
+    """The reason why an audit database may lack events about the box; None: it has all of them, or none was asked."""
+    also: dict[str, set[str]] = field(default_factory=dict)
+    """First lines that members of the box may have, too, by the members' names without the box's id (life): after Redis
+    forgot an event, a restore may have put back what the event had written."""
+
+    @property
+    def entries(self) -> int:
+        """The highest number of an entry."""
+        return max(self.steps, default=0)
+
+    def add(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
+        """Apply an event about the box."""
+        message = facts.get("message")
+        if event == Event.SIGNALLED:
+            self.signals[facts["message"]] = LoggedSignal(at_ms, facts)
+            # A wait took another signal of this number, which Redis has forgotten.
+            self.taken.discard(facts["message"])
+            return
+        number, value = facts["entry"], facts.get("value")
+        if message is not None:
+            self.taken.add(message)
+            signal = self.signals.get(message)
+            value = value or (signal and signal.facts.get("value"))
+        self.steps[number] = step_of(event, at_ms, facts)._replace(value=value)
+        self.sizes[number] = facts.get("bytes")
+
+    def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
+        """Note what a restore may have put back of an event that Redis has forgotten, or beside such events."""
+        if event == Event.SIGNALLED:
+            signal = LoggedSignal(at_ms, facts)
+            heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
+            self.also.setdefault(f">{facts['message']}", set()).update(heads)
+            return
+        step = step_of(event, at_ms, facts)
+        heads = {entry_text(step)}
+        if step.message is not None:
+            waits = StepEntry(step.name, False, at_ms, step.fence, kind="wait")
+            heads.add(entry_text(waits))
+            self.also.setdefault(f">{step.message}", set()).add(step.name.partition("#")[0])
+        self.also.setdefault(f"|{facts['entry']}", set()).update(heads)
+
+
+def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEntry:
+    """Return the entry that an event ``step_begun`` or ``step_saved`` writes, without its value."""
+    is_saved = event == Event.STEP_SAVED
+    return StepEntry(
+        facts["name"],
+        is_saved,
+        at_ms,
+        facts["fence"],
+        facts["digest"] if is_saved else None,
+        kind=(not is_saved and facts.get("kind")) or "step",
+        until_ms=None if is_saved else facts.get("until_ms"),
+        message=facts.get("message"),
+    )
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
@@ -51,13 +112,6 @@ def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
     if entry.event not in (Event.SIGNALLED, Event.STEP_BEGUN, Event.STEP_SAVED):
         return
     for event in entry.jobs:
-        facts = event.fields
-        box = boxes.setdefault(facts["life"], LoggedBox())
-        if entry.event is Event.SIGNALLED:
-            box.signals[facts["message"]] = LoggedSignal(entry.at_ms, facts)
-            # A wait took another signal of this number, which Redis has forgotten.
-            box.taken.discard(facts["message"])
-        else:
-            box.entries = max(box.entries, facts["entry"])
-            if (message := facts.get("message")) is not None:
-                box.taken.add(message)
+        boxes.setdefault(event.fields["life"], LoggedBox()).add(
+            entry.event, entry.at_ms, event.fields
+        )

@@ -1,0 +1,192 @@
+"""Compares the boxes of durable jobs with the log: the names, numbers and digests of their entries and signals.
+
+A member without an event is made up only if the log has all events about the box; otherwise that is unknown. Signals
+that a box lacks are found by :mod:`rq_core.doctor.lost_signals`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from rq_core.doctor.box_check import is_box_lost
+from rq_core.doctor.lost_signals import LostSignals
+from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
+from rq_core.model.durable.boxes import entry_text, life_of, signal_in, write_header
+from rq_core.model.unique_names import digest_of
+
+MENDED_MAX: Final = 100
+"""Maximum number of members of a box that one repair corrects."""
+SHOWN_MAX: Final = 5
+"""Maximum number of differences that a finding names."""
+
+
+class BoxFaults(NamedTuple):
+    """The differences between a box and the log."""
+
+    job_id: str
+    life: str
+    says: list[str]
+    """The differences, as text."""
+    members: dict[str, str | None]
+    """The true text of each member that differs; None: the log does not have the member."""
+    is_mendable: bool
+    """True if the true texts of all these members are known."""
+    untold: int = 0
+    """Number of members about which the log does not have an event, although it may lack events."""
+
+
+class _Box:
+    """One box during the comparison."""
+
+    def __init__(self, job_id: str, life: str, logged: LoggedBox) -> None:
+        self.job_id, self.life, self.logged = job_id, life, logged
+        self.says: list[str] = []
+        self.members: dict[str, str | None] = {}
+        self.is_known = True
+        self.untold = 0
+
+    def differs(self, rest: str, says: str, text: str | None, *, is_known: bool = True) -> None:
+        self.says.append(says)
+        self.members[self.life + rest] = text
+        self.is_known = self.is_known and is_known
+
+    def is_allowed(self, rest: str, text: str) -> bool:
+        """Return whether a restore may have written this text."""
+        return text.partition("\n")[0] in self.logged.also.get(rest, ())
+
+    def compare_entry(self, number: int, texts: Mapping[str, str]) -> None:
+        rest = f"|{number}"
+        text, step = texts.get(rest), self.logged.steps.get(number)
+        if text is not None and self.is_allowed(rest, text):
+            return
+        if step is None:
+            if text is not None:
+                self._without_event(rest, f"entry {number}", text)
+            return
+        expected: str | None = entry_text(step._replace(value=None))
+        if self.logged.sizes.get(number) is not None:
+            value = _first_with(step.note, _values(text, step.message, texts), step.value)
+            expected = None if value is None else f"{expected}\n{value}"
+        if text is None:
+            says = f"it lacks entry {number}, {step.name}"
+        elif text == expected:
+            return
+        else:
+            head = text.partition("\n")[0]
+            says = f"entry {number} reads {head!r}, by the log {entry_text(step._replace(value=None))!r}"
+            if head == entry_text(step._replace(value=None)):
+                says = f"the value of step {step.name} is not the one that was saved: its digest is another"
+        self.differs(rest, says, expected, is_known=expected is not None)
+
+    def compare_signal(self, number: int, text: str) -> None:
+        rest = f">{number}"
+        signal, is_taken = self.logged.signals.get(number), number in self.logged.taken
+        if self.is_allowed(rest, text):
+            return
+        if signal is None:
+            # A worker may have put back a signal that Redis forgot, and that its wait had taken before.
+            if not is_taken or "\n" in text:
+                self._without_event(rest, f"signal {number}", text)
+            return
+        expected = signal.text(is_taken=is_taken)
+        if not is_taken:
+            value = _first_with(signal.facts["digest"], _values(text, None, {}), _value_of(signal))
+            known = LoggedSignal(signal.at_ms, {**signal.facts, "value": value})
+            expected = known.text(is_taken=False)
+        if text == expected or (expected is None and text == signal.text_of_lost()):
+            return  # In the second case, a restore did not have the signal's value.
+        name, head = signal.facts["name"], signal.text(is_taken=True)
+        says = f"signal {number} reads {text.partition(chr(10))[0]!r}, by the log {head!r}"
+        if text.partition("\n")[0] == head:
+            says = f"the value of signal {name} is not the one that was sent: its digest is another"
+        self.differs(rest, says, expected, is_known=expected is not None)
+
+    def _without_event(self, rest: str, what: str, text: str) -> None:
+        if self.logged.is_whole:
+            name = text.partition(" ")[0]
+            self.differs(rest, f"the log does not have {what}, {name}", None)
+        elif self.logged.unknown_since is not None:
+            self.untold += 1
+
+
+def box_faults(
+    boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
+) -> Iterator[BoxFaults]:
+    """Yield the boxes that differ from the log. ``boxes`` are the boxes by the log, ``found`` are the members of
+    ``boxes`` in Redis, ``owners`` are the ids of jobs, by the ids (lives) of their boxes."""
+    texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    if boxes:
+        for member, text in found.items():
+            life = life_of(member)
+            texts[life][member[len(life) :]] = text
+    for life in boxes.keys() & owners.keys():
+        box = _Box(owners[life], life, boxes[life])
+        entries, signals = _numbers(texts[life], "|"), _numbers(texts[life], ">")
+        for number in sorted(entries | boxes[life].steps.keys()):
+            box.compare_entry(number, texts[life])
+        for number in sorted(signals):
+            box.compare_signal(number, texts[life][f">{number}"])
+        end = next(n for n in range(1, len(entries) + 2) if n not in entries)
+        is_lost = is_box_lost(found.get(life), end - 1)
+        is_mendable = (
+            box.is_known
+            and len(box.members) <= MENDED_MAX
+            and (not is_lost or _is_complete(boxes[life]))
+        )
+        if is_lost and not is_mendable:
+            continue  # Another finding says that the box is lost.
+        if box.says or box.untold:
+            yield BoxFaults(
+                box.job_id, life, box.says, box.members, is_mendable=is_mendable, untold=box.untold
+            )
+
+
+def corrected(
+    found: Mapping[str, str], lost: Iterable[LostSignals], faults: Iterable[BoxFaults]
+) -> dict[str, str]:
+    """Return the members of ``boxes`` as the log corrects them: with lost signals, without made-up members, and with
+    the true texts of members that differ, as far as the log has them."""
+    members: dict[str, str | None] = dict(found)
+    for each in lost:
+        members.update(each.members)
+    mended = {fault.life: fault for fault in faults if fault.is_mendable and fault.says}
+    for fault in mended.values():
+        members.update(fault.members)
+    kept = {name: text for name, text in members.items() if text is not None}
+    entries = Counter(life_of(name) for name in kept if "|" in name) if mended else {}
+    for life, fault in mended.items():
+        # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
+        kept[life] = write_header(fault.job_id, entries[life], 0)
+    return kept
+
+
+def _is_complete(box: LoggedBox) -> bool:
+    """Return whether the log has all entries of a box, and no signal: signals of a lost box are put back elsewhere."""
+    return box.is_whole and not box.signals and sorted(box.steps) == [*range(1, len(box.steps) + 1)]
+
+
+def _numbers(texts: Mapping[str, str], mark: str) -> set[int]:
+    """Return the numbers of the entries (``mark`` is |) or of the signals (>) of a box."""
+    rests = (rest[1:] for rest in texts if rest[:1] == mark)
+    return {int(rest) for rest in rests if rest.isascii() and rest.isdigit() and len(rest) < 9}
+
+
+def _values(text: str | None, message: int | None, texts: Mapping[str, str]) -> list[str]:
+    """Return the values in Redis that may be the value of a member: its own, and that of the signal that it took."""
+    own = (text or "").partition("\n")
+    signal = None if message is None else signal_in(texts.get(f">{message}"))
+    values = [own[2] if own[1] else None, None if signal is None else signal.value]
+    return [value for value in values if value is not None]
+
+
+def _value_of(signal: LoggedSignal) -> str | None:
+    value = signal.facts.get("value")
+    return None if value is None else str(value)
+
+
+def _first_with(digest: str | None, values: Iterable[str], logged: str | None) -> str | None:
+    """Return the first of these values that has the digest, or None."""
+    every = [*values, *([] if logged is None else [logged])]
+    return next((value for value in every if digest_of(value) == digest), None)

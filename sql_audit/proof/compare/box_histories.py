@@ -1,0 +1,166 @@
+"""Adds SQL's history of the boxes of durable jobs to the doctor's log.
+
+Only events after the last place where SQL may lack events of a job are used. If that place comes after the job's
+beginning, the doctor reports members of the box without an event as unknown. Where Redis forgot events, a restore may
+have put back what they had written.
+"""
+
+# ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, text
+
+from rq_core.doctor.log import FoldedLog
+from rq_core.model.durable.box_log import LoggedBox
+from rq_core.model.durable.boxes import header_in
+from rq_core.model.events import OutboxId, Undecodable, decode
+from rq_core.model.state_line import read_job
+from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Began
+from sql_audit.mirror.possible_gaps import Places
+from sql_audit.mirror.projection.rebuild import intake_of
+from sql_audit.store import orphans
+from sql_audit.store.schema.tables import EVENT_COLUMNS
+from sql_audit.store.storable_text import clean
+
+JOBS_CHUNK: Final = 250
+"""Maximum number of jobs whose events one statement reads."""
+MEMBERS_CHUNK: Final = 10_000
+"""Approximate number of entries and signals after which a statement takes no further job."""
+_STEPS: Final = frozenset({Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED})
+_OF_JOBS: Final = text(
+    # Without the cast, SQLite would read all events of the queue (see rebuild.py).
+    f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
+    "AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
+).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
+_BREAKS: Final = text(
+    "SELECT epoch, seq FROM mirror_epoch WHERE queue = :queue AND (kind IN ('gap', 'joined') "
+    f"OR kind = 'started' AND reason IN ('{Began.ATTACHED}', '{Began.OUTBOX_LOST}'))"
+)
+_NEVER: Final = OutboxId(0, -1)
+_NO_BEGINNING: Final = "the log does not have the job's beginning"
+
+
+def tell_boxes(
+    connection: Connection,
+    queue: str,
+    redis: Mapping[str, Any],
+    log: FoldedLog,
+    standing: Mapping[str, str],
+    position: OutboxId,
+) -> None:
+    """Replace the boxes in the doctor's log by SQL's, up to the entry ``position``, and the outbox's after it.
+    ``standing`` are the state lines of the jobs in Redis, by id. For a queue without durable jobs, SQL is not read."""
+    lives = _lives(standing, log)
+    if not lives:
+        return
+    upto = min(position, max(OutboxId.parse(at) for at, _ in redis["outbox"]))
+    log.boxes = {}
+    told = _Boxes(connection, queue, upto)
+    for chunk in _chunks(lives, redis["boxes"]):
+        log.boxes |= told.of_jobs(chunk)
+    for at, raw in redis["outbox"]:
+        if OutboxId.parse(at) > upto:
+            with suppress(Undecodable, ValueError, TypeError):
+                entry = decode(at, raw)
+                for event in entry.jobs if entry.event in _STEPS else ():
+                    box = log.boxes.setdefault(event.fields["life"], LoggedBox())
+                    box.add(entry.event, entry.at_ms, event.fields)
+    for job_id in log.fresh & lives.keys():
+        # The job began after SQL's last entry.
+        if (box := log.boxes.get(lives[job_id])) is not None and box.unknown_since == _NO_BEGINNING:
+            box.is_whole, box.unknown_since = True, None
+
+
+def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
+    """Return the ids (lives) of the boxes of durable jobs, by the ids of the jobs. A broken script may have logged a
+    box that the job's line does not have."""
+    found = {i: record.life for i, record in log.records.items() if record.state and record.life}
+    for job_id, line in standing.items():
+        if " life=" in line:
+            with suppress(ValueError):
+                found[job_id] = read_job(job_id, line).fields.get("life")
+    return {i: life for i, life in found.items() if life is not None and clean(i) == i}
+
+
+def _chunks(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the jobs in chunks of which one statement reads the events."""
+    chunk: dict[str, str] = {}
+    members = 0
+    for job_id, life in lives.items():
+        header = header_in(boxes.get(life))
+        chunk[job_id] = life
+        members += header.entries + header.signals if header else 1
+        if len(chunk) >= JOBS_CHUNK or members >= MEMBERS_CHUNK:
+            yield chunk
+            chunk, members = {}, 0
+    if chunk:
+        yield chunk
+
+
+class _Boxes:
+    """The boxes of a queue's jobs, by the events in SQL up to the entry ``upto``."""
+
+    def __init__(self, connection: Connection, queue: str, upto: OutboxId) -> None:
+        of_queue = {"queue": queue}
+        self._connection = connection
+        self._asked = {
+            **of_queue, **upto._asdict(), "types": [*map(str, sorted({*_STEPS, Event.ENQUEUED}))],
+        }  # fmt: skip
+        self._orphaned = orphans.ranges(connection, queue)
+        self._places = Places(connection, queue)
+        breaks = [OutboxId(*row) for row in connection.execute(_BREAKS, of_queue)]
+        breaks += [OutboxId(epoch, 0) for epoch in orphans.passed(connection, queue)]
+        self._last_break = max(breaks, default=_NEVER)
+
+    def of_jobs(self, lives: Mapping[str, str]) -> dict[str, LoggedBox]:
+        """Return the boxes of some jobs, by their ids (lives)."""
+        boxes = {life: LoggedBox() for life in lives.values()}
+        floors = {job_id: self._floor(job_id) for job_id in lives}
+        began: dict[str, OutboxId] = {}
+        kept: defaultdict[str, list[tuple[str, int, Mapping[str, Any]]]] = defaultdict(list)
+        for row in self._connection.execute(_OF_JOBS, self._asked | {"ids": [*lives]}):
+            intake = intake_of(tuple(row))
+            if intake is None or intake.event is None:
+                continue
+            facts: dict[str, Any] = {name: column[0] for name, column in intake.columns.items()}
+            job_id, is_orphaned = str(facts["id"]), orphans.in_any(intake.id, self._orphaned)
+            if intake.event is Event.ENQUEUED:
+                if not is_orphaned:
+                    began[job_id] = intake.id
+                continue
+            life, at_ms = facts["life"], intake.at_ms or 0
+            if life != lives[job_id]:
+                continue
+            if is_orphaned:
+                boxes[life].allow(intake.event, at_ms, facts)
+                continue
+            kept[life].append((intake.event, at_ms, facts))
+            if intake.id >= floors[job_id]:
+                boxes[life].add(intake.event, at_ms, facts)
+        for job_id, life in lives.items():
+            box, floor = boxes[life], floors[job_id]
+            if box.also:
+                for event, at_ms, facts in kept[life]:
+                    box.allow(event, at_ms, facts)
+            beginning = began.get(job_id)
+            box.is_whole = beginning is not None and beginning >= floor
+            if beginning is None:
+                box.unknown_since = _NO_BEGINNING
+            elif not box.is_whole:
+                box.unknown_since = f"the log may lack events of the job before entry {floor}"
+        return boxes
+
+    def _floor(self, job_id: str) -> OutboxId:
+        """Return the first entry from which on SQL has all events of a job."""
+        unread, after = self._places.unread(job_id, _NEVER), self._last_break
+        while unread is not None:
+            after = max(after, OutboxId(unread.epoch, unread.seq + 1))
+            unread = self._places.unread(job_id, unread)
+        return after

@@ -1,0 +1,244 @@
+"""A forger changes the box of a durable job in Redis. `verify --redis` and the doctor compare each box with the log,
+and the doctor writes the true box back if the log has what is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from rq_core.doctor import Finding, diagnose, repair
+from rq_core.doctor.finding import Kind
+from rq_core.model.durable.boxes import signal_text
+from rq_core.model.result_encoding import pack_result
+from rq_core.model.unique_names import digest_of
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.drift import compare, drift_of
+from sql_audit.proof.result import LogVerdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.broken import broken_after
+from tests.kit.scenes import SLOT, Scene
+from tests.kit.seed import LIFE, WORKER, Seed
+
+Forge = Callable[[Seed], None]
+
+
+@pytest.fixture
+def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
+    with Seed(valkey_url) as made:
+        mirror(made, database)
+        made.enqueue("first")
+        mirror(made, database)
+        made.complete(*made.claim().jobs)
+        yield made
+
+
+def mirror(seed: Seed, database: Database) -> None:
+    """Let SQL have all events. Redis then keeps only the last entry of the outbox."""
+    auditlog.drain(Mirror(Outbox(seed.client), database, seed.queue))
+
+
+def durable(seed: Seed, kept: str = "full") -> None:
+    """Let a job save a step and receive a signal, and park for another step's moment. The job has another attempt."""
+    claim = seed.running("a")
+    seed.save(claim, value='"ch_1"', kept=kept)
+    seed.wait(claim, "+50000", name="cool-off", what="sleep", entry=2)
+    seed.signal("a", value="7", key="k", value_max=100 if kept == "full" else 0)
+    seed.park(claim, waits="2")
+
+
+def boxes(seed: Seed) -> str:
+    return str(seed.keys("boxes"))
+
+
+def text_of(seed: Seed, rest: str) -> str:
+    return str(seed.control.hget(boxes(seed), f"{LIFE}{rest}"))
+
+
+def header(seed: Seed, entries: int, size: int, signals: int = 1) -> None:
+    mail = f" mail={signals}" if signals else ""
+    seed.control.hset(boxes(seed), LIFE, f"job=a entries={entries} bytes={size}{mail}")
+
+
+def rename(seed: Seed) -> None:
+    text = text_of(seed, "|1")
+    seed.control.hset(boxes(seed), f"{LIFE}|1", text.replace("charge ", "charges ", 1))
+
+
+def add_entry(seed: Seed) -> None:
+    text = text_of(seed, "|1")
+    seed.control.hset(boxes(seed), f"{LIFE}|3", text.replace("charge ", "receipt ", 1))
+    header(seed, 3, 13)
+
+
+def take_entry_away(seed: Seed) -> None:
+    seed.control.hset(boxes(seed), f"{LIFE}|1", text_of(seed, "|2"))
+    seed.control.hdel(boxes(seed), f"{LIFE}|2")
+    header(seed, 1, 1)
+
+
+def change_value(seed: Seed) -> None:
+    text = text_of(seed, "|1").replace(digest_of('"ch_1"'), digest_of('"ch_2"'))
+    seed.control.hset(boxes(seed), f"{LIFE}|1", text.replace('"ch_1"', '"ch_2"'))
+
+
+def lengthen_sleep(seed: Seed) -> None:
+    text = text_of(seed, "|2")
+    seed.control.hset(boxes(seed), f"{LIFE}|2", re.sub(r"until=\d+", "until=1", text))
+
+
+def make_signal_up(seed: Seed) -> None:
+    made = {
+        f"{LIFE}>2": signal_text("approval", seed.now, digest_of("8"), value="8"),
+        f"{LIFE}>approval": "1 2",
+    }
+    seed.control.hset(boxes(seed), mapping=made)
+    header(seed, 2, 8, 2)
+
+
+def drop_signal(seed: Seed) -> None:
+    seed.control.hdel(boxes(seed), *(f"{LIFE}{rest}" for rest in (">1", ">approval", "=k")))
+    header(seed, 2, 6, 0)
+
+
+def rename_signal(seed: Seed) -> None:
+    text = text_of(seed, ">1").replace("approval", "refusal", 1)
+    seed.control.hset(boxes(seed), mapping={f"{LIFE}>1": text, f"{LIFE}>refusal": "1"})
+    seed.control.hdel(boxes(seed), f"{LIFE}>approval")
+
+
+FORGERIES: dict[Forge, str] = {
+    rename: "entry 1 reads 'charges saved",
+    add_entry: "the log does not have entry 3, receipt",
+    take_entry_away: "it lacks entry 2, cool-off",
+    change_value: "by the log 'charge saved at=",
+    lengthen_sleep: "until=1', by the log 'cool-off sleeps",
+    make_signal_up: "the log does not have signal 2, approval",
+    drop_signal: "`boxes` lacks",
+    rename_signal: "signal 1 reads 'refusal",
+}
+
+
+def audited(seed: Seed, database: Database) -> partial[object]:
+    url = database.address.render_as_string(hide_password=False)
+    return partial(drift_of, url, seed.client, seed.queue)
+
+
+def found_by_doctor(seed: Seed, database: Database) -> list[Finding]:
+    return diagnose(seed.client, seed.queue, audit=audited(seed, database))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda each: each.__name__)
+def test_a_forged_box_is_found_by_verify_and_the_doctor_and_is_written_back(
+    seed: Seed, database: Database, forge: Forge
+) -> None:
+    durable(seed)
+    mirror(seed, database)
+    true = seed.control.hgetall(boxes(seed))
+    assert ([], []) == compare(seed.client, database, seed.queue)
+
+    forge(seed)
+
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert notes == []
+    assert any(FORGERIES[forge] in each.says for each in violations), violations
+    found = found_by_doctor(seed, database)
+    assert any(FORGERIES[forge] in each.says for each in found), found
+    left = repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))  # type: ignore[arg-type]
+    assert left == []
+    assert true == seed.control.hgetall(boxes(seed))
+    assert ([], []) == compare(seed.client, database, seed.queue)
+    assert str(seed.state("a")).startswith("parked ")
+
+
+@pytest.mark.parametrize("forge", [rename, take_entry_away, change_value, drop_signal])
+def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
+    seed: Seed, database: Database, forge: Forge
+) -> None:
+    durable(seed, kept="digest")
+    mirror(seed, database)
+    forge(seed)
+
+    found = found_by_doctor(seed, database)
+    left = repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))  # type: ignore[arg-type]
+
+    says = [each.says for each in left]
+    if forge is rename:  # Redis has the value, and the log its digest.
+        assert says == []
+        assert text_of(seed, "|1").startswith("charge saved ")
+    elif forge is drop_signal:
+        assert [Kind.NO_SIGNAL] == [each.kind for each in left]
+    else:
+        assert [Kind.BOX_DIFFERS] == [each.kind for each in left]
+        assert says[0].endswith("; cancel the job, or write the true value back")
+        violations, _ = compare(seed.client, database, seed.queue)
+        assert violations
+
+
+def test_events_that_the_mirror_has_not_written_count(seed: Seed, database: Database) -> None:
+    claim = seed.running("a")
+    seed.save(claim, value='"ch_1"')
+    mirror(seed, database)
+    seed.save(claim, entry=2, name="receipt", value='"r"')
+    seed.signal("a", value="7")
+    assert ([], []) == compare(seed.client, database, seed.queue)
+
+    seed.control.hset(boxes(seed), f"{LIFE}|2", text_of(seed, "|1"))
+
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert notes == []
+    assert any("by the log 'receipt saved" in each.says for each in violations)
+
+
+def test_entries_from_before_the_log_are_unknown(valkey_url: str, database: Database) -> None:
+    with Seed(valkey_url) as seed:
+        claim = seed.running("a")
+        seed.save(claim, value='"ch_1"')
+        # Without an audit log, Redis keeps only the last events.
+        seed.control.xtrim(seed.keys("outbox"), maxlen=1)
+        mirror(seed, database)
+        seed.save(claim, entry=2, name="receipt", value='"r"')
+
+        violations, notes = compare(seed.client, database, seed.queue)
+
+        assert violations == []
+        (note,) = notes
+        assert "1 durable job has entries or signals without an event, first a" in note.says
+        assert "the log does not have the job's beginning" in note.says
+        seed.control.hset(boxes(seed), f"{LIFE}|2", text_of(seed, "|1"))
+        violations, _ = compare(seed.client, database, seed.queue)
+        assert any("by the log 'receipt saved" in each.says for each in violations)
+
+
+@pytest.mark.parametrize("kept", ["full", "digest"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_save_that_broke_between_its_event_and_its_box_is_found(
+    seed: Seed, database: Database, kept: str, is_new: bool
+) -> None:
+    value, claim = '"ch_1"', seed.running("a")
+    if not is_new:
+        seed.save(claim, name="first", value="1", kept=kept)
+    entry = 1 if is_new else 2
+    record = ("a", claim.fence, LIFE, "save", entry, "charge", "")
+    args = {"slot": SLOT, "number": 1, "worker": WORKER}
+    scene = Scene("save", args, [record], {1: pack_result(value, kept)})
+    assert broken_after(1, seed, scene)
+
+    found = found_by_doctor(seed, database)
+    left = repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))  # type: ignore[arg-type]
+
+    if kept == "full":
+        assert left == []
+        assert text_of(seed, f"|{entry}").endswith(f"digest={digest_of(value)}\n{value}")
+        assert seed.save(claim, entry=entry, value=value) == {}
+        assert seed.save(claim, entry=entry + 1, name="receipt") == {}
+        seed.complete(claim)
+        mirror(seed, database)
+        assert LogVerdict.HOLDS is verify(database).verdict
+    else:
+        assert {Kind.NO_BOX if is_new else Kind.BOX_DIFFERS} == {each.kind for each in left}
