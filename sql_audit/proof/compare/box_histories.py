@@ -41,7 +41,7 @@ _OF_JOBS: Final = text(
 ).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
 _BREAKS: Final = text(
     "SELECT epoch, seq FROM mirror_epoch WHERE queue = :queue AND (kind IN ('gap', 'joined') "
-    f"OR kind = 'started' AND reason IN ('{Began.ATTACHED}', '{Began.OUTBOX_LOST}'))"
+    f"OR kind = 'started' AND reason = '{Began.OUTBOX_LOST}')"
 )
 _NEVER: Final = OutboxId(0, -1)
 _NO_BEGINNING: Final = "the log does not have the job's beginning"
@@ -74,8 +74,9 @@ def tell_boxes(
                     box.add(entry.event, entry.at_ms, event.fields)
     for job_id in log.fresh & lives.keys():
         # The job began after SQL's last entry.
-        if (box := log.boxes.get(lives[job_id])) is not None and box.unknown_since == _NO_BEGINNING:
-            box.is_whole, box.unknown_since = True, None
+        fresh = log.boxes.get(lives[job_id])
+        if fresh is not None and fresh.unknown_since == _NO_BEGINNING:
+            fresh.is_whole, fresh.unknown_since = True, None
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
@@ -147,8 +148,8 @@ class _Boxes:
         for job_id, life in lives.items():
             box, floor = boxes[life], floors[job_id]
             if box.also:
-                for event, at_ms, facts in kept[life]:
-                    box.allow(event, at_ms, facts)
+                for event in kept[life]:
+                    box.allow(*event)
             beginning = began.get(job_id)
             box.is_whole = beginning is not None and beginning >= floor
             if beginning is None:

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import NoResultFound
+
 from rq_core.doctor import examine
 from rq_core.model.events import Entry
 from rq_core.model.schedule import tick_of
 from rq_core.model.table.machine import Event
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
@@ -119,6 +122,27 @@ def _check_audit(simulation: Simulation) -> None:
         _compare_log(simulation, database)
     finally:
         database.close()
+
+
+def check_boxes(simulation: Simulation) -> None:
+    """Check that `audit verify --redis` finds no difference in a box of a durable job while the queue goes on and the
+    mirror lags."""
+    client = simulation.direct()
+    lines = client.run(client.calls.reads.snapshot(QUEUE))["state"].values()
+    has_mirror = any(isinstance(actor, MirrorProcess) for actor in simulation.actors)
+    if not has_mirror or not any(" life=" in line for line in lines):
+        return
+    database = Database(simulation.audit_url)
+    try:
+        violations, notes = compare(client, database, QUEUE)
+    except NoResultFound:
+        return  # The mirror has not begun.
+    finally:
+        database.close()
+    wrong = [each.says for each in violations if any(word in each.says for word in ("box", "signal"))]
+    wrong += [note.says for note in notes if "durable job" in note.says and not simulation.lost]
+    if wrong:
+        raise Violated(f"verify --redis finds: {'; '.join(wrong)}")
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:

@@ -518,6 +518,7 @@ class Simulation:
                 self.check_results()
             if self._calls % COMPARE_EVERY == 0:
                 self.watch.compare(self.direct())
+                judge.check_boxes(self)
         return replies
 
     def _check_parked(self, added: Sequence[Entry]) -> None:
