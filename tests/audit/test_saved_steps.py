@@ -9,6 +9,7 @@ from sqlalchemy import text
 from rq_core.connections.client import Client
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.result_encoding import pack_result
+from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.boxes import Saving
 from rq_core.protocol.calls.boxes import save as save_call
@@ -118,6 +119,8 @@ def test_replay_reports_a_job_that_is_alive_after_its_last_attempt_since_a_saved
         ([(1, "one"), (1, "one", E)], f"saves 'one' with digest {E}, which was {D}"),
         ([(1, "one"), (2, "two", D, OTHER)], f"is in box {OTHER}, the job's is {LIFE}"),
         ([(1, "one", D, LIFE, "w-2")], "is written by w-2, the claim is that of w-1"),
+        ([(1, "one"), (2, "two"), (3, "one")], "is entry 3 of 'one', which is entry 1"),
+        ([(1, "one?")], "is named 'one?', and no step can have this name"),
     ],
 )  # fmt: skip
 def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str) -> None:
@@ -127,6 +130,25 @@ def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str
         save(log, fence, *step)
 
     assert [("I20", says)] == told(log)
+
+
+@pytest.mark.parametrize(
+    ("size", "digest", "says"),
+    [
+        (5, digest_of('"one"'), None),
+        (5, D, f"has digest {D}, and its value has {digest_of(chr(34) + 'one' + chr(34))}"),
+        (6, digest_of('"one"'), "has 6 bytes, and its value has 5"),
+    ],
+)
+def test_replay_reports_a_step_whose_logged_value_has_another_digest_or_size(
+    size: int, digest: str, says: str | None
+) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    record = ["a", fence, LIFE, 1, "one", size, digest, '"one"', None]
+    log.jobs("step_saved", record, by="w-1")
+
+    assert [("I20", says)] * (says is not None) == told(log)
 
 
 def test_replay_reports_a_step_that_was_saved_without_a_claim_in_force() -> None:

@@ -134,7 +134,9 @@ class _Boxes:
             job_id, is_orphaned = str(facts["id"]), orphans.in_any(intake.id, self._orphaned)
             if intake.event is Event.ENQUEUED:
                 if not is_orphaned:
-                    began[job_id] = intake.id
+                    # Earlier events are about another job of the id.
+                    began[job_id], boxes[lives[job_id]] = intake.id, LoggedBox()
+                    kept.pop(lives[job_id], None)
                 continue
             life, at_ms = facts["life"], intake.at_ms or 0
             if life != lives[job_id]:

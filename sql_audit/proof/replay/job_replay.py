@@ -20,7 +20,7 @@ from sql_audit.proof.replay import contradictions
 from sql_audit.proof.replay.contradictions import Replacing
 from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
-from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.live_job import Entries, Record
 from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
@@ -170,7 +170,7 @@ class JobReplay:
         record.unknown = facts.get("unknown", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
-        record.entries = {} if record.life is None else None
+        record.entries = Entries() if record.life is None else None
         record.mail = Signals() if record.life is None else None
         return record
 

@@ -11,6 +11,14 @@ from sql_audit.proof.replay.mail import Signals
 _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
 
 
+class Entries(dict[int, tuple[str, str | None]]):
+    """The entries of a job's box, by number. Each is the step's name, and the digest if the step was saved."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """The number of the entry with each name."""
+
+
 class Record:
     """A live job after the events that were replayed. ``state`` and the counters have the value None until an event
     states them.
@@ -61,9 +69,8 @@ class Record:
         self.fence: str | None = None
         self.worker: str | None = None
         """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
-        self.entries: dict[int, tuple[str, str | None]] | None = None
-        """The entries of the job's box, by number. Each is the step's name, and the digest if the step was saved. None
-        if the entries are not known."""
+        self.entries: Entries | None = None
+        """The entries of the job's box; None if they are not known."""
         self.mail: Signals | None = None
         """The signals and the waits of the job; None if they are not known."""
         self.held: tuple[str, ...] | None = None

@@ -24,6 +24,8 @@ class Signals:
         """Number of signals that the job has received."""
         self.digests: dict[int, str] = {}
         """The digest of each signal that no wait has taken, by the signal's number."""
+        self.sizes: dict[int, int | None] = {}
+        """The number of bytes of these signals' values, by the signal's number."""
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: set[str] = set()

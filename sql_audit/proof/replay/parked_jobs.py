@@ -4,11 +4,14 @@ by a signal that it waits for, or at the time for which it waits (I23)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.durable.boxes import OVER, signal_of
+from rq_core.model.durable.boxes import OVER, SIGNAL_PATTERN, signal_of
+from rq_core.model.lib.text import bytes_of
 from rq_core.model.table.machine import Event, State
+from rq_core.model.unique_names import digest_of
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
 from sql_audit.proof.replay.live_job import Record
@@ -16,6 +19,7 @@ from sql_audit.proof.replay.mail import WaitingEntry
 from sql_audit.store.job_rows import EventRow
 
 Facts = Mapping[str, Any]
+_SIGNAL: Final = re.compile(SIGNAL_PATTERN)
 _PARKED: Final = str(State.PARKED)
 
 
@@ -26,6 +30,9 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I21", f"is in box {facts['life']}, the job's is {record.life}"
         record.mail = mail = None
     record.life = facts["life"]
+    yield from judge_value(facts, "I21")
+    if _SIGNAL.fullmatch(facts["name"]) is None:
+        yield "I21", f"is named {facts['name']!r}, and no signal can have this name"
     if mail is None:
         return
     number, name, key = facts["message"], facts["name"], facts.get("key")
@@ -35,6 +42,7 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I21", f"is sent with the key {key}, which came before"
     mail.sent = max(mail.sent, number)
     mail.digests[number] = facts["digest"]
+    mail.sizes[number] = facts.get("bytes")
     mail.names.setdefault(name, []).append(number)
     mail.keys |= {key} if key is not None else set()
     entries = [mail.waits.get(each) for each in _numbers(record.waits)]
@@ -42,6 +50,18 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
         each and each.kind == "wait" and signal_of(each.name) == name for each in entries
     ):
         mail.must_wake = True
+
+
+def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
+    """Yield the faults of an event that has the value of a step or a signal, with its size and its digest."""
+    value, digest, size = facts.get("value"), facts.get("digest"), facts.get("bytes")
+    if value is None:
+        return
+    found = digest_of(value)
+    if found != digest:
+        yield invariant, f"has digest {digest}, and its value has {found}"
+    elif (found_size := len(bytes_of(value))) != size:
+        yield invariant, f"has {size} bytes, and its value has {found_size}"
 
 
 def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
@@ -82,6 +102,9 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
                 "I21",
                 f"takes signal {message} with digest {facts.get('digest')}, which was {digest}",
             )
+        size = mail.sizes.pop(message)
+        if size != facts.get("bytes"):
+            yield "I21", f"takes signal {message} of {facts.get('bytes')} bytes, which had {size}"
         mail.names[signal_of(name)].remove(message)
         return
     if facts.get("digest") == OVER and waiting is not None:

@@ -6,35 +6,34 @@ An entry that a failover took from Redis may be written again. It must then have
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
+from rq_core.model.durable.boxes import NAME_PATTERN
 from rq_core.model.durable.tries import NO_BASE, Base
 from rq_core.model.table.machine import CLAIMED_STATES, Event
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
 from sql_audit.proof.replay.live_job import Record
-from sql_audit.proof.replay.parked_jobs import begin_wait, end_wait
+from sql_audit.proof.replay.parked_jobs import begin_wait, end_wait, judge_value
 from sql_audit.store.job_rows import EventRow
 
+_NAME: Final = re.compile(NAME_PATTERN)
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
 def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
     """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the faults of the event."""
     facts = facts_in(row[10])
-    fence, entry, name = facts.get("fence"), facts["entry"], facts["name"]
-    if record.state is not None and record.state not in _CLAIMED:
-        yield "I20", f"is written, and the job is {record.state}"
-    elif record.fence is not None and fence != record.fence:
-        yield "I20", f"is written under fence {fence}, in force is {record.fence}"
-    elif record.worker is not None and row[8] != record.worker:
-        yield "I20", f"is written by {row[8]}, the claim is that of {record.worker}"
+    entry, name = facts["entry"], facts["name"]
+    yield from _written_under(row, facts, record)
     if record.life is not None and facts["life"] != record.life:
         yield "I20", f"is in box {facts['life']}, the job's is {record.life}"
         record.entries = record.mail = None
     record.life = facts["life"]
     if row[4] == Event.STEP_SAVED:
+        yield from judge_value(facts, "I20")
         yield from _base(facts.get("base"), record)
     entries = record.entries
     if entries is None:
@@ -49,6 +48,10 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"is entry {entry} of {name!r}, which was {before[0]!r}"
     elif before is not None and before[1] is not None and before != saved and saved[1] is not None:
         yield "I20", f"saves {name!r} with digest {saved[1]}, which was {before[1]}"
+    if before is None:
+        number = entries.numbers.setdefault(name, entry)
+        if number != entry:
+            yield "I20", f"is entry {entry} of {name!r}, which is entry {number}"
     if before is None or saved[1] is not None:
         entries[entry] = saved
     if row[4] == Event.STEP_SAVED:
@@ -56,6 +59,19 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield from end_wait(row, facts, record, is_again=is_again)
     else:
         yield from begin_wait(row, facts, record)
+
+
+def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
+    """Yield the fault of an entry that the worker of the claim in force did not write, or whose name is impossible."""
+    fence, name = facts.get("fence"), facts["name"]
+    if record.state is not None and record.state not in _CLAIMED:
+        yield "I20", f"is written, and the job is {record.state}"
+    elif record.fence is not None and fence != record.fence:
+        yield "I20", f"is written under fence {fence}, in force is {record.fence}"
+    elif record.worker is not None and row[8] != record.worker:
+        yield "I20", f"is written by {row[8]}, the claim is that of {record.worker}"
+    if _NAME.fullmatch(name) is None:
+        yield "I20", f"is named {name!r}, and no step can have this name"
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:

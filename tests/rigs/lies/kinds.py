@@ -1,5 +1,5 @@
-"""The kinds of lies, derived from the schema alone. A lie is a change that a user with all rights can make in an audit
-database.
+"""The kinds of lies. A lie is a change that a user with all rights can make in an audit database, or in the box of a
+durable job in Redis. All kinds but those about durable jobs are derived from the schema alone.
 
 Each kind is a function that yields lies. It uses the tables and columns of the schema, and only assumes that some rows
 exist.
@@ -16,6 +16,7 @@ from sqlalchemy import Column, Connection, LargeBinary, Table, Text, text
 from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
 from sql_audit.store.schema.triggers import triggers
 from sql_audit.store.schema.views import views
+from tests.rigs.lies.durable_kinds import box_forged, step_forged
 
 Row = dict[str, Any]
 QUEUE: Final = "q"
@@ -45,9 +46,11 @@ class Lie(NamedTuple):
 
     kind: str
     about: str
-    tell: Callable[[Connection], None]
+    tell: Callable[[Any], None]
     in_rows: bool = True
     """True if the lie changes rows, so that the chain can be computed again to match the lie."""
+    in_redis: bool = False
+    """True if the lie changes a box in Redis, and nothing in SQL."""
 
 
 class Log(NamedTuple):
@@ -418,6 +421,7 @@ OF_ROWS: Final[Mapping[str, Kind]] = {
     "a queue's rows of a table are removed": table_emptied,
     "a queue is removed": queue_removed,
     "the last batch is cut off": end_cut_off,
+    "an event of a durable job says something else": step_forged,
 }
 """The kinds of lies in rows. To add a kind, add its function here."""
 
@@ -433,10 +437,13 @@ OF_SCHEMA: Final[Mapping[str, Kind]] = {
 }
 """The kinds of lies in the schema."""
 
+OF_REDIS: Final[Mapping[str, Any]] = {"the box of a durable job in Redis is changed": box_forged}
+"""The kinds of lies in Redis."""
+
 
 def lies(log: Log) -> Iterator[Lie]:
     """Yield every lie of every kind."""
-    for kinds, in_rows in ((OF_ROWS, True), (OF_SCHEMA, False)):
+    for kinds in (OF_ROWS, OF_SCHEMA, OF_REDIS):
         for kind, made in kinds.items():
             for about, tell in made(log):
-                yield Lie(kind, about, tell, in_rows)
+                yield Lie(kind, about, tell, kinds is OF_ROWS, kinds is OF_REDIS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.rigs.lies.judges import JUDGES
-from tests.rigs.lies.kinds import OF_ROWS, OF_SCHEMA
+from tests.rigs.lies.kinds import OF_REDIS, OF_ROWS, OF_SCHEMA
 from tests.rigs.lies.run import PART, Outcome
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "lies.md"
@@ -21,7 +21,8 @@ _HEAD: Final = """\
 Changes to an audit database that nobody may make, made on purpose by someone who may do everything, and who finds them.
 The schema alone makes them: each kind is applied to every table, column, view, trigger, index and constraint. The log
 is one that Redis forgot once, that was pruned, and that has an entry in quarantine. A lie in rows is told a second time
-with digests, heads and cursors that fit it (*the chain fits*), by someone who knows how the chain is made.
+with digests, heads and cursors that fit it (*the chain fits*), by someone who knows how the chain is made. Lies about
+durable jobs are made by hand: in the events of a job, and in its box in Redis.
 
 - `verify` reads SQL alone; `--redis` and `doctor` compare what is alive, what the outbox still has, and kept results,
   with Redis.
@@ -53,6 +54,14 @@ REASONS: Final = {
     "mirror_cursor.stamp": "a queue without a source is compared with none: the next mirror of the queue takes it",
     "job_throttled": "no row of this log belongs into the index",
     "job_remembered": "no row of this log belongs into the index",
+    "a step ": (
+        "no event contradicts it, so only the head behind it proves it: keep heads elsewhere. While the job is alive,"
+        " its box in Redis shows it"
+    ),
+    **dict.fromkeys(
+        ("an entry ", "two entries ", "a value ", "a sleep ", "a signal "),
+        "a box is in Redis, and `verify` reads SQL alone: `--redis` and the doctor compare it with the log",
+    ),
     "q": "nothing of the queue is left in SQL: a head kept elsewhere shows it, or Redis",
     "mirror_batch": "what a batch says of itself is proved only by the head behind it: keep heads elsewhere",
     "quarantine": "what was set aside is proved only by the head of its batch: keep heads elsewhere",
@@ -74,7 +83,7 @@ def page(told: Sequence[Outcome]) -> str:
     refused = sum(outcome.refused for outcome in told)
     missed = [o for o in told if not (o.refused or o.found["verify"] or o.found["--head"])]
     text = _HEAD.format(part=f"one in {PART}", count=len(told), refused=refused, missed=len(missed))
-    for kind in (*OF_ROWS, *OF_SCHEMA):
+    for kind in (*OF_ROWS, *OF_SCHEMA, *OF_REDIS):
         for chain in (False, True):
             rows = [o for o in told if (o.kind, o.chain) == (kind, chain)]
             if rows:

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import NoResultFound
 
 from rq_core.connections.client import Client
+from rq_core.model.durable.boxes import new_life
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.limits.scopes import lane_name
 from rq_core.model.recurrence import recurrence
@@ -37,6 +38,7 @@ from tests.kit import auditlog
 from tests.kit.liar import forge_chain, lying
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import PostgresServer, RedisServer, engines
+from tests.rigs.lies.durable_kinds import box_in, make_job
 from tests.rigs.lies.kinds import OTHER, QUEUE, Lie, Log
 
 PRUNED = "old"
@@ -60,6 +62,7 @@ class Stage:
         empty = [name for name, rows in self.log.rows.items() if not rows]
         assert not empty, f"{empty} are empty: a lie about nothing proves nothing"
         database.close()
+        self._box = box_in(client, QUEUE)
         self._honest = f"{database.address.database}_honest"
         if database.dialect == "sqlite":
             with contextlib.closing(sqlite3.connect(database.path)) as connection:
@@ -70,6 +73,11 @@ class Stage:
 
     def restore(self, lie: Lie) -> None:
         """Undo a lie."""
+        if lie.in_redis:
+            flat = [each for item in self._box.members.items() for each in item]
+            commands = [["DEL", self._box.key], ["HSET", self._box.key, *flat]]
+            self.client.run(self.client.calls.delivery.ask(commands))
+            return
         if lie.in_rows and self.database.dialect == "postgresql":
             # A database is copied in a second, its rows in a tenth of that.
             with lying(self.database) as connection:
@@ -87,6 +95,9 @@ class Stage:
 
     def tell(self, lie: Lie, *, chain_again: bool) -> None:
         """Make a lie. Raises sqlalchemy.exc.SQLAlchemyError if the database refuses it."""
+        if lie.in_redis:
+            lie.tell(self._box)
+            return
         if lie.in_rows:
             with lying(self.database) as connection:
                 lie.tell(connection)
@@ -199,6 +210,7 @@ def happen(client: Client) -> None:
             claims.fail(QUEUE, "w-1", [(*each, "final", 0, "-", error) for each in again[:1]])
         )
         client.run(claims.complete(QUEUE, "w-1", again[1:]))
+    make_job(client, QUEUE, new_life())
     tick_schedules(client)
     client.run(client.calls.admin.cancel(QUEUE, ["job-8"]))
 

@@ -139,7 +139,9 @@ def check_boxes(simulation: Simulation) -> None:
         return  # The mirror has not begun.
     finally:
         database.close()
-    wrong = [each.says for each in violations if any(word in each.says for word in ("box", "signal"))]
+    wrong = [
+        each.says for each in violations if any(word in each.says for word in ("box", "signal"))
+    ]
     wrong += [note.says for note in notes if "durable job" in note.says and not simulation.lost]
     if wrong:
         raise Violated(f"verify --redis finds: {'; '.join(wrong)}")
