@@ -26,7 +26,8 @@ class Kind(StrEnum):
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
     BOX_DIFFERS = "box_differs"
-    """A durable job with a saved value, or a signal, that differs from its digest."""
+    """A durable job whose box differs from the log: in an entry, in a signal, or in a value that differs from its
+    digest."""
     NO_SIGNAL = "no_signal"
     """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"

@@ -13,6 +13,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.boxes import BATCH_MAX, Saving, save
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
@@ -83,6 +84,7 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
     assert (0, 0, []) == (again.restored, again.boxes, again.steps_lost)
     drain(client, database)
     assert [] == diagnose(client, QUEUE)
+    assert ([], []) == compare(client, database, QUEUE)
     held = claim(client, 1)
     found = loaded(client, held["order"])
     assert [f"s{n}" for n in range(1, steps + 1)] == [each.name for each in found[:-1]]
