@@ -11,11 +11,20 @@ import pytest
 
 from rq_core.doctor import Evidence, Finding, diagnose, repair
 from rq_core.doctor.finding import Kind
-from rq_core.model.durable.boxes import signal_text
+from rq_core.doctor.log import read_log
+from rq_core.model.durable.boxes import signal_text, write_header
+from rq_core.model.events import OutboxId
 from rq_core.model.result_encoding import pack_result
+from rq_core.model.state_line import lines_of_jobs
 from rq_core.model.unique_names import digest_of
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.box_histories import (
+    JOBS_CHUNK,
+    MEMBERS_CHUNK,
+    chunks_of,
+    tell_boxes,
+)
 from sql_audit.proof.compare.drift import compare, drift_of
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
@@ -240,3 +249,25 @@ def test_a_save_that_broke_between_its_event_and_its_box_is_found(
         assert LogVerdict.HOLDS is verify(database).verdict
     else:
         assert {Kind.NO_BOX if is_new else Kind.BOX_DIFFERS} == {each.kind for each in left}
+
+
+def test_one_statement_reads_the_events_of_a_bounded_number_of_jobs_and_entries() -> None:
+    lives = {f"j-{n}": f"{n:016x}" for n in range(1_000)}
+    large = {f"{n:016x}": write_header(f"j-{n}", 4_000, 5, 10) for n in range(500)}
+
+    chunks = list(chunks_of(lives, large))
+
+    assert list(lives) == [job_id for chunk in chunks for job_id in chunk]
+    sizes = [len(chunk) for chunk in chunks]
+    assert (3, JOBS_CHUNK) == (sizes[0], max(sizes))
+    assert all(4_010 * (size - 1) < MEMBERS_CHUNK for size in sizes[:166])
+
+
+def test_a_queue_without_durable_jobs_costs_no_statement(seed: Seed) -> None:
+    seed.enqueue("plain")
+    snapshot = seed.snapshot()
+    lines = lines_of_jobs(snapshot["state"], snapshot["jobs"])
+    assert "plain" in lines
+
+    # Without a connection, each statement would raise an error.
+    tell_boxes(None, seed.queue, snapshot, read_log(snapshot), lines, OutboxId(1, 1))  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def tell_boxes(
     upto = min(position, max(OutboxId.parse(at) for at, _ in redis["outbox"]))
     log.boxes = {}
     told = _Boxes(connection, queue, upto)
-    for chunk in _chunks(lives, redis["boxes"]):
+    for chunk in chunks_of(lives, redis["boxes"]):
         log.boxes |= told.of_jobs(chunk)
     for at, raw in redis["outbox"]:
         if OutboxId.parse(at) > upto:
@@ -90,7 +90,7 @@ def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
     return {i: life for i, life in found.items() if life is not None and clean(i) == i}
 
 
-def _chunks(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield the jobs in chunks of which one statement reads the events."""
     chunk: dict[str, str] = {}
     members = 0
