@@ -114,7 +114,7 @@ def _changed_values(image: Image) -> Iterator[Finding]:
 
 def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Yield a finding for each box that differs from the log and cannot be corrected, and one finding about all boxes
-    of which the log may lack events."""
+    whose events the log may lack."""
     for life, faults in image.box_faults.items():
         if faults.says and ("box", life) not in differing:
             yield box_finding(image, faults, ())

@@ -42,8 +42,16 @@ NOT_IMPLIED = {
     ("stray", "expiring", "rate|"): "a rate that was spent: `rates` lacks it",
     ("change", "leases", ""): "a worker extends its leases",
     ("change", "expiring", "dead|"): "the retention may have changed after the death",
-    ("change", "boxes", "0000000000000000|1"): "what a step saved is nowhere else: see test_changed_boxes",
-    ("change", "boxes", "0000000000000001|1"): "what a step saved is nowhere else: see test_changed_boxes",
+    (
+        "change",
+        "boxes",
+        "0000000000000000|1",
+    ): "what a step saved is nowhere else: see test_changed_boxes",
+    (
+        "change",
+        "boxes",
+        "0000000000000001|1",
+    ): "what a step saved is nowhere else: see test_changed_boxes",
     ("lose", "boxes", "0000000000000000|"): "only the log may have what a step saved: see NO_BOX",
     ("lose", "boxes", "0000000000000001|"): "only the log may have what a step saved: see NO_BOX",
     ("empty", "boxes", ""): "its own finding, see tests/audit/restore/test_boxes.py",

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from rq_core.doctor.box_faults import box_faults
 from rq_core.model.durable.box_log import LoggedBox, note_boxes
+from rq_core.model.durable.boxes import StepEntry, entry_text, write_header
 from rq_core.model.events import Entry, JobEvent, OutboxId
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.table.machine import Event
@@ -54,3 +56,21 @@ def test_the_signal_of_the_surviving_history_counts(forgotten: int) -> None:
     found = (signal.partition(" ")[0], "\n" in signal, entry.is_saved, entry.kind)
     expected = [("refusal", True, False, "wait"), ("approval", False, True, "step")]
     assert expected[forgotten - 1] == found
+
+
+def test_what_a_restore_put_back_after_redis_forgot_its_event_is_no_difference() -> None:
+    box = LoggedBox(is_whole=True)
+    said = {"fence": "1-2", "bytes": 4} | TRUE
+    box.add(Event.STEP_SAVED, 5, said | {"entry": 1, "name": "charge"})
+    box.allow(Event.STEP_SAVED, 6, said | {"entry": 2, "name": "receipt"})
+    texts = [
+        entry_text(StepEntry(name, True, at_ms, "1-2", TRUE["digest"], TRUE["value"]))
+        for name, at_ms in (("charge", 5), ("receipt", 6))
+    ]
+    found = {LIFE: write_header("a", 2, 8), f"{LIFE}|1": texts[0], f"{LIFE}|2": texts[1]}
+
+    assert [] == list(box_faults({LIFE: box}, found, {LIFE: "a"}))
+
+    found[f"{LIFE}|2"] = texts[1].replace("receipt", "refund")
+    (fault,) = box_faults({LIFE: box}, found, {LIFE: "a"})
+    assert ["the log does not have entry 2, refund"] == fault.says

@@ -40,8 +40,8 @@ class LoggedBox:
     """A box according to the events of a log, which may begin later than the box."""
 
     steps: dict[int, StepEntry] = field(default_factory=dict)
-    """The entries by number, each according to the last event about it. The value of an entry is None if the log does
-    not have it."""
+    """The entries by number, each according to the last event about it. An entry has no value here if the log does not
+    have the value."""
     sizes: dict[int, int | None] = field(default_factory=dict)
     """The number of bytes of each entry's value, by the entry's number; None: the box does not keep a value."""
     signals: dict[int, LoggedSignal] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
 
 
 def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the jobs in chunks of which one statement reads the events."""
+    """Yield the jobs in chunks. One statement reads the events of a chunk."""
     chunk: dict[str, str] = {}
     members = 0
     for job_id, life in lives.items():
