@@ -13,6 +13,7 @@ from rq_core.model.durable.boxes import header_in, signal_text, write_header
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
+from rq_core.model.table.machine import Priority
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.boxes import Saving, Sending, save, send_signals
@@ -25,7 +26,7 @@ JOB: Final = "steps"
 
 def make_job(client: Client, queue: str, life: str) -> None:
     """Enqueue a durable job, and let it do all of this."""
-    job = NewJob(JOB, queue, Profile("order", priority="critical"), "{}")
+    job = NewJob(JOB, queue, Profile("order", priority=Priority.CRITICAL), "{}")
 
     def claim() -> str:
         (held,) = client.run(claims.claim(queue, "w-1", 1)).jobs
