@@ -82,11 +82,12 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
 def test_the_doctor_names_a_job_whose_signal_is_there_and_wakes_it_only_in_a_repair(
     seed: Seed,
 ) -> None:
-    signal(seed)
+    assert broken_after(1, seed, signal(seed))
     box = {
         LIFE: "job=a entries=1 bytes=1 mail=1",
-        f"{LIFE}>1": f"approval at={seed.now} digest={digest_of('7')}\n7",
+        f"{LIFE}>1": f"approval at={seed.now} digest={digest_of('7')} key=k\n7",
         f"{LIFE}>approval": "1",
+        f"{LIFE}=k": "1",
     }
     seed.control.hset(seed.keys("boxes"), mapping=box)
 
