@@ -129,8 +129,8 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time (Unix ms) with which the times of rates are compared: Redis' time, or that of the last activity if
-        it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
+        """The time (Unix ms) with which the times of rates are compared: Redis' time, or the time of the last activity
+        if it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
         all rates."""
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 

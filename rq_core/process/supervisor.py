@@ -68,7 +68,7 @@ class Met(NamedTuple):
 
     queues: list[str]
     made: list[str]
-    """The queues among these that the supervisor has just created."""
+    """The queues in ``queues`` that the supervisor has just created."""
 
 
 def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:

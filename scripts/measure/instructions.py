@@ -69,7 +69,7 @@ redis.register_function('collect', function() return collectgarbage('collect') e
 """A function that collects Lua's garbage. It is called before each window, since the moment of an automatic collection
 differs between runs."""
 _FIRST_JOB: Final = 2
-"""The number of words before the first job in the reply to a claim."""
+"""The number of words in the reply to a claim that come before the words of the first job."""
 _JOB_WORDS: Final = 2
 """The number of words of each job in the reply to a claim."""
 

@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return waits with this subscription, for jobs that were alive when they were polled at time 0."""
+    """Return the waits for these jobs, with one subscription. All jobs were alive when they were polled at time 0."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)

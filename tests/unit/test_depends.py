@@ -577,7 +577,7 @@ def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     assert "has two Depends" in refused(app, both)
 
 
-def test_a_parameter_whose_default_is_injected_but_without_depends_is_refused(app: App) -> None:
+def test_an_injected_parameter_without_depends_in_its_annotation_is_refused(app: App) -> None:
     def task(x: str = injected) -> None: ...
 
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)

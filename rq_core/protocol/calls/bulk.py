@@ -131,7 +131,7 @@ class BulkPlace:
     """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
     round: int = 1
     source: int = 0
-    """Number of the key that is read, by ``sources_of``."""
+    """The position of the key that is read now in the list that ``sources_of`` returns."""
     at: str = ""
     """The place within the key that is being read."""
     looked: int = 0

@@ -142,7 +142,7 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Return those of the last signals of a box that no wait has taken, by number."""
+        """Return the signals that no wait has taken, by number, among the last signals of a box."""
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):

@@ -149,7 +149,7 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: the scope's own limit, else that of its family."""
+    """Return the stored limit that holds for a scope: the scope's own limit, or else the limit of its family."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 

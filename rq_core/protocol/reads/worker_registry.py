@@ -71,7 +71,7 @@ class KnownTasks(NamedTuple):
     """The tasks of those workers of a queue that are not gone."""
 
     workers: int
-    """Number of these workers."""
+    """Number of the workers that serve the queue and are not gone."""
     tasks: frozenset[str] | None
     """Names of all their tasks; None: not all could be read."""
 

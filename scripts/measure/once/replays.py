@@ -51,7 +51,7 @@ class Figures:
     copies: int
     """Number of ids of copies in the log."""
     again: dict[str, int]
-    """The outcomes of the replay after the complete one."""
+    """The outcomes of the replay that follows the complete replay."""
     holds: bool
     """True if `audit verify` accepts the log."""
     seconds: float

@@ -336,7 +336,9 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_has_got_a_cap_since(seed: Seed) -> None:
+def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_got_a_cap_after_the_enqueue(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b")
     seed.cap("task=t", 1)
 

@@ -42,7 +42,7 @@ class Loss(StrEnum):
     FAILOVER = "failover"
     """A failover to a replica that has all writes."""
     FAILOVER_BEHIND = "failover behind"
-    """A failover to a replica that has received no data since before the batch."""
+    """A failover to a replica that has received no data since before the batch, and so lacks the batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class PausedRelay:
         self._waits.acquire()
 
     def step(self) -> None:
-        """Let the relay go on until it waits again."""
+        """Let the relay continue until it waits again."""
         self._goes.release()
         self._waits.acquire()
         if self.failure is not None:

@@ -1,4 +1,5 @@
-"""Judges from the log alone what durable jobs save, wait for and are sent (I20 to I23)."""
+"""Judges the steps that durable jobs save, their waits, and the signals that are sent to them (I20 to I23). The judge
+uses only the log."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ class Boxes:
             yield f"I9: {entry.by} writes under {facts['fence']}, in force is {held}"
 
     def _box(self, job_id: str, life: str) -> tuple[Box, list[str]]:
-        """Return the box of this life, and what is wrong if the job has another one."""
+        """Return the box of this life. Also return an error if the job has another box."""
         known = self.lives.setdefault(job_id, life)
         box = self.boxes.setdefault(life, Box(job_id))
         is_other = known != life or box.job_id != job_id
@@ -195,7 +196,8 @@ class Boxes:
 
     @staticmethod
     def _ripe_entry(box: Box, parked: JobEvent) -> str | None:
-        """Return the number of a wait of the parked job, if the signal for this wait has come; else None."""
+        """Return the number of a wait of the parked job whose signal has arrived; None if no such signal has
+        arrived."""
         for mark in parked.fields["waits"].split(","):
             step = box.entries.get(int(mark))
             if step is not None and step.kind == "wait" and box.mail(step.name):

@@ -101,7 +101,7 @@ class Missing(NamedTuple):
     lie: str
     about: str
     by: str
-    """The other judges that find the lie."""
+    """The judges apart from `verify` that find the lie."""
 
     def is_on(self, written: str) -> bool:
         """Return whether a page lists this lie."""

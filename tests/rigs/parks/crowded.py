@@ -17,7 +17,7 @@ from tests.rigs.parks.log import Log
 from tests.rigs.stage import workers
 
 PAUSES: Final = 0.1
-"""The share of signals before which the sender waits until the job is parked."""
+"""The share of signals before which the sender waits until the job is parked. The other signals are sent at once."""
 AT_ONCE: Final = "at once"
 LATE: Final = "late"
 

@@ -22,7 +22,7 @@ class Stops:
 
     stops: int
     refused: Counter[str] = field(default_factory=Counter)
-    """The errors that the steps of the suspended workers raised when they were saved."""
+    """The errors that suspended workers got when they tried to save their steps."""
     stopped_s: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 

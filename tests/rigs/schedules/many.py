@@ -40,7 +40,7 @@ class Run:
     rate: float
     """The number of schedules that were stored per second."""
     bare: float
-    """The number of bare EVALSHA round trips per second, measured right before."""
+    """The number of EVALSHA round trips per second of a script that does nothing, measured right before the run."""
     bytes_each: float
     """The bytes of Redis' memory for each schedule, without the outbox."""
 
