@@ -64,7 +64,7 @@ PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
 
 
 class Met(NamedTuple):
-    """The queues that can be used."""
+    """The queues that the supervisor contacted without an error."""
 
     queues: list[str]
     made: list[str]

@@ -33,7 +33,7 @@ _STYLE: Final = (
 
 
 class Night(NamedTuple):
-    """One night."""
+    """A night in which the clocks change."""
 
     title: str
     begins: datetime
@@ -67,7 +67,7 @@ def instants(cron: str, night: Night) -> list[datetime]:
 
 
 def svg() -> str:
-    """Return the picture."""
+    """Return the picture of schedules in two nights in which the clocks change, as SVG."""
     each = 70 + _ROW * len(CRONS)
     height = each * len(NIGHTS) + 10
     frame = f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif" font-size="13"'

@@ -288,7 +288,7 @@ def measured(server: Server) -> Iterator[tuple[str, int]]:
 
 
 def written(counts: dict[str, int], version: str) -> str:
-    """Return the table's text."""
+    """Return the text of the file that lists the instructions of each call."""
     lines = [
         "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
         f'scripts = "{digest()}"',

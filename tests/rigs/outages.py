@@ -55,7 +55,7 @@ async def long(seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Outage:
-    """One outage and its results."""
+    """One outage of Redis, and its effects on the claims of two jobs."""
 
     kind: str
     seconds: float

@@ -32,7 +32,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     return times, told
 
 
-def test_polls_become_rarer_but_continue() -> None:
+def test_polls_of_a_job_become_rarer_but_continue() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]

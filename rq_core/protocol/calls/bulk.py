@@ -50,7 +50,7 @@ _WAITING: Final = (State.READY, State.SCHEDULED)
 
 
 class Verb(NamedTuple):
-    """One kind of change."""
+    """One kind of change of many jobs, for example the cancelling of jobs."""
 
     name: str
     usual: tuple[State, ...]
@@ -168,7 +168,7 @@ _PLACE: Final = re.compile(
 
 
 class BulkStep(NamedTuple):
-    """The result of one step."""
+    """The result of one call of a change of many jobs."""
 
     place: BulkPlace
     """The place up to which the change was made."""

@@ -12,7 +12,7 @@ from rq_core.protocol.engine.plan import Plan
 
 
 class Mail:
-    """The calls about signals."""
+    """The calls that send signals, and that wake parked jobs whose signals have arrived."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery

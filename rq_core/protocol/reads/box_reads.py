@@ -53,7 +53,7 @@ class SavedSteps(NamedTuple):
 
 
 class BoxReads(QueueReader):
-    """The reads of boxes."""
+    """Reads the boxes of durable jobs: their saved steps, waits and signals."""
 
     def box(
         self, queue: str, job_id: str, fence: str, worker: str, *, first: int = 1

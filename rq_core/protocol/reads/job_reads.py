@@ -102,7 +102,7 @@ _SOURCES: Final = (
 
 
 class JobReads(QueueReader):
-    """The reads about jobs."""
+    """Reads the jobs of a queue: lists of jobs, single jobs, and their states."""
 
     def jobs(
         self,

@@ -194,7 +194,7 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of all queues."""
+    """The state of all queues at one time, and the memory of the server."""
 
     queues: tuple[QueueOverview, ...]
     """The queues that could be read, by name."""

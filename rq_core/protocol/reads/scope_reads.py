@@ -115,7 +115,7 @@ class Standing(NamedTuple):
 
 
 class ScopeReads(QueueReader):
-    """The reads about scopes."""
+    """Reads the scopes of a queue: their limits, their holders and the jobs that wait for them."""
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,

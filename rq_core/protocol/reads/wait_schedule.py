@@ -50,7 +50,8 @@ class JobWait:
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
     ) -> None:
-        """``deadline`` is on the clock of the waits."""
+        """``deadline`` is the time at which the wait times out, on the same clock as ``now`` in the methods of
+        Waits."""
         self.queue = queue
         self.id = job_id
         self.deadline = deadline
@@ -74,7 +75,7 @@ class JobWait:
 
 
 class Waits:
-    """The waits of one process."""
+    """All waits for jobs in one process, and the times of their polls."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []

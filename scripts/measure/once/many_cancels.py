@@ -59,9 +59,9 @@ class Figures:
     longest_ms: float
     """The longest command during the cancel, as the server measured it."""
     alone: float
-    """Jobs per second of the drain before and after the cancel."""
+    """The number of jobs per second that the drain completes before and after the cancel."""
     beside: float
-    """Jobs per second of the drain beside the cancel."""
+    """The number of jobs per second that the drain completes while the cancel runs."""
     first_s: float
     """The time (s) of the first claim after the cancel that got a job."""
     first_claims: int

@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A producer's knowledge about a job."""
+    """A job that a producer tried to enqueue, and Redis' answer."""
 
     queue: str
     tried_ms: float

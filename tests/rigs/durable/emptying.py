@@ -14,7 +14,7 @@ LIVES = 2
 
 
 class Duty(NamedTuple):
-    """A worker that empties a box."""
+    """A worker that deletes a box, and the next command of this worker."""
 
     box: int
     does: str

@@ -73,7 +73,7 @@ class Kill:
     passed: int = 0
 
     def point(self) -> None:
-        """Pass a point between two calls."""
+        """Count a point between two calls, and kill the process if this is the chosen point."""
         self.passed += 1
         if self.passed == self.at:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -65,7 +65,7 @@ CALL_ROWS: Final = 10
 
 @dataclass
 class Outcome:
-    """The result of a run."""
+    """The result of a run of the rig: the rows that were committed, and the jobs that ran."""
 
     database: str
     transactions: int
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class _Killed(NamedTuple):
-    """A relay that will be killed."""
+    """A process of a relay, and how the rig will kill it."""
 
     child: int
     """The id of its process."""

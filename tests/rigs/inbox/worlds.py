@@ -37,7 +37,7 @@ AGE_S: Final = 10
 
 
 class Kind(StrEnum):
-    """The faults of a world."""
+    """The kinds of faults that happen in a world."""
 
     KILLS = "kills"
     """Only relays are killed."""
@@ -121,7 +121,7 @@ class PausedRelay:
 
 @dataclass
 class Outcome:
-    """The result of a world."""
+    """The result of a world: its actions and jobs, and the errors that the judge found."""
 
     kind: Kind
     seed: int

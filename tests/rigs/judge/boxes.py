@@ -17,11 +17,11 @@ Wrong = Iterator[str]
 
 @dataclass
 class Step:
-    """One entry of a box."""
+    """One entry of a durable job: a step, a wait or a sleep."""
 
     name: str
     kind: str | None
-    """``wait`` or ``sleep``, or None for a step."""
+    """``wait`` or ``sleep``; None if the entry is a step."""
     until_ms: int | None = None
     digest: str | None = None
     """The digest of the saved value in the log, or the reason why no value is kept; None: the entry is only begun."""

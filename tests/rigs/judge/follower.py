@@ -12,7 +12,7 @@ READ: Final = 5_000
 
 
 class Judge(Protocol):
-    """A judge of a log."""
+    """Judges the entries of a log, which it gets in order."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Judge the next entries. No entry may be left out."""

@@ -18,7 +18,7 @@ from rq_core.model.table.machine import Event
 
 @dataclass
 class Known:
-    """A schedule according to the log."""
+    """The state of a schedule, according to the log."""
 
     state: str
     version: int

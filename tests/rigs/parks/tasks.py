@@ -33,7 +33,7 @@ async def collect(count: int) -> None:
 
 @app.task(queue=NAPS, retry=_ONCE)
 async def nap(seconds: float) -> None:
-    """Sleep once."""
+    """Sleep for this time (s), in one durable sleep."""
     await durable().sleep("nap", seconds)
 
 

@@ -47,7 +47,7 @@ class Run:
 
 @dataclass
 class Many:
-    """The results of several runs."""
+    """The measured values of several runs that store many schedules."""
 
     schedules: int
     runs: list[Run] = field(default_factory=list)

@@ -95,7 +95,7 @@ class Seat:
 
 
 class Failing(Exception):
-    """Raised by a handler that fails."""
+    """The failure of a handler, raised by the handler."""
 
 
 @dataclass(eq=False)

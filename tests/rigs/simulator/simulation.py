@@ -197,7 +197,7 @@ class Late:
 
 @dataclass
 class Result:
-    """The result of a seed."""
+    """The result of the simulation of one seed."""
 
     seed: int
     profile: str

@@ -58,7 +58,7 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 @contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage without faults."""
+    """Yield a stage on which nothing disturbs the connections."""
     with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
