@@ -39,9 +39,9 @@ class View:
     now_ms: int | None = None
     """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
     jobs: dict[str, StoredJob] = field(default_factory=dict)
-    """Id → job, for readable state lines."""
+    """The jobs whose state lines are readable, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Id → error, for unreadable state lines."""
+    """The errors of unreadable state lines, by the id of the job."""
 
     def __post_init__(self) -> None:
         for job_id, line in self.lines.items():

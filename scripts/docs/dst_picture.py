@@ -23,7 +23,7 @@ HOURS: Final = 5
 WIDTH: Final = 920
 _LEFT: Final = 130
 _STEP: Final = 150
-"""The width of an hour."""
+"""The width of one hour in the picture, in SVG units."""
 _ROW: Final = 34
 _STYLE: Final = (
     "<style>text{fill:#1e293b}.paper{fill:#f8fafc}.line{stroke:#94a3b8}.dot{fill:#4f46e5}.change{fill:#fde68a}"

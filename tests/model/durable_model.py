@@ -101,7 +101,7 @@ class DurableQueue(Queue):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.boxes: dict[str, Box] = {}
-        """The boxes by their lives."""
+        """The boxes of all jobs, by the id of the box."""
         self.count = 0
 
     def box_of(self, job: Job) -> Box:

@@ -423,7 +423,7 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
         ]
 
 
-def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependencies(
+def test_an_error_while_a_dependency_is_entered_fails_the_attempt_and_exits_the_entered_dependencies(
     app: App,
 ) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:

@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a job."""
+    """One run of a job in the picture."""
 
     began: float
     call: int

@@ -201,7 +201,7 @@ def _say(what: str) -> None:
 
 
 def show(document: Mapping[str, Any]) -> None:
-    """Print the tables."""
+    """Print the tables of all measured figures."""
     for said, rows in (
         ("promised", targets.promised_rows(document)),
         ("aimed at", targets.aimed_rows(document)),

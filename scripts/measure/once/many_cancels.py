@@ -109,7 +109,7 @@ def drain(url: str) -> None:
 
 
 class Drain:
-    """The drain, in a process of its own."""
+    """A process that claims and completes jobs of the queue, and counts them."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(

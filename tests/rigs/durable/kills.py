@@ -163,7 +163,7 @@ def _run_worker(url: str, queue: str, at: int | None) -> None:
 
 @dataclass
 class Outcome:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     kills: int = 0
     jobs: int = 0

@@ -36,7 +36,7 @@ _TWICE: Final = text(
 
 
 class Loss(StrEnum):
-    """The ways in which Redis' history ends."""
+    """The ways in which Redis loses data, or hands over to a replica."""
 
     FLUSH = "flush"
     FAILOVER = "failover"

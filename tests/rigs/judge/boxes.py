@@ -54,9 +54,9 @@ class Boxes:
     """The boxes of all jobs, after each entry of the log."""
 
     boxes: dict[str, Box] = field(default_factory=dict)
-    """The boxes by their lives."""
+    """The boxes of all jobs, by the id of the box (its life)."""
     lives: dict[str, str] = field(default_factory=dict)
-    """The life of each job that has a box and has not left Redis."""
+    """The id of the box (its life) of each job that has a box and has not left Redis."""
     parked: dict[str, JobEvent] = field(default_factory=dict)
     """The ``parked`` event of each job that is parked."""
     must_wake: dict[str, str] = field(default_factory=dict)

@@ -24,11 +24,11 @@ LATE: Final = "late"
 
 @dataclass
 class Crowd:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     signals: int
     outcomes: Counter[str] = field(default_factory=Counter)
-    """The outcomes of the calls."""
+    """The number of calls with each outcome."""
     parks: int = 0
     wakes: int = 0
     taken: int = 0

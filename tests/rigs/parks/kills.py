@@ -93,7 +93,7 @@ def _run_worker(url: str) -> None:
 
 @dataclass
 class Kills:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     jobs: int
     legs: int

@@ -18,7 +18,7 @@ from tests.rigs.stage import WORKER, workers
 
 @dataclass
 class Stops:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     stops: int
     refused: Counter[str] = field(default_factory=Counter)
