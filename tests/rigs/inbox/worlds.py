@@ -240,7 +240,7 @@ class World:
         return self._batch()
 
     def _batch(self) -> set[str]:
-        """Return the jobs of the present batch."""
+        """Return the jobs of the batch that the queue is sending now."""
         row = self._row()
         ids = row.ids or [] if row is not None else []
         found = self._stage.sql("SELECT id, job_id FROM rqc_inbox WHERE queue = ?", QUEUE)
