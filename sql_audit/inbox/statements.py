@@ -65,7 +65,7 @@ class Statements(NamedTuple):
     take: str
     """Writes which relay has sent the batch last."""
     end: str
-    """Ends a batch, and adds to the counts."""
+    """Ends a batch, and adds its rows to the counts in ``rqc_relay``."""
     forget: str
     """Forgets the slot of a batch that was not carried out: Redis may not know the slot."""
     delete: str

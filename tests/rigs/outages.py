@@ -48,7 +48,7 @@ def probe() -> None:
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Run until the outage ends, or just after its end."""
+    """Sleep for this time (s), which ends with the outage or just after it."""
     with noted():
         await asyncio.sleep(seconds)
 

@@ -125,7 +125,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
     assert {"job|a": T + 50_000.0} == seed.snapshot()["scheduled"]
 
 
-def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
+def test_an_edited_deadline_is_written_to_the_state_line_and_to_the_index(seed: Seed) -> None:
     """Checks that the index gets the new entry and loses the old entry. Otherwise the index would grow with each
     edit."""
     seed.enqueue("a", "b")

@@ -33,7 +33,8 @@ RIGHT: Final = "&rqc:{*}:ended"
 
 @dataclass
 class Stage:
-    """The URL for waiting callers, the URL for the process that settles jobs, and the fault."""
+    """The servers of a run: the URL that waiting callers use, the URL that the process that settles jobs uses, and the
+    fault between them."""
 
     waits_at: str
     settles_at: str
