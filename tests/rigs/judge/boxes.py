@@ -149,7 +149,7 @@ class Boxes:
         box.entries[number] = Step(name, kind, None, facts["digest"])
 
     def _taken(self, entry: Entry, box: Box, facts: Mapping[str, Any], old: Step | None) -> Wrong:
-        """Check the end of a wait or a sleep: a signal, or its moment (I21)."""
+        """Check the end of a wait or a sleep: a signal has come, or the time is over (I21)."""
         name, number = facts["name"], facts["message"]
         mail = box.mail(name)
         if number is not None:

@@ -1,4 +1,4 @@
-"""Stores very many schedules in one queue, and measures the time, their memory, and the cost of a claim."""
+"""Stores very many schedules in one queue. Measures the time to store them, their memory, and the cost of a claim."""
 
 from __future__ import annotations
 
