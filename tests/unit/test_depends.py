@@ -620,8 +620,8 @@ def test_depends_accepts_only_two_scopes() -> None:
 Alias = Annotated["Elsewhere", Depends(plain)]
 
 
-def test_annotations_that_are_strings_are_resolved(app: App) -> None:
-    """Checks that the type of a dependency may be a name that cannot be resolved."""
+def test_depends_is_found_in_annotations_whose_types_cannot_be_resolved(app: App) -> None:
+    """Checks types that exist only for type checkers. The app needs only ``Depends``, and not the type."""
 
     @app.task
     def task(

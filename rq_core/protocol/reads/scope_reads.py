@@ -298,7 +298,7 @@ def _statuses(
 
 
 def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read when exhausted rates admit jobs again."""
+    """Return the commands that read the times at which exhausted rates admit jobs again."""
     members = [f"rate|{scope}" for scope in scopes]
     return [
         ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]
