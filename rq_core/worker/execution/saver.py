@@ -323,7 +323,7 @@ class LoopHome(_Home):
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Let the job not be parked during a call."""
+        """Keep the job from being parked during a call."""
         self._calls += 1
         self._consider()
         try:
