@@ -35,7 +35,7 @@ class View:
     keys: QueueKeys
     """The queue's key names, for commands that an operator types."""
     log: FoldedLog
-    """The folded log."""
+    """The log of the queue, and the state of each job after its events."""
     now_ms: int | None = None
     """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
     jobs: dict[str, StoredJob] = field(default_factory=dict)
