@@ -57,7 +57,7 @@ class LoggedBox:
 
     @property
     def entries(self) -> int:
-        """The highest number of an entry."""
+        """The number of the last entry in the box."""
         return max(self.steps, default=0)
 
     def add(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEnt
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Add an event to ``boxes``, which are by id (life), if the event is about boxes."""
+    """Apply an event of the log to ``boxes`` if the event is about a box. ``boxes`` are by box id (life)."""
     if entry.event not in (Event.SIGNALLED, Event.STEP_BEGUN, Event.STEP_SAVED):
         return
     for event in entry.jobs:
