@@ -129,5 +129,6 @@ def copy_queue(control: redis.Redis, queue: str, to: str) -> None:
 
     Another client must use the copy, since a client numbers its calls from 1 in each new queue.
     """
-    for key in control.keys(f"rqc:{{{queue}}}:*"):
+    keys: list[Any] = control.keys(f"rqc:{{{queue}}}:*")
+    for key in keys:
         assert control.copy(key, key.replace(f"{{{queue}}}", f"{{{to}}}"))
