@@ -172,6 +172,7 @@ def test_the_delete_command_needs_a_mirror_that_has_copied_every_event_and_leave
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_again(
     cli: CommandLine,
     client: Client,
