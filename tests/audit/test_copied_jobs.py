@@ -133,6 +133,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

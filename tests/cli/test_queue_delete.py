@@ -172,6 +172,7 @@ def test_a_queue_is_deleted_only_after_its_mirror_has_every_event_and_verify_acc
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_again(
     cli: CommandLine,
     client: Client,

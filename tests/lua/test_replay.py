@@ -603,6 +603,7 @@ def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySee
 
 
 @every_single_operation
+@pytest.mark.slow
 def test_a_lower_call_number_is_stale_in_every_script(
     lossy: LossySeed, make: Callable[[Seed], Operation]
 ) -> None:

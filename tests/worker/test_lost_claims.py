@@ -58,6 +58,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 async def test_jobs_that_run_for_ten_leases_are_claimed_once(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

@@ -417,6 +417,7 @@ class Model:
 
 
 @pytest.mark.parametrize("number", range(20))
+@pytest.mark.slow
 def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, number: int) -> None:
     dice, model = random.Random(number), Model()
     ids = [f"k{n}" for n in range(5)]
