@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from rq_core import (
     App,
     InvalidOption,
     InvalidStep,
+    NotDurable,
     RetryPolicy,
     StepUnusable,
     durable,
@@ -197,6 +199,27 @@ def test_names_of_rq_core_are_refused_before_the_effect(
     assert ["allowed"] == did
     with pytest.raises(InvalidOption, match="must not begin with"):
         sending_of_json("job", name, "null")
+
+
+def test_the_fake_refuses_a_wait_of_an_isolated_handler_as_a_worker_does(
+    app: App, fake: testing.Fake
+) -> None:
+    says = "cannot be used here: a handler with isolation"
+
+    @app.task(isolation="process")
+    async def on_loop() -> None:
+        with pytest.raises(NotDurable, match=re.escape(f"wait() {says}")):
+            await durable().wait("approval", str)
+
+    @app.task(isolation="process")
+    def in_thread() -> None:
+        with pytest.raises(NotDurable, match=re.escape(f"sleep() {says}")):
+            durable_sync().sleep("nap", 1)
+
+    on_loop.enqueue()
+    in_thread.enqueue()
+
+    assert ["succeeded", "succeeded"] == outcomes(fake)
 
 
 def test_long_names_that_differ_in_their_last_character_have_different_entries() -> None:

@@ -194,7 +194,8 @@ class Steps:
         if not self.home.can_park:
             raise NotDurable(
                 call=f"{kind}()",
-                why="a handler with isolation may have steps, but cannot sleep or wait",
+                why="a handler with isolation may have steps, but cannot sleep or wait. Leave out isolation, or do"
+                " the isolated work in a job of another task, and sleep or wait in this one",
             )
         await self._may_begin()
         if name in self._running:
