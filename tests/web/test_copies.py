@@ -180,10 +180,14 @@ def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
 
 
 def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
-    """Return the preview, once the log has come to all deaths."""
+    """Return the preview, once the log has all deaths and all requeues."""
     return wait_until(
-        lambda: (seen := preview(page, "copy", DIED))["matched"] == count and seen,
-        "the log has all deaths",
+        lambda: (
+            (seen := preview(page, "copy", DIED))["matched"] == count
+            and not seen["states"]
+            and seen
+        ),
+        "the log has what happened to the jobs",
     )
 
 
