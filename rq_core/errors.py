@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-from rq_core.masking import masked
+from rq_core.masking import Bounded, masked
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
-REPR_MAX: Final = 300
-"""Maximum number of characters of one fact that a message shows as Python writes it. A name in a message is shorter."""
 _COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
 """Finds a command in a message, except `rq-core audit …`, which reads SQL and takes no prefix."""
 
@@ -32,7 +30,7 @@ class RqCoreError(Exception):
         if message is None:
             # A class without a docstring of its own has the message of its base class.
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
-            shown = {name: _Bounded(value) for name, value in facts.items()}
+            shown = {name: Bounded(value) for name, value in facts.items()}
             message = " ".join(said.split()).format(**shown)
         super().__init__(masked(message))
 
@@ -41,21 +39,6 @@ class RqCoreError(Exception):
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])
-
-
-class _Bounded:
-    """A fact in a message. ``{fact!r}`` has at most REPR_MAX characters: a caller's value may be of any length."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        # Masked first: a password that was cut in half would not be found.
-        shown = masked(repr(self._value))
-        return shown if len(shown) <= REPR_MAX else f"{shown[: REPR_MAX - 1]}…"
-
-    def __format__(self, spec: str) -> str:
-        return format(self._value, spec)
 
 
 class UsageError(RqCoreError):
