@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from rq_core.app.handlers.json_problems import misfit, place_of
+from rq_core.app.handlers.json_problems import misfit, path_to
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, InvalidTask
 from rq_core.model.outcome import NOT_JSON, reason_of
@@ -82,7 +82,7 @@ def load_value(step: str, returned: Returned, value_json: str) -> Any:
 
 def _misfit(error: ValueError) -> str:
     loc, problem = misfit(error)
-    return f"{place_of('value', loc)} {problem}"
+    return f"{path_to('value', loc)} {problem}"
 
 
 def unusable(step: str, note: str, problem: str = "") -> StepUnusable:

@@ -2,7 +2,7 @@
 
 >>> json_problem({"items": [1, float("nan")]})
 (('items', 1), 'holds NaN or an infinity, which JSON lacks')
->>> place_of("value", ("items", 1))
+>>> path_to("value", ("items", 1))
 'value.items[1]'
 """
 
@@ -27,7 +27,7 @@ Loc = tuple[Any, ...]
 """The place in a value: the fields, keys and indexes that lead to it."""
 
 
-def place_of(root: str, loc: Loc) -> str:
+def path_to(root: str, loc: Loc) -> str:
     """Return a place as text, such as ``value.items[3].when``."""
     parts = (
         f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rq_core.app.fork_safety import preparing
-from rq_core.app.handlers.json_problems import json_problem, misfit, place_of
+from rq_core.app.handlers.json_problems import json_problem, misfit, path_to
 from rq_core.errors import InvalidTask
 from rq_core.model.lib.cached_property import cached_property
 from rq_core.model.outcome import NOT_JSON, TOO_LARGE
@@ -81,7 +81,7 @@ class Returned:
                 found = misfit(error, value)
             else:
                 found = (), f"is a {type(value).__name__}, and its parts do not fit the annotation"
-        return f"{place_of('value', found[0])} {found[1]}"
+        return f"{path_to('value', found[0])} {found[1]}"
 
     def load(self, value_json: str) -> Any:
         """Return a result in the annotated type. Raises ValueError if the JSON does not fit the type, or
