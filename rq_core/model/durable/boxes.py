@@ -89,7 +89,7 @@ class StepEntry(NamedTuple):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the entry is a step that was begun and not saved: it may or may not have happened. An entry of
+        """True for a step that was begun and not saved: it may or may not have happened. An entry of
         rq-core itself has no effect that could have happened."""
         return not self.is_saved and self.kind == "step" and not self.name.startswith(OWN_PREFIX)
 
