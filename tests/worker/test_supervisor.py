@@ -114,6 +114,20 @@ def test_a_database_that_is_not_the_queues_own_log_is_refused_though_the_queue_h
     assert handle.state() == "ready"
 
 
+def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
+    app: App, client: Client, witness: crew.Witness, postgres_url: str
+) -> None:
+    handle = crew.function.enqueue(1)
+    url = postgres_url + ("&" if "?" in postgres_url else "?") + "options=-csearch_path%3Dnonesuch"
+    with worker_process(app.redis_url, witness, "--audit", url, "--burst") as process:
+        assert process.wait(30) == 1
+
+    said = witness.log()
+    assert "no schema has been selected" in said
+    assert len(said.splitlines()) == 1, said
+    assert handle.state() == "ready"
+
+
 def test_the_supervisor_replaces_a_mirror_that_dies(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
