@@ -104,7 +104,7 @@ def test_links_between_markdown_files_lead_to_existing_files() -> None:
 
 
 def test_no_page_links_to_a_file_outside_docs() -> None:
-    """Checks that pages have no link to files outside docs, since the site has no pages for these files."""
+    """Checks the links of all pages, since the site has no pages for files outside docs."""
     docs = ROOT / "docs"
     outside = [
         f"{path.name}: {link}"

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 DATABASE: Final = "RQ_CORE_TEST_DATABASE"
 """The environment variable with the URL of the database."""
 NAME: Final = "rq-core-sessions"
-"""The name by which PostgreSQL knows the connections of these handlers."""
+"""The name by which PostgreSQL knows the connections of the handlers in this module."""
 POOL_MAX: Final = 4
 LEASE_S: Final = 1.0
 TIMEOUT_S: Final = 3.0

@@ -1,8 +1,8 @@
 """Fixtures of the script tests: an empty queue on a clock that a test advances.
 
-Some promises of the scripts are tested on both engines: when a script may move a job, what an error leaves in Redis,
-and what a repeated call answers. All other promises are tested on one engine, since Lua and the commands of the scripts
-are the same on both.
+Some promises of the scripts are tested on both engines: when a script may change the state of a job, what an error
+leaves in Redis, and what a repeated call answers. All other promises are tested on one engine, since Lua and the
+commands of the scripts are the same on both.
 """
 
 from collections.abc import Generator, Iterator

@@ -12,7 +12,7 @@ from tests.kit.tally import Tally, calls_of
 from tests.rigs import budgets
 
 BLOCKED = 5_000
-"""The number of blocked jobs in these tests. `scripts/measure/once/run cap-costs` uses 100,000."""
+"""The number of blocked jobs in the tests of this module. `scripts/measure/once/run cap-costs` uses 100,000."""
 
 
 JOINING = 4_000

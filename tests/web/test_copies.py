@@ -260,7 +260,7 @@ def test_the_page_after_a_replay_with_a_name_does_not_offer_to_copy_the_same_job
         assert "No job is left to copy" in shown
 
 
-def test_the_form_that_copies_says_with_which_arguments_and_name(
+def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     busy: Scene, page: TestClient
 ) -> None:
     given = {"verb": "copy", "where": f"queue:{QUEUE} error:SmtpError"}

@@ -41,7 +41,9 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_enqueue_writes_a_remembered_id_into_the_line_the_event_and_results(seed: Seed) -> None:
+def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_results(
+    seed: Seed,
+) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]

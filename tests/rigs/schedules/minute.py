@@ -37,7 +37,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Fired:
-    """The result of one minute."""
+    """The measured values of one minute in which every schedule has an instant."""
 
     schedules: int
     told: Counter[str] = field(default_factory=Counter)

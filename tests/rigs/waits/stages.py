@@ -33,7 +33,8 @@ RIGHT: Final = "&rqc:{*}:ended"
 
 @dataclass
 class Stage:
-    """The URL for waiting callers, the URL for the process that settles jobs, and the fault."""
+    """The servers of a run: the URL that waiting callers use, the URL that the process that settles jobs uses, and the
+    fault between them."""
 
     waits_at: str
     settles_at: str
@@ -58,7 +59,7 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 @contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage without faults."""
+    """Yield a stage on which nothing disturbs the connections."""
     with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
