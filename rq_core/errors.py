@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-from rq_core.masking import masked
+from rq_core.masking import Bounded, masked
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
@@ -30,7 +30,8 @@ class RqCoreError(Exception):
         if message is None:
             # A class without a docstring of its own has the message of its base class.
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
-            message = " ".join(said.split()).format(**facts)
+            shown = {name: Bounded(value) for name, value in facts.items()}
+            message = " ".join(said.split()).format(**shown)
         super().__init__(masked(message))
 
     def name_prefix(self, prefix: str) -> None:

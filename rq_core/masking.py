@@ -29,6 +29,8 @@ _OF_URL: Final = r"//[^/@:]*:"
 in a password."""
 _OF_NO_URL: Final = r"(?:^|(?<=['\"(=]))[^/@:'\"(=]*:(?!//)(?=.)"
 """Finds the user in ``user:password@host``, a URL without its scheme."""
+REPR_MAX: Final = 300
+"""Maximum number of characters of one fact that a message shows as Python writes it. A name in a message is shorter."""
 
 
 def masked(text: str) -> str:
@@ -50,3 +52,18 @@ def _without_user(found: re.Match[str]) -> str:
         if begins := re.search(user, before):
             before = before[: begins.end()] + MASK
     return before + at + host
+
+
+class Bounded:
+    """A fact in a message. ``{fact!r}`` has at most REPR_MAX characters: a caller's value may be of any length."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        # Masked first: a password that was cut in half would not be found.
+        shown = masked(repr(self._value))
+        return shown if len(shown) <= REPR_MAX else f"{shown[: REPR_MAX - 1]}…"
+
+    def __format__(self, spec: str) -> str:
+        return format(self._value, spec)

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from rq_core.app.fork_safety import preparing
 from rq_core.app.handlers.depends import has_dependency
+from rq_core.app.handlers.json_problems import json_problem, words_of
 from rq_core.app.hints import change, is_open, is_plain
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 from rq_core.model.lib.cached_property import cached_property
@@ -196,14 +197,14 @@ class Arguments:
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
         """Return the problem of each argument that has no JSON form, by name. The arguments are converted one by
         one."""
-        problems = {}
+        problems: dict[str, str] = {}
         for name, value in valid.items():
             try:
                 adapter = self._make_adapter({name: self._hints[name]})
                 _strict_json(adapter.dump_python({name: value}, mode="json", warnings="error"))
             except (ValueError, TypeError, RecursionError) as problem:
-                problems[name] = _no_json(problem)
-        return problems or {"arguments": _no_json(error)}
+                problems.update([_no_json(name, value, problem)])
+        return problems or {"arguments": words_of(error)}
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
@@ -351,13 +352,13 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
     try:
         return dumped(values)
     except (ValueError, TypeError, RecursionError) as error:
-        problems = {}
+        problems: dict[str, str] = {}
         for name, value in values.items():
             try:
                 dumped({name: value})
             except (ValueError, TypeError, RecursionError) as problem:
-                problems[name] = _no_json(problem)
-        raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
+                problems.update([_no_json(name, value, problem)])
+        raise _invalid(task, problems or {"arguments": words_of(error)}) from None
 
 
 def plain_value(value: Any) -> Any:
@@ -400,7 +401,7 @@ def _problems_of(error: ValueError) -> dict[str, str]:
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
-        return {"arguments": _no_json(error)}
+        return {"arguments": words_of(error)}
     problems: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(map(_printable, detail["loc"])) or "arguments"
@@ -410,14 +411,10 @@ def _problems_of(error: ValueError) -> dict[str, str]:
     return problems
 
 
-def _no_json(error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error):
-        return "is not valid Unicode text (it holds a lone surrogate)"
-    if isinstance(error, RecursionError) or "ircular reference" in str(error):
-        return "contains itself, or is nested too deeply"
-    if "not JSON compliant" in str(error):
-        return "holds NaN or an infinity, which JSON lacks"
-    return f"has no JSON form ({_first_line(error)})"
+def _no_json(name: str, value: Any, error: Exception) -> tuple[str, str]:
+    """Return the place in an argument that has no JSON form, such as ``rows.3.when``, and the problem in words."""
+    loc, problem = json_problem(value) or ((), words_of(error))
+    return ".".join(map(_printable, (name, *loc))), problem
 
 
 def _first_line(error: BaseException) -> str:

@@ -122,6 +122,12 @@ FAMILIES: Final = (
         "queue",
     ),
     _state(
+        "rqc_box_fields",
+        "What durable jobs have saved, as the number of fields of the key `boxes`: one for each such job, one for each"
+        " of its steps, sleeps and waits, and one to three for each signal. Redis does not count their bytes.",
+        "queue",
+    ),
+    _state(
         "rqc_queue_overdue_seconds",
         "Seconds since the earliest unfinished work of the queue was due, such as a delayed job. 0 while any worker"
         " claims.",

@@ -34,7 +34,7 @@ _WHY: Final = {
     NOT_KEPT: "the call that enqueued it kept no result: write @app.task(keep_result=True), or pass keep_result=True to"
     " the call, to keep it for an hour",
     TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
-    NOT_JSON: "it does not fit the task's return annotation, or cannot be JSON",
+    NOT_JSON: "it does not fit the return annotation of its function, or cannot be JSON",
     UNFINISHED: "it was not yet converted to JSON when the job timed out, or its process ended: return plain data",
     EXPIRED: "the time keep_result is over: raise keep_result to keep results longer",
     LOST: 'Redis no longer has it, and the log does not keep it: audit_result="full" lets the log keep values',

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome
 
 
+READY_VARIABLE: Final = "RQ_CORE_READY_FD"
+"""The environment variable with the number of a file descriptor. A process beside the workers writes one byte to it
+when it is ready."""
 COMMANDS: Final = "rq_core.commands"
 AUDIT: Final = "rq_core.audit"
 
@@ -71,7 +74,8 @@ class Drift(Protocol):
 class CompanionCommand(Protocol):
     """A function that returns the command line of a process beside the workers, and the variables to add to its
     environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
-    is closed, or on SIGTERM. Before it ends, it finishes its work: a mirror copies the events that are left.
+    is closed, or on SIGTERM. A mirror says that it is ready (READY_VARIABLE) once it has found that the database is the
+    log of this Redis. Before it ends, it finishes its work: a mirror copies the events that are left.
 
     ``made`` are queues that were created just now; a mirror begins with these queues. The URLs are passed in the
     environment, since every user of a machine can read every command line, and URLs have passwords.

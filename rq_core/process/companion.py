@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from rq_core.model.plugins import READY_VARIABLE
+
 log = logging.getLogger(__name__)
 
 READY_WAIT_S: Final = 15.0
@@ -43,6 +45,8 @@ class Companion:
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
         self._made: Sequence[str] = ()
+        self._ready: int | None = None
+        """The end of the pipe from which this process reads that the other one is ready."""
         self._failures = 0
         self._due: float | None = None
 
@@ -55,12 +59,18 @@ class Companion:
         self._born = time.monotonic()
         self._due = None
         self._close()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, **environment},
-        )
+        self._ready, says = os.pipe()
+        os.set_blocking(self._ready, False)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(says,),
+                env={**os.environ, **environment, READY_VARIABLE: str(says)},
+            )
+        finally:
+            os.close(says)
 
     @property
     def status(self) -> int | None:
@@ -70,14 +80,17 @@ class Companion:
     def wait_until_ready(
         self, ready: Callable[[], bool], stopped: Callable[[], bool], unready: str
     ) -> int | None:
-        """Wait until the process is ready, for READY_WAIT_S at most; then log ``unready``, a sentence.
+        """Wait until the process says that it is ready and ``ready`` returns true, for READY_WAIT_S at most; then log
+        ``unready``, a sentence.
 
         Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
         even if the process is not ready: a slow process must not keep the workers from starting.
         """
         deadline = time.monotonic() + READY_WAIT_S
+        says = False
         while time.monotonic() < deadline and not stopped():
-            if ready():
+            says = says or self._says_ready()
+            if says and ready():
                 return None
             status = self.status
             if status is not None:
@@ -86,6 +99,13 @@ class Companion:
         if not stopped():
             log.warning(unready)
         return None
+
+    def _says_ready(self) -> bool:
+        assert self._ready is not None
+        try:
+            return os.read(self._ready, 1) != b""
+        except BlockingIOError:
+            return False
 
     def watch(self) -> None:
         """Start the process again if it has ended, after a growing pause. The supervisor calls this repeatedly."""
@@ -122,3 +142,6 @@ class Companion:
     def _close(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+        if self._ready is not None:
+            os.close(self._ready)
+            self._ready = None

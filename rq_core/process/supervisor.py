@@ -181,8 +181,11 @@ class Supervisor:
             self._met += met.queues
             status = self._begin_mirror(met.made)
             if status is not None:
-                # The mirror has logged why. Without a mirror, jobs would run unaudited against the operator's wish.
-                return status
+                # Without a mirror, jobs would run unaudited against the operator's wish.
+                if status >= 0:
+                    return status  # the mirror has logged why
+                log.error("the mirror was ended by signal %d before it was ready", -status)
+                return 1
             server_check.warn(remarks)
             if self._relay is not None:
                 self._relay.start()
@@ -210,8 +213,8 @@ class Supervisor:
         return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
-        """Start the mirror, if there is one, and wait until it has attached. Returns its exit status if it ended
-        instead."""
+        """Start the mirror, if there is one, and wait until it has compared its database with the server and has
+        attached. Returns its exit status if it ended instead."""
         if self._mirror is None:
             return None
         client, queues = self._app.client, self._met

@@ -16,11 +16,13 @@ HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
 
 
 def state_of(entry: StepEntry) -> str:
-    """Return whether a step is saved, in words."""
+    """Return the state of an entry in words: saved, over, in doubt, or for what it waits."""
     if entry.is_saved:
         return "over" if entry.note == OVER else "saved"
-    if entry.kind == "step":
+    if entry.is_in_doubt:
         return "in doubt"
+    if entry.kind == "step":
+        return "for job.key()"
     until = "" if entry.until_ms is None else f" until {utc(entry.until_ms)}"
     return f"{'waits' if entry.kind == 'wait' else 'sleeps'}{until}"
 
@@ -33,7 +35,10 @@ def step_row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
 
 def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, Any]]:
     """Return the steps as JSON documents. Without the values, a document has no contents of the job."""
-    documents = [{"entry": number, **each._asdict()} for number, each in steps.entries.items()]
+    documents = [
+        {"entry": number, **each._asdict(), "is_in_doubt": each.is_in_doubt}
+        for number, each in steps.entries.items()
+    ]
     if not with_values:
         for each in documents:
             del each["value"]
@@ -87,9 +92,7 @@ def steps_say(steps: SavedSteps) -> str:
     """Return a sentence about the steps of a job."""
     if steps.is_lost:
         return "lost: Redis lacks them, so the next step fails; see `rq-core audit restore`"
-    doubtful = [
-        each.name for each in steps.entries.values() if not each.is_saved and each.kind == "step"
-    ]
+    doubtful = [each.name for each in steps.entries.values() if each.is_in_doubt]
     says = f"{steps.size}"
     if doubtful:
         says += f", in doubt: {', '.join(doubtful)}"

@@ -35,6 +35,8 @@ class WorkerStats:
     claimed: int = 0
     completed: int = 0
     failed: int = 0
+    cancelled: int = 0
+    parked: int = 0
     rolled_back: int = 0
     refused: int = 0
     turns: int = 0

@@ -263,8 +263,12 @@ class Turns:
                 )
             elif settlement.verdict == "complete":
                 self._stats.completed += 1
+            elif outcome == "cancelled":
+                self._stats.cancelled += 1
             elif settlement.verdict == "rollback":
                 self._stats.rolled_back += 1
+            elif settlement.verdict == "park":
+                self._stats.parked += 1
             else:
                 self._stats.failed += 1
         return False

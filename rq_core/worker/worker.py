@@ -245,6 +245,8 @@ class Worker:
                 "claimed": self.stats.claimed,
                 "completed": self.stats.completed,
                 "failed": self.stats.failed,
+                "cancelled": self.stats.cancelled,
+                "parked": self.stats.parked,
                 "rolled_back": self.stats.rolled_back,
             },
         )

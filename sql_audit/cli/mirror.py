@@ -25,6 +25,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import say
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
+from rq_core.model.plugins import READY_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
@@ -81,7 +82,15 @@ def run_command(
             stop_with_stdin(stop)
         else:
             _check_server(redis_url, prefix)
-        done = run_mirror(source, address, stop=stop, queues=queues or None, once=once, made=made)
+        done = run_mirror(
+            source,
+            address,
+            stop=stop,
+            queues=queues or None,
+            once=once,
+            made=made,
+            on_ready=_tell_parent,
+        )
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
@@ -115,6 +124,14 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _tell_parent() -> None:
+    """Tell the supervisor that has started this mirror, if one has, that the mirror is ready."""
+    if place := os.environ.pop(READY_VARIABLE, ""):
+        with contextlib.suppress(BrokenPipeError):
+            os.write(int(place), b"1")
+        os.close(int(place))
 
 
 def stop_with_stdin(stop: threading.Event) -> None:

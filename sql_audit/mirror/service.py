@@ -106,6 +106,8 @@ class Service:
     on_step: Callable[[str], None] | None = None
     made: Sequence[str] = ()
     """Queues that the caller has just created for this run; see :func:`source_registry.check_source`."""
+    on_ready: Callable[[], None] | None = None
+    """See :func:`run_mirror`."""
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
@@ -129,6 +131,9 @@ class Service:
             self._make_partitions()
             self._find_queues(raise_errors=once)
             moved = self._turn_all(raise_errors=once)
+            if self.on_ready is not None and self._is_source:
+                self.on_ready()
+                self.on_ready = None
             self._note_lag()
             if not moved:
                 if once and all(queue.idle for queue in self._queues.values()):
@@ -401,12 +406,14 @@ def run_mirror(
     limits: BatchLimits | None = None,
     on_step: Callable[[str], None] | None = None,
     made: Sequence[str] = (),
+    on_ready: Callable[[], None] | None = None,
 ) -> Mirrored:
     """Mirror the queues of a server into an audit database until ``stop`` is set; with ``once``, until SQL has every
     entry. Return the numbers of mirrored entries and events.
 
     ``queues`` are the queues to mirror; None means all queues, also those that are created later. ``made`` are queues
     that the caller has just created, so that Redis cannot have lost them. A database without tables gets them.
+    ``on_ready`` is called once, after the first turn of the queues: this database is the log of this Redis.
 
     Raise AuditError at the start if the database cannot be used. When Redis answers, raise SourceDiffers if this Redis
     is not the log's source, and QueuesElsewhere if another database mirrors a queue of it. Later errors are logged and
@@ -416,7 +423,9 @@ def run_mirror(
     try:
         migrate.ensure_schema(database)
         database_identity.check_identity(database)
-        return Service(source, database, queues, limits, on_step, made).run(stop, once=once)
+        return Service(source, database, queues, limits, on_step, made, on_ready).run(
+            stop, once=once
+        )
     finally:
         if database is not url:
             database.close()

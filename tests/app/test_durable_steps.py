@@ -301,7 +301,7 @@ def test_a_saved_value_that_does_not_fit_the_new_type_of_its_step_ends_the_job(
         ran = list(fake.drain())
 
     assert ["ready", "dead"] == [each.outcome for each in ran]
-    assert "give the step another name" in str(ran[1].error)
+    assert "Give the step another name" in str(ran[1].error)
     assert [] == world.did
 
 

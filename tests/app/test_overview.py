@@ -100,6 +100,8 @@ def test_the_overview_has_the_number_of_parked_jobs_and_the_age_of_the_first(see
     found = look(seed)
 
     assert (found.parked, minutes(found.oldest_parked_ms), found.scheduled) == (2, 7, 0)
+    # Two boxes with one entry each.
+    assert found.box_fields == 4
     seed.cancel("a", "b")
     assert look(seed).oldest_parked_ms is None
 

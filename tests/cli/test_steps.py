@@ -94,6 +94,25 @@ def test_the_job_command_shows_the_steps_of_a_job_and_marks_steps_in_doubt(valke
     assert "Redis lacks them" in lost
 
 
+def test_an_entry_of_rq_core_is_not_shown_as_a_step_in_doubt(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim, what="begin", name="rq_core.life")
+        seed.save(claim, what="begin", entry=2, name="ship")
+        listed = steps(valkey_url, "a").output
+        document = json.loads(steps(valkey_url, "a", "--json").output)
+        shown = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+
+    for said in (listed, shown):
+        (row,) = [line for line in said.splitlines() if "rq_core.life" in line]
+        assert "for job.key()" in row
+        assert "in doubt" not in row
+    assert "2, in doubt: ship\n" in shown
+    assert [("rq_core.life", False), ("ship", True)] == [
+        (each["name"], each["is_in_doubt"]) for each in document
+    ]
+
+
 def test_the_job_command_shows_what_a_parked_job_waits_for_and_its_kept_signals(
     valkey_url: str,
 ) -> None:

@@ -24,6 +24,7 @@ from rq_core import (
     App,
     DeadJob,
     GiveUp,
+    NotDurable,
     RetryLater,
     RetryPolicy,
     Snooze,
@@ -220,6 +221,17 @@ async def durable_apart_at_once(steps: int) -> None:
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     note("end", base=current_job().base)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+async def waits_apart() -> None:
+    """Try to wait and to sleep in a process of its own, where neither is possible."""
+    job = durable()
+    for call in (job.wait("approval", str), job.sleep("nap", 1)):
+        try:
+            await call
+        except NotDurable as error:
+            note("refused", says=str(error))
 
 
 def _stops() -> None:

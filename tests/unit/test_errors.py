@@ -85,6 +85,16 @@ def test_the_message_of_an_error_is_its_docstring_with_its_facts(kind: type[RqCo
     assert all(getattr(error, name) == value for name, value in facts.items())
 
 
+def test_a_message_shows_a_long_value_shortened_with_its_passwords_masked() -> None:
+    error = errors.InvalidOption.of("value", ["redis://u:secret@h/0 " * 100_000], "must be short")
+
+    assert len(str(error)) < 400
+    assert "…" in str(error)
+    assert "must be short" in str(error)
+    assert "secret" not in str(error)
+    assert ["redis://u:secret@h/0 " * 100_000] == error.value
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -174,6 +174,8 @@ def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
     claim = scene.seed.running("durable")
     scene.seed.save(claim)
     scene.seed.save(claim, what="begin", entry=2, name="ship=secret")
+    key = scene.seed.running("key")
+    scene.seed.save(key, what="begin", name="rq_core.life", life="0" * 16)
 
     found = browse(log=False).get(f"/jobs/{QUEUE}/durable.json").json()
     trusted = browse(log=False, see_arguments=True).get(f"/jobs/{QUEUE}/durable.json").json()
@@ -183,6 +185,10 @@ def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
     assert "ship=secret" == trusted["steps"][1]["name"]
     assert "in doubt" in read(browse(log=False), f"/jobs/{QUEUE}/durable")
     assert "value" not in found["steps"][0]
+    of_rq_core = read(browse(log=False), f"/jobs/{QUEUE}/key")
+    assert "rq_core.life" in of_rq_core
+    assert "for job.key()" in of_rq_core
+    assert "in doubt" not in of_rq_core
 
 
 def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_signals(

@@ -398,6 +398,20 @@ async def test_a_save_waits_while_the_backlog_of_the_log_is_at_twice_its_limit(
     assert [(1, "note")] == entries_saved(client, handle.id)
 
 
+async def test_an_isolated_handler_that_waits_or_sleeps_gets_one_clear_error(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.waits_apart.enqueue()
+    async with run_worker():
+        await ended(client, handle.id)
+
+    for call, line in zip(("wait()", "sleep()"), witness.lines("refused"), strict=True):
+        assert line["says"].startswith(f"{call} cannot be used here: a handler with isolation")
+        assert (
+            "Leave out isolation, or do the isolated work in a job of another task" in line["says"]
+        )
+
+
 @pytest.mark.parametrize(
     "task", [crew.durable_apart, crew.durable_apart_at_once], ids=lambda t: t.name
 )

@@ -121,17 +121,29 @@ async def test_a_result_has_the_type_that_the_task_returns(connected: App, task:
 
 
 @pytest.mark.parametrize(
-    "enqueue, reason",
+    "enqueue, reason, where",
     [
-        (lambda: untyped.enqueue_async("object"), "not_json"),
-        (lambda: untyped.enqueue_async("nan"), "not_json"),
-        (lambda: untyped.enqueue_async("long"), "too_large"),
-        (lambda: says_int.enqueue_async(), "not_json"),
+        (
+            lambda: untyped.enqueue_async("object"),
+            "not_json",
+            "value is of type object, which has no JSON form",
+        ),
+        (lambda: untyped.enqueue_async("nan"), "not_json", "value holds NaN or an infinity"),
+        (lambda: untyped.enqueue_async("long"), "too_large", "longer than 64 KiB"),
+        (
+            lambda: says_int.enqueue_async(),
+            "not_json",
+            "value does not fit the annotation: Input should be a",
+        ),
     ],
     ids=["object", "nan", "long", "another type"],
 )
 async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
-    connected: App, enqueue: Callable[[], Any], reason: str, caplog: pytest.LogCaptureFixture
+    connected: App,
+    enqueue: Callable[[], Any],
+    reason: str,
+    where: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with working(connected, queues=("results",)):
         handle = await enqueue()
@@ -140,6 +152,7 @@ async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
     assert Succeeded(handle.id, missing=reason) == outcome
     (said,) = [r.getMessage() for r in caplog.records if "its result is not kept" in r.getMessage()]
     assert f": {reason}: " in said
+    assert where in said
     with pytest.raises(ResultUnavailable) as caught:
         outcome.value  # noqa: B018 - it raises
     assert reason == caught.value.reason  # type: ignore[attr-defined]

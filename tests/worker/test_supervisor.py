@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +23,7 @@ from rq_core.process import lease_guard
 from rq_core.protocol.calls import claims
 from rq_core.worker.liveness import lease_table
 from tests.kit import crew
+from tests.kit.command import command
 from tests.kit.crew import worker_process
 from tests.kit.processes import Child, command_of, lives
 from tests.kit.wait import wait_until
@@ -62,12 +67,73 @@ def test_an_unusable_audit_database_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
+FOREIGN = ("CREATE TABLE job (id INTEGER)", "INSERT INTO job VALUES (1)")
+
+
+def _foreign(url: str) -> None:
+    """Make a database that has a table with the name of one of the log's tables."""
+    with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+        database.executescript(";".join(FOREIGN))
+
+
+def _no_database(url: str) -> None:
+    Path(url.removeprefix("sqlite:///")).write_text("a text\n" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (_foreign, "use another database or schema for the audit log"),
+        (_no_database, "file is not a database"),
+        (lambda _: None, "another audit database than"),
+    ],
+    ids=["foreign tables", "no database", "another log"],
+)
+def test_a_database_that_is_not_the_queues_own_log_is_refused_though_the_queue_has_a_log(
+    app: App,
+    client: Client,
+    witness: crew.Witness,
+    sqlite_url: str,
+    tmp_path: Path,
+    make: Callable[[str], None],
+    expected: str,
+) -> None:
+    """Checks that the supervisor does not take the log of the queue's own mirror for the log of the mirror that it has
+    started."""
+    handle = crew.function.enqueue(1)
+    mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
+    assert command(*mirror).exit_code == 0
+    other = f"sqlite:///{tmp_path}/other.db"
+    make(other)
+    with worker_process(app.redis_url, witness, "--audit", other, "--burst") as process:
+        assert process.wait(30) == 1
+
+    said = witness.log()
+    assert expected in said
+    assert len(said.splitlines()) == 1, said
+    assert handle.state() == "ready"
+
+
+def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
+    app: App, client: Client, witness: crew.Witness, postgres_url: str
+) -> None:
+    handle = crew.function.enqueue(1)
+    url = postgres_url + ("&" if "?" in postgres_url else "?") + "options=-csearch_path%3Dnonesuch"
+    with worker_process(app.redis_url, witness, "--audit", url, "--burst") as process:
+        assert process.wait(30) == 1
+
+    said = witness.log()
+    assert "no schema has been selected" in said
+    assert len(said.splitlines()) == 1, said
+    assert handle.state() == "ready"
+
+
 @pytest.mark.slow
 def test_the_supervisor_replaces_a_mirror_that_dies(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
-        wait_until(attached(client), "the mirror has attached", timeout=30)
+        wait_until(lambda: "worker started" in witness.log(), "the mirror is ready", timeout=30)
         os.kill(_mirror(process).pid, signal.SIGKILL)
         wait_until(
             lambda: "the mirror ended with status -9, restarting" in witness.log(), "it is noticed"

@@ -1,16 +1,44 @@
-"""The names of entries: for a step with a key, for a name that a run uses again, and for the undo of a step."""
+"""The names of entries: those that users may give, and those for a step with a key, for a name that a run uses again,
+and for the undo of a step."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from rq_core.model.durable.boxes import NAME_PATTERN
+from rq_core.errors import InvalidStep
+from rq_core.model.durable.boxes import (
+    NAME_PATTERN,
+    SIGNAL_PATTERN,
+    UNDO_PREFIX,
+    reserved_prefix,
+)
 
 _NAME: Final = re.compile(NAME_PATTERN)
-UNDO: Final = "undo:"
+_NAME_MAX: Final = 64
+_STEP: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_WAIT: Final = re.compile(SIGNAL_PATTERN)
+_CHARACTERS: Final = "of the characters A-Z a-z 0-9 _ . : -"
+
+
+def check_step(name: Any) -> None:
+    """Raise InvalidStep unless users may give this name to a step."""
+    _check(name, _STEP, f"a name is 1 to {_NAME_MAX} {_CHARACTERS}")
+
+
+def check_wait(name: Any) -> None:
+    """Raise InvalidStep unless users may give this name to a wait or a sleep."""
+    _check(name, _WAIT, f"the name of a wait is 1 to 58 {_CHARACTERS}")
+
+
+def _check(name: Any, pattern: re.Pattern[str], must: str) -> None:
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        raise InvalidStep(step=name, why=must)
+    if prefix := reserved_prefix(name):
+        why = f"only rq-core's own entries have names that begin with {prefix!r}: use another name"
+        raise InvalidStep(step=name, why=why)
 
 
 def with_key(name: str, key: str) -> str:
@@ -18,16 +46,21 @@ def with_key(name: str, key: str) -> str:
     full = f"{name}={quote(key, safe='')}"
     if _NAME.fullmatch(full):
         return full
-    return f"{name[:31]}={hashlib.sha256(full.encode()).hexdigest()[:32]}"
+    return f"{name[:31]}={_digest(full)}"
 
 
 def numbered(base: str, count: int) -> str:
-    """Return the name of a step's entry, if the step is the ``count``-th step with the name ``base``."""
+    """Return the name of a step's entry, if the step is the ``count``-th step with the name ``base``. Two names that
+    differ only in their last characters get two entries."""
     full = f"{base}#{count}"
-    return full if len(full) <= 64 else f"{base[: 64 - len(f'#{count}')]}#{count}"
+    return full if len(full) <= _NAME_MAX else f"{base[:25]}={_digest(base)}#{count}"
 
 
 def undo_name(name: str) -> str:
     """Return the name of the entry for the undo of a step."""
-    full = f"{UNDO}{name}"
-    return full if len(full) <= 64 else f"{UNDO}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    full = f"{UNDO_PREFIX}{name}"
+    return full if len(full) <= _NAME_MAX else f"{UNDO_PREFIX}{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from rq_core.app.handlers.json_problems import misfit, path_to
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, InvalidTask
-from rq_core.signals import StepMismatch
+from rq_core.model.outcome import NOT_JSON, reason_of
+from rq_core.signals import StepMismatch, StepUnusable
 
 
 @lru_cache(maxsize=1024)
@@ -60,9 +62,9 @@ def load_brought(name: str, brought: Returned, value_json: str) -> Any:
     try:
         return brought.load(value_json)
     except ValueError as error:
-        problem = str(error).partition("\n")[0]
         raise StepMismatch(
-            f"the signal that wait {name!r} has taken brings a value that does not fit the type of the wait ({problem})"
+            f"the signal that wait {name!r} has taken brings a value that does not fit the type of the wait:"
+            f" {_misfit(error)}"
         ) from None
 
 
@@ -72,8 +74,24 @@ def load_value(step: str, returned: Returned, value_json: str) -> Any:
     try:
         return returned.load(value_json)
     except ValueError as error:
-        problem = str(error).partition("\n")[0]
         raise StepMismatch(
-            f"step {step!r} has saved a value that does not fit what its function returns now ({problem}): give the"
-            " step another name, and it runs again"
+            f"step {step!r} has saved a value that does not fit what its function returns now: {_misfit(error)}. Give"
+            " the step another name, and it runs again"
         ) from None
+
+
+def _misfit(error: ValueError) -> str:
+    loc, problem = misfit(error)
+    return f"{path_to('value', loc)} {problem}"
+
+
+def unusable(step: str, note: str, problem: str = "") -> StepUnusable:
+    """Return the error for a step whose value is not kept. ``note`` is the reason in one word; ``problem`` names the
+    place in the value that has no JSON form, which only the run that did the step knows."""
+    said = f"step {step!r} has happened, and what it returned is not kept: {problem or reason_of(note)}"
+    if note == NOT_JSON:
+        said += (
+            ". Let its function return plain data, dataclasses or pydantic models that fit its annotation; under"
+            " another name, the step runs again"
+        )
+    return StepUnusable(said)

@@ -8,40 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
-from rq_core.app.durable.entry_names import numbered, undo_name, with_key
+from rq_core.app.durable.entry_names import (
+    check_step,
+    check_wait,
+    numbered,
+    undo_name,
+    with_key,
+)
 from rq_core.app.durable.home import Home
-from rq_core.app.durable.step_values import check_returned, load_value
+from rq_core.app.durable.step_values import check_returned, load_value, unusable
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.depends import Step
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
-    SIGNAL_PATTERN,
+    LIFE_ENTRY,
     WAITS_MAX,
     StepEntry,
     new_life,
 )
-from rq_core.model.outcome import TOO_LARGE, reason_of
+from rq_core.model.outcome import TOO_LARGE
 from rq_core.model.result_encoding import DIGEST, NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.protocol.reads.box_reads import Box
-from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
+from rq_core.signals import LeaseLost, StepsSpent
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True if the function of a step runs in this context. No other step may begin inside it."""
 
 What = Literal["begin", "save", "wait", "sleep", "take"]
 """The kinds of records of a save."""
-_WAIT_NAME: Final = re.compile(SIGNAL_PATTERN)
-_OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_LIFE: Final = "rq_core.life"
-"""The name of the entry that is begun if the id of the job's box (its life) is needed before the first step."""
 AGAIN_MAX: Final = 3
 """Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
 
@@ -113,10 +114,7 @@ class Steps:
         options: StepOptions,
     ) -> Any:
         """Return the value that a step has saved. If it has saved no value, run the step and save its value."""
-        if not _OWN_NAME.fullmatch(name):
-            raise InvalidStep(
-                step=name, why="a name is 1 to 64 of the characters A-Z a-z 0-9 _ . : -"
-            )
+        check_step(name)
         if not callable(function):
             raise InvalidStep(step=name, why=f"{function!r} is not a function")
         if not self.home.is_async and inspect.iscoroutinefunction(function):
@@ -166,7 +164,7 @@ class Steps:
         returned: Returned,
         needs: tuple[Mapping[str, Step], Mapping[str, Step]],
     ) -> Any:
-        known = self._known(entry)
+        known, problem = self._known(entry), ""
         if known is None or not known.is_saved:
             if known is None and len(self._loaded) >= ENTRIES_MAX:
                 raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
@@ -178,13 +176,13 @@ class Steps:
             if found is NOT_DONE:
                 await self._may_begin()
                 found = await self._called(function, args, kwargs, needs[0])
-            await self._write("save", entry, returned.dump(found, self.home.audit_result))
+            packed = returned.dump(found, self.home.audit_result)
+            await self._write("save", entry, packed)
+            problem = returned.problem_of(found, packed)
             known = self._known(entry)
         assert known is not None
         if known.value is None:
-            raise StepUnusable(
-                f"step {entry!r} has happened, and what it returned is not kept: {reason_of(known.note or '')}"
-            )
+            raise unusable(entry, known.note or "", problem)
         return load_value(entry, returned, known.value)
 
     # Waits and sleeps.
@@ -192,14 +190,12 @@ class Steps:
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
         """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked. ``about`` says
         when it ends: Unix ms, or ``+`` and the ms from now; empty: it has no end."""
-        if not _WAIT_NAME.fullmatch(name):
-            raise InvalidStep(
-                step=name, why="the name of a wait is 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
-            )
+        check_wait(name)
         if not self.home.can_park:
             raise NotDurable(
                 call=f"{kind}()",
-                why="a handler with isolation may have steps, but cannot sleep or wait",
+                why="a handler with isolation may have steps, but cannot sleep or wait. Leave out isolation, or do"
+                " the isolated work in a job of another task, and sleep or wait in this one",
             )
         await self._may_begin()
         if name in self._running:
@@ -268,7 +264,7 @@ class Steps:
         await self._load()
         if not self._loaded:
             # A life that only this process knows would be another one after a crash.
-            await self._write("begin", _LIFE)
+            await self._write("begin", LIFE_ENTRY)
         assert self._life is not None
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 

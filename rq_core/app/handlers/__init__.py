@@ -8,5 +8,6 @@
 - ``retry``: retry policies.
 - ``dead_hooks``: hooks for dead jobs.
 - ``redaction``: keeps secrets out of logs and errors.
+- ``json_problems``: says why a value has no JSON form, and where in the value.
 - ``result_types``: converts a handler's result to JSON and back, by its annotation.
 """

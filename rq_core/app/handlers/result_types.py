@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rq_core.app.fork_safety import preparing
+from rq_core.app.handlers.json_problems import json_problem, misfit, path_to
 from rq_core.errors import InvalidTask
 from rq_core.model.lib.cached_property import cached_property
 from rq_core.model.outcome import NOT_JSON, TOO_LARGE
@@ -64,6 +65,23 @@ class Returned:
             if len(found) <= VALUE_MAX
             else f"{NO_VALUE}{TOO_LARGE}"
         )
+
+    def problem_of(self, value: Any, packed: str) -> str:
+        """Return why a value has no JSON form, with the place in the value; empty if ``packed``, which ``dump`` has
+        returned for the value, says nothing of that."""
+        if packed != f"{NO_VALUE}{NOT_JSON}":
+            return ""
+        if isinstance(value, Iterator):
+            return f"value is a {type(value).__name__}, which has no JSON form"
+        found = json_problem(value)
+        if found is None:
+            try:
+                self._adapter.validate_python(value, strict=True)
+            except Exception as error:  # noqa: BLE001 - also an error of a model's own code
+                found = misfit(error, value)
+            else:
+                found = (), f"is a {type(value).__name__}, and its parts do not fit the annotation"
+        return f"{path_to('value', found[0])} {found[1]}"
 
     def load(self, value_json: str) -> Any:
         """Return a result in the annotated type. Raises ValueError if the JSON does not fit the type, or

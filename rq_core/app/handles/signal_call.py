@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import InvalidOption, NotSignalled
-from rq_core.model.durable.boxes import KEY_PATTERN, SIGNAL_PATTERN
-from rq_core.model.outcome import reason_of
-from rq_core.model.result_encoding import NO_VALUE, unpack_result
+from rq_core.model.durable.boxes import KEY_PATTERN, SIGNAL_PATTERN, reserved_prefix
+from rq_core.model.result_encoding import NO_VALUE, VALUE_MAX, unpack_result
 from rq_core.protocol.calls.boxes import Sending, Sent
 
 _WHY: Final = {
@@ -25,22 +24,41 @@ _VALUES: Final = Returned("signal", lambda: None)
 
 def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
     """Return a signal as the record that the call takes. Raises InvalidOption."""
+    _check(name, key)
     packed = _VALUES.dump(value)
     if packed.startswith(NO_VALUE):
-        why = reason_of(packed.removeprefix(NO_VALUE))
-        raise InvalidOption.of("value", value, f"cannot be sent: {why}")
-    return sending_of_json(job_id, name, unpack_result(packed)[1], key)
+        must = "must be plain data, dataclasses or pydantic models"
+        problem = _VALUES.problem_of(value, packed)
+        if not problem:
+            must = "must be stored elsewhere, and sent as a reference"
+            problem = f"value is longer than {VALUE_MAX:,} bytes as JSON"
+        raise InvalidOption(
+            f"signal {name!r} cannot be sent: {problem}. It {must}",
+            option="value",
+            value=value,
+            must=must,
+        )
+    return Sending(job_id, name, key, unpack_result(packed)[1])
 
 
-def sending_of_json(job_id: str, name: Any, value_json: str, key: str = "") -> Sending:
+def sending_of_json(job_id: str, name: str, value_json: str, key: str = "") -> Sending:
     """Return a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
+    _check(name, key)
+    return Sending(job_id, name, key, value_json)
+
+
+def _check(name: Any, key: str) -> None:
+    """Raise InvalidOption unless a signal may have this name and this key."""
     if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
         raise InvalidOption.of(
             "name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
         )
+    if prefix := reserved_prefix(name):
+        raise InvalidOption.of(
+            "name", name, f"must not begin with {prefix!r}, as only rq-core's own entries do"
+        )
     if key and not re.fullmatch(KEY_PATTERN, key):
         raise InvalidOption.of("key", key, "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
-    return Sending(job_id, name, key, value_json)
 
 
 def outcome_of(queue: str, record: Sending, sent: Sent) -> str:

@@ -28,6 +28,13 @@ NAME_PATTERN: Final = r"[A-Za-z0-9_.:=#%-]{1,64}"
 key."""
 ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
+OWN_PREFIX: Final = "rq_core."
+"""The beginning of the names of rq-core's own entries."""
+LIFE_ENTRY: Final = f"{OWN_PREFIX}life"
+"""The name of the entry that is begun, and never saved, if the id of the job's box (its life) is needed before the
+first step."""
+UNDO_PREFIX: Final = "undo:"
+"""The beginning of the name of the entry for the undo of a step."""
 
 SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
 """The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
@@ -80,6 +87,12 @@ class StepEntry(NamedTuple):
     message: int | None = None
     """The number of the signal that a wait has taken."""
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """True for a step that was begun and not saved: it may or may not have happened. An entry of
+        rq-core itself has no effect that could have happened."""
+        return not self.is_saved and self.kind == "step" and not self.name.startswith(OWN_PREFIX)
+
 
 class Signal(NamedTuple):
     """One signal of a box, parsed."""
@@ -130,6 +143,16 @@ def write_header(job_id: str, entries: int, size: int, signals: int = 0) -> str:
 def life_of(member: str) -> str:
     """Return the id (life) of the box to which a member of ``boxes`` belongs."""
     return _LIFE.match(member)[0]  # type: ignore[index]
+
+
+def reserved_prefix(name: str) -> str | None:
+    """Return the beginning of a name that users may not give to steps, waits, sleeps and signals, because rq-core's own
+    entries have it; None: users may use the name.
+
+    >>> reserved_prefix("rq_core.life")
+    'rq_core.'
+    """
+    return next((each for each in (OWN_PREFIX, UNDO_PREFIX) if name.startswith(each)), None)
 
 
 def signal_of(entry: str) -> str:

@@ -135,6 +135,8 @@ class QueueOverview:
     parked: int = 0
     oldest_parked_ms: int | None = None
     """Ms for which the job that was parked first has been parked; None: no job is parked."""
+    box_fields: int = 0
+    """Number of fields of ``boxes``: one for each box, one for each entry, and one to three for each signal."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``. An entry remembers the id of an ended job, or the job's result is kept."""

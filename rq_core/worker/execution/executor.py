@@ -364,7 +364,9 @@ class Executor:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
             ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
-                why = reason_of(running.value.removeprefix(NO_VALUE))
+                why = running.value.removeprefix(NO_VALUE)
+                problem = running.problem and redacted(self._redact, running.problem)
+                why = f"{why}: {problem}" if problem else reason_of(why)
                 log.warning(
                     "job succeeded, and its result is not kept: %s", why, extra=running.facts()
                 )

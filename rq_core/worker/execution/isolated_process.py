@@ -162,7 +162,8 @@ def _carry_out(
                 running.context.raise_if_timed_out()
             if request["keep"]:
                 send(json.dumps(RETURNED).encode())
-                returned = {"value": task.returned.dump(value, request["keep"])}
+                packed = task.returned.dump(value, request["keep"])
+                returned = {"value": packed, "problem": task.returned.problem_of(value, packed)}
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
     _limit_memory(None)

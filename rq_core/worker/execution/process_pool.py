@@ -109,7 +109,7 @@ class IsolationPool:
             else:
                 _kill(child)
         if reply is not None and "value" in reply:
-            running.value = reply["value"]
+            running.value, running.problem = reply["value"], reply["problem"]
             return None
         return None if reply is None else Raised(**reply)
 

@@ -24,7 +24,7 @@ class Running:
 
     __slots__ = (
         "args_json", "arguments", "begun", "claim", "context", "ended", "ending", "function", "handler", "keeps",
-        "limit", "max_attempts", "over", "settled", "started", "task", "timeout", "value",
+        "limit", "max_attempts", "over", "problem", "settled", "started", "task", "timeout", "value",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class Running:
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
         kept."""
+        self.problem = ""
+        """Why the handler's result has no JSON form, with the place in the result; empty for any other result."""
 
     @property
     def waits(self) -> str:
@@ -82,6 +84,7 @@ class Running:
         """Convert the handler's result to JSON, and store it in ``value``."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
+        self.problem = self.task.returned.problem_of(value, self.value)
 
     @property
     def is_last_attempt(self) -> bool:

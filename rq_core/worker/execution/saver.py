@@ -68,14 +68,17 @@ class Saver:
 
     def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker. ``end`` asks the
-        handler to stop; call it on the loop."""
+        handler to stop; call it on the loop. A handler with isolation, which runs here in a test, cannot park either
+        way."""
         task, context = running.task, running.context
+        ends = None if task.isolation is not None else end
         kept = task.options.audit_result
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
-            return LoopHome(self, context, kept, calls, running, end)
+            return LoopHome(self, context, kept, calls, running, ends)
         assert self.loop is not None
-        return ThreadHome(self, context, kept, calls, self.loop, partial(end, running))
+        stop = None if ends is None else partial(ends, running)
+        return ThreadHome(self, context, kept, calls, self.loop, stop)
 
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
         """Return the answer to a question of the process of an isolated handler, in the types of JSON."""
