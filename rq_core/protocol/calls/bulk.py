@@ -338,10 +338,7 @@ class Bulk:
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
-        # Only jobs of a step that has ended count for the limit, so with a limit a step makes one call.
-        is_counted = change.limit is not None and not change.dry_run
-        size = min(IDS_CHUNK, CHANGED_MAX) if is_counted else IDS_CHUNK
-        page, _ = yield from beside(source.page(keys, place.at, size), skipping)
+        page, _ = yield from beside(source.page(keys, place.at, IDS_CHUNK), skipping)
         jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))
         wanted, states = change.filter, source.states.intersection(change.states)
         some = [
