@@ -376,7 +376,7 @@ def test_the_limit_of_a_change_holds_though_the_change_is_killed_and_resumed(see
 
 LIMITED: dict[str, Callable[[], BulkChange]] = {
     "cancel": lambda: change("cancel", task="send", limit=7),
-    "cancel that is asked for": lambda: change("cancel", states=("running",), limit=7),
+    "cancel-of-running": lambda: change("cancel", states=("running",), limit=7),
     "edit": lambda: change("edit", Change(due="+120000"), task="send", limit=7),
     "requeue": lambda: change("requeue", task="dies", limit=7),
     "prune": lambda: change("prune", task="dies", limit=7),
@@ -384,17 +384,17 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 
 
 @pytest.mark.parametrize("what", LIMITED)
-@pytest.mark.parametrize("notes", ["each place", "no place"])
+@pytest.mark.parametrize("notes", ["each-place", "no-place"])
 def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
     """The connection is cut after each round trip, when the server has carried out the commands. More jobs match than
-    the limit. With ``no place``, the change begins each time at its first place, as if all answers of a page's server
+    the limit. With ``no-place``, the change begins each time at its first place, as if all answers of a page's server
     had been lost."""
     fill(seed)
     for n in range(12):
         seed.dead(f"d{n}", task="dies")
-    if "asked" in what:
+    if "running" in what:
         seed.enqueue(*(f"r{n}" for n in range(12)), priority="critical")
         seed.claim(12)
     before = len(seed.entries())
@@ -405,7 +405,7 @@ def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
     def note(reached: BulkPlace) -> None:
         nonlocal place
         numbers.append(reached.changed)
-        place = place if notes == "no place" else BulkPlace.parse(str(reached))
+        place = place if notes == "no-place" else BulkPlace.parse(str(reached))
 
     while made is None:
         seed.advance(10)
