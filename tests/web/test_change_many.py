@@ -437,7 +437,7 @@ def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_com
         parts += 1
 
     made = next(steps)
-    assert made > 900 / 125
+    assert made > 900 / 250
     assert parts > 1
     assert pauses == pytest.approx([PAUSE_STEPS * 0.1] * (made - 1))
     assert len(counts(scene, "cancelled")) == 900
