@@ -330,4 +330,4 @@ ASKS: Final[Mapping[str, str]] = {
     "after": "the place of an event: the events after it are shown",
     "behind": "the place of a claim that ended, as the page before says it: the next claims are shown",
 }
-"""What the parameters of addresses mean."""
+"""The meanings of the parameters of addresses."""

@@ -406,7 +406,7 @@ def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_
 def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_command_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes on by 0.1 s each time that it is read, a step takes 0.1 s."""
+    """Uses a clock that goes on by 0.1 s each time that it is read, so that a step takes 0.1 s."""
     ticks = itertools.count()
     monkeypatch.setattr(bulk, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
     enqueue(scene, 900)

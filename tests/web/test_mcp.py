@@ -133,7 +133,9 @@ async def test_a_client_lists_and_calls_each_tool_and_none_changes_anything_or_s
         listed = await made.list_tools()
         answers = {name: await made.call_tool(name, given) for name, given in CALLS.items()}
         refused = [await made.call_tool(name, given) for name, given, _ in HOSTILE]
-        with pytest.raises(MCPError, match="^there is no tool x{25} … x{25}: the tools are overview, "):
+        with pytest.raises(
+            MCPError, match=r"^there is no tool x{25} … x{25}: the tools are overview, "
+        ):
             await made.call_tool(LONG, {})
         with pytest.raises(MCPError, match="there is no tool bulk"):
             await made.call_tool("bulk", {"where": f"queue:{QUEUE} state:ready"})

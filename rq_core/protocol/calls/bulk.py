@@ -155,7 +155,7 @@ class BulkPlace:
         return named_slot(f"bulk.{self.id}", number)
 
     def after_call(self, changed: int) -> BulkPlace:
-        """Return this place after a call that changed so many jobs."""
+        """Return this place after a call that changed ``changed`` jobs."""
         idle = 0 if changed else self.idle + 1
         return replace(self, changed=self.changed + changed, idle=idle)
 
@@ -382,7 +382,7 @@ class Bulk:
 
 
 def pause_after(step_s: float) -> float:
-    """Return the length of the pause after a step that took so many seconds, in seconds."""
+    """Return the length of the pause after a step that took ``step_s`` seconds, in seconds."""
     return min(PAUSE_STEPS * step_s, PAUSE_S_MAX)
 
 
