@@ -52,6 +52,7 @@ COMMANDS: Final[Commands] = {
         "Show the state of the queues and what is wrong with them, continuously.",
     ),
     "web": ("web:web", "Serve a web page of the queues."),
+    "mcp": ("web:mcp", "Give the views of the web page to a program, as tools that only read."),
     "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
     "health": ("health:health", "Check whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; repair differences."),

@@ -2,7 +2,8 @@
 Operators can change jobs, queues and schedules on it.
 
 :func:`rq_core.web.dashboard.dashboard` makes the page for mounting in a Starlette or FastAPI app. ``rq-core web``
-serves the page alone. The page needs the extra ``web``.
+serves the page alone. The page needs the extra ``web``. ``rq-core mcp`` gives the same views to programs; it needs the
+extra ``mcp``.
 
 Read ``pages`` first: its table has, for each page, the address, the reads, the view and the template.
 
@@ -14,13 +15,15 @@ Read ``pages`` first: its table has, for each page, the address, the reads, the 
 - ``rows``: the rows of documents.
 - ``minutes``: the charts in documents.
 - ``words``: formats times, texts and addresses for the pages.
+- ``reading``: asks the sources for the facts of a page.
 - ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
 - ``acting/``: what operators and admins change.
-- ``routes``: the table of routes, each with the role that it needs.
+- ``routes``: the table of routes, each with the role that it needs, and the tools that are made from the table.
 - ``access``: decides who may use the page.
 - ``tokens``: the roles, and the file of tokens.
 - ``dashboard``: the app.
 - ``serve``: the server of ``rq-core web``.
+- ``mcp_server``: the views as tools for programs, which ``rq-core mcp`` serves.
 - ``templates/``: the HTML of the pages.
 - ``static/``: the stylesheet, and scripts; each page also works without scripts.
 """

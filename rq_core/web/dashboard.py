@@ -7,9 +7,7 @@ site.mount("/queues", dashboard(app, authorize=who_may_look))
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
@@ -29,8 +27,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rq_core.errors import InvalidOption, UsageError
-from rq_core.metrics.causes import Unread
-from rq_core.model.plugins import InboxOverview
 from rq_core.web import views, words
 from rq_core.web.access import (
     COOKIE,
@@ -49,10 +45,11 @@ from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
 from rq_core.web.acting.bulk import Seals
 from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX
 from rq_core.web.acting.forms import Acted, FormRefused, Outcomes, act, act_on_many, form_pairs
-from rq_core.web.pages import PAGES, Now, Page
+from rq_core.web.pages import PAGES, Page
+from rq_core.web.reading import Answers, ask_sources, made_with
 from rq_core.web.routes import RULES, Rule
 from rq_core.web.search import NOT_SEARCHED, PageQuery, asked_of
-from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
+from rq_core.web.sources import ActingSources, RecentAnswers
 from rq_core.web.views import Facts
 from rq_core.web.words import query
 
@@ -68,15 +65,6 @@ _AGES: Final = re.compile(
 """Matches the parts of a document that change without a change of the queues: ages, and the present time."""
 SHOWN_MAX: Final = 100
 """Maximum number of documents of one page that are kept for a second. Each kind of viewer has a document of its own."""
-LEFT_OUT: Final = (
-    ("logged",),
-    ("found",),
-    ("log", "logged"),
-    ("state", "found"),
-    ("state", "found", "log", "logged", "inbox"),
-)
-"""Facts to leave out if a page cannot be made with all facts. The page is first tried without the facts in the first
-row, then without the facts in the second row, and so on."""
 
 
 def dashboard(
@@ -97,14 +85,14 @@ def dashboard(
             "must be a function of a request that returns an Access, or None for who may not look"
         )
         raise InvalidOption.of("authorize", None, must)
-    sources = Sources(
+    sources = ActingSources(
         app.redis_url, prefix=app.prefix, audit_url=app.audit_url, inbox_url=app.inbox_url, app=app
     )
     return build_site(sources, Mounted(authorize), allow_hosts)
 
 
 def build_site(
-    sources: Sources,
+    sources: ActingSources,
     gate: Gate,
     hosts: Iterable[str] = (),
     *,
@@ -198,9 +186,7 @@ class _Made(NamedTuple):
 class _Answers(NamedTuple):
     """The answers of all sources to one page, and the documents made from them, by viewer."""
 
-    present: tuple[Any, Any]
-    past: tuple[Any, Any]
-    inbox: InboxOverview | Unread | None
+    read: Answers
     shown: dict[Hashable, _Made]
 
 
@@ -208,7 +194,7 @@ class _Site:
     """Answers the HTTP requests of the dashboard."""
 
     def __init__(
-        self, sources: Sources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
+        self, sources: ActingSources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
     ) -> None:
         self._sources = sources
         self._recent = RecentAnswers()
@@ -271,26 +257,14 @@ class _Site:
         viewer = access, _base(request), request.url.path, request.url.query
         made = answers.shown.get(viewer)
         if made is None:
-            (state, found), (log, logged) = answers.present, answers.past
-            facts = Facts(asked, access, now_ms, state, log, found, logged, answers.inbox)
-            made = self._shown(page, request, facts)
+            facts = answers.read.facts(asked, access, now_ms)
+            made = made_with(facts, lambda facts: self._made(page, request, facts))
             if len(answers.shown) < SHOWN_MAX:
                 answers.shown[viewer] = made
         return made.answer(request)
 
-    def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
-        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if the source
-        had not answered."""
-        try:
-            return self._made(page, request, facts)
-        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
-            wrong = error
-        why = strange(wrong, "this cannot be shown")
-        for names in LEFT_OUT:
-            known: Any = {name: why for name in names if getattr(facts, name) is not None}
-            with contextlib.suppress(Exception):
-                return self._made(page, request, dataclasses.replace(facts, **known))
-        raise wrong
+    async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
+        return _Answers(await ask_sources(self._sources, page, asked, now_ms), {})
 
     def _made(self, page: Page, request: Request, facts: Facts) -> _Made:
         """Make the document of a page."""
@@ -308,44 +282,6 @@ class _Site:
             sealed=self._is_sealed(facts), did=self._outcomes.get(facts.access, request.query_params.get("did", "")),
         )  # fmt: skip
         return _Made.of(bytes(html.body), "text/html")
-
-    async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
-        """Ask all sources at the same time, so that a source that does not answer does not delay the other sources."""
-        present, past, inbox = await asyncio.gather(
-            self._present(page, asked, now_ms),
-            self._past(page, asked, now_ms),
-            self._sources.inbox(),
-        )
-        return _Answers(present, past, inbox, {})
-
-    async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Return the shared reading of all queues, and the page's further data from Redis."""
-        until = time.monotonic() + WITHIN_S
-        state, plan = await self._sources.state(), page.redis
-        if plan is None or isinstance(state, Unread):
-            return state, None
-        now = Now(asked, now_ms, state=state)
-        left_s = until - time.monotonic()
-        found = await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
-        copies = page.copies
-        if found is None and copies is not None:
-            left_s = until - time.monotonic()
-            found = await self._sources.ask_copies(
-                lambda app, log: copies(app, log, now), left_s=left_s
-            )
-        return state, found
-
-    async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Return the shared reading of the audit log, and the page's further data from the log."""
-        until = time.monotonic() + WITHIN_S
-        log, question = await self._sources.log(), page.log
-        if log is None:
-            return None, NO_LOG if page.of_past or asked.of_ended else None
-        if question is None or isinstance(log, Unread):
-            return log, None
-        now = Now(asked, now_ms, log=log)
-        left_s = until - time.monotonic()
-        return log, await self._sources.ask_log(lambda asks: question(asks, now), left_s=left_s)
 
     def _render(
         self, request: Request, template: str, status: int = 200, **values: Any

@@ -18,7 +18,7 @@ from rq_core.web.acting import bulk
 from rq_core.web.acting.copies import seen_copies
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
-from rq_core.web.search import PageQuery
+from rq_core.web.search import WORDS, PageQuery
 from rq_core.web.tokens import OPERATOR, VIEWER
 from rq_core.web.views import ROWS_MAX, Facts
 
@@ -73,6 +73,10 @@ class Page(NamedTuple):
     name: str
     title: str
     view: Callable[[Facts], Document]
+    says: str = ""
+    """A sentence that says what the page shows, for programs that read it."""
+    asks: tuple[str, ...] = ()
+    """The parameters that the page's address may have, in addition to its names: see ASKS."""
     redis: Reads | None = None
     """The function that returns a plan for reading further data from Redis; None: the shared reading has all data."""
     log: Asks | None = None
@@ -256,19 +260,59 @@ def _findings(log: AuditQuestions, _now: Now) -> Any:
 
 
 PAGES: Final = (
-    Page("/", "overview", "Overview", views.overview_page, log=_spark),
-    Page("/jobs", "jobs", "Jobs", job_pages.jobs_page, redis=_jobs, log=_ended),
-    Page("/dead", "dead", "Dead", views.dead_page, redis=_dead, log=_errors),
-    Page(bulk.PATH, "bulk", "Change many", bulk.bulk_page, redis=_bulk, copies=_copies, role=OPERATOR),
-    Page("/workers", "workers", "Workers", views.workers_page),
-    Page("/schedules", "schedules", "Schedules", schedule_pages.schedules_page, redis=_schedules, log=_ticks),
-    Page("/log", "log", "Log", views.log_page, log=_tail, of_past=True),
-    Page("/at", "at", "Then", views.at_page, log=_moment, of_past=True),
-    Page("/audit", "audit", "Audit", views.audit_page, log=_findings, of_past=True),
-    Page("/queues/{queue}", "queue", "Queue", views.queue_page, redis=_limits, log=_flow),
-    Page("/jobs/{queue}/{id}", "job", "Job", views.job_page, redis=_job, log=_story),
     Page(
-        "/schedules/{queue}/{name}", "schedule", "Schedule", schedule_pages.schedule_page, redis=_schedules, log=_ticks
+        "/", "overview", "Overview", views.overview_page,
+        "What is wrong now, and the number of jobs of each queue by state.", log=_spark,
+    ),
+    Page(
+        "/jobs", "jobs", "Jobs", job_pages.jobs_page,
+        "The jobs that a search finds: jobs that are alive, or claims that ended if the search has the word outcome.",
+        ("q", "behind"), redis=_jobs, log=_ended,
+    ),
+    Page(
+        "/dead", "dead", "Dead", views.dead_page,
+        "The jobs that died last, and the errors of the last 24 hours by queue, task and type.",
+        ("queue",), redis=_dead, log=_errors,
+    ),
+    Page(
+        bulk.PATH, "bulk", "Change many", bulk.bulk_page,
+        "The number of jobs that match a filter, before they are changed.",
+        redis=_bulk, copies=_copies, role=OPERATOR,
+    ),
+    Page(
+        "/workers", "workers", "Workers", views.workers_page,
+        "The workers, the code that each runs, and how busy each is.",
+    ),
+    Page(
+        "/schedules", "schedules", "Schedules", schedule_pages.schedules_page,
+        "The schedules, when each is due next, and its last instant.",
+        ("queue",), redis=_schedules, log=_ticks,
+    ),
+    Page(
+        "/log", "log", "Log", views.log_page,
+        "The last events of all queues, or a page of the events of one queue, the newest first.",
+        ("queue", "before", "after"), log=_tail, of_past=True,
+    ),
+    Page(
+        "/at", "at", "Then", views.at_page,
+        "What ran and what waited at a past moment.", ("queue", "t"), log=_moment, of_past=True,
+    ),
+    Page(
+        "/audit", "audit", "Audit", views.audit_page,
+        "How complete the audit log is: missing parts, losses, and proofs.", log=_findings, of_past=True,
+    ),
+    Page(
+        "/queues/{queue}", "queue", "Queue", views.queue_page,
+        "One queue: its counts, its limits, its settings, its workers, and its last errors.", redis=_limits, log=_flow,
+    ),
+    Page(
+        "/jobs/{queue}/{id}", "job", "Job", views.job_page,
+        "One job: its state, why it does not run now, its events, and its waits.",
+        ("before",), redis=_job, log=_story,
+    ),
+    Page(
+        "/schedules/{queue}/{name}", "schedule", "Schedule", schedule_pages.schedule_page,
+        "One schedule: its rule, its next instants, and its last instants.", redis=_schedules, log=_ticks,
     ),
 )  # fmt: skip
 """The pages. The menu has the pages whose paths contain no name. A page of a queue, job or schedule also has an address
@@ -276,3 +320,14 @@ with the names after a ``?``: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
 """The addresses of pages with names that cannot be part of a path, by page: ``/queue?queue=..``,
 ``/job?queue=..&id=..``."""
+ASKS: Final[Mapping[str, str]] = {
+    "queue": "the name of a queue",
+    "id": "the id of a job",
+    "name": "the name of a schedule",
+    "q": f"a search, like 'queue:mail state:dead'; its words are {', '.join(WORDS)}",
+    "t": "a moment, like '2026-11-21 10:00' (UTC), '10m ago', or Unix ms; by default, now",
+    "before": "the place of an event: the events before it are shown",
+    "after": "the place of an event: the events after it are shown",
+    "behind": "the place of a claim that ended, as the page before says it: the next claims are shown",
+}
+"""The meanings of the parameters of addresses."""

@@ -1,7 +1,9 @@
-"""The table of routes. It has each address of the page, with the method and the role that the address needs."""
+"""The table of routes. It has each address of the page, with the method and the role that the address needs. The tools
+for programs are made from the same table."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rq_core.web.acting.actions import ACTIONS, Action
@@ -40,3 +42,9 @@ RULES: Final = (
     Rule("/logout", "POST", VIEWER, "logout"),
 )
 """All routes but the static files, which need no role."""
+TOOLS: Final[Mapping[str, Page]] = {
+    rule.serves.name: rule.serves
+    for rule in RULES
+    if rule.method == "GET" and rule.role == VIEWER and isinstance(rule.serves, Page)
+}
+"""The pages that programs can read as tools of ``rq-core mcp``, by name: those that a viewer may see."""

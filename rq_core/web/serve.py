@@ -15,7 +15,7 @@ from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.process.http_port import parse_address
 from rq_core.web.access import ByToken, Gate, LocalOnly, is_local_host
 from rq_core.web.dashboard import build_site
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from rq_core.web.tokens import Tokens
 
 
@@ -61,7 +61,7 @@ def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
         not options.root_path.startswith("/") or options.root_path.endswith("/")
     ):
         raise InvalidOption.of("root_path", options.root_path, "must be like /queues")
-    sources = Sources(
+    sources = ActingSources(
         options.redis_url,
         prefix=options.prefix,
         audit_url=options.audit_url,

@@ -1,5 +1,6 @@
 """Asks Redis, the audit log and an inbox the questions of the pages, and sends the changes of operators to Redis. Each
-question ends within WITHIN_S seconds, even if a server does not answer.
+question ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` can only ask;
+:class:`ActingSources` can also change something.
 
 In each second all pages share one reading of all queues, one of the log, and one of the inbox
 (:mod:`rq_core.metrics.shared`). A page's further questions run on a few threads. Questions to Redis and questions to
@@ -112,7 +113,8 @@ class RecentAnswers:
 
 
 class Sources:
-    """The sources of the pages: one Redis with a prefix and, if there are any, its audit log and its inbox."""
+    """The sources of the pages: one Redis with a prefix and, if there are any, its audit log and its inbox. They are
+    only read."""
 
     def __init__(
         self,
@@ -121,11 +123,8 @@ class Sources:
         prefix: str = DEFAULT_PREFIX,
         audit_url: str | None = None,
         inbox_url: str | None = None,
-        app: App | None = None,
     ) -> None:
-        """``app`` is the app whose tasks and options copies of jobs have; None: this process has no code of tasks.
-
-        Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
+        """Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
         URL."""
         with contextlib.ExitStack() as own:
             self._client: Client = own.enter_context(viewer(redis_url, prefix))
@@ -143,20 +142,6 @@ class Sources:
             self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
             self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))
             self._looks = own.enter_context(ThreadPoolExecutor(2 * THREADS, "rq-core-web-look"))
-            # A client of its own: a change that was sent is sent again until there is an answer; a question is not.
-            self._changes = own.enter_context(
-                Client(
-                    redis_url,
-                    prefix=prefix,
-                    name=boot_id("web"),
-                    patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
-                )
-            )
-            self._copier = own.enter_context(
-                _copier_of(app or App(redis_url, audit_url, prefix=prefix), redis_url, prefix)
-            )
-            self._deaths = own.enter_context(log_of(audit_url))
-            self._of_changes = own.enter_context(ThreadPoolExecutor(CHANGES, "rq-core-web-change"))
             self._own = own.pop_all()
         self.has_log = audit_url is not None
 
@@ -199,6 +184,62 @@ class Sources:
             self._of_log, lambda: question(questions), "the audit log", left_s
         )
 
+    async def _within(
+        self,
+        threads: ThreadPoolExecutor,
+        ask: Callable[[], T],
+        whom: str,
+        left_s: float = WITHIN_S,
+    ) -> T | Unread:
+        asked = asyncio.get_running_loop().run_in_executor(threads, ask)
+        try:
+            return await asyncio.wait_for(asked, left_s)
+        except TimeoutError:
+            return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
+        except RqCoreError as error:
+            return Unread.of(error)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
+            return strange(error, f"the answer of {whom} cannot be read")
+
+
+class ActingSources(Sources):
+    """The sources of the pages, with further connections for the changes of operators and for copies of jobs."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        audit_url: str | None = None,
+        inbox_url: str | None = None,
+        app: App | None = None,
+    ) -> None:
+        """``app`` is the app whose tasks and options copies of jobs have; None: this process has no code of tasks. See
+        Sources for the errors."""
+        super().__init__(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
+        with contextlib.ExitStack() as own:
+            # If this constructor raises an error, the sources are closed, too.
+            own.callback(super().close)
+            # A client of its own: a change that was sent is sent again until there is an answer; a question is not.
+            self._changes = own.enter_context(
+                Client(
+                    redis_url,
+                    prefix=prefix,
+                    name=boot_id("web"),
+                    patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
+                )
+            )
+            self._copier = own.enter_context(
+                _copier_of(app or App(redis_url, audit_url, prefix=prefix), redis_url, prefix)
+            )
+            self._deaths = own.enter_context(log_of(audit_url))
+            self._of_changes = own.enter_context(ThreadPoolExecutor(CHANGES, "rq-core-web-change"))
+            self._acting = own.pop_all()
+
+    def close(self) -> None:
+        """See Sources.close. Running changes are finished first."""
+        self._acting.close()
+
     async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
         """Carry out a plan that changes something. Afterwards no page shows an older reading of Redis. Raises the
         plan's error."""
@@ -227,20 +268,3 @@ class Sources:
             )
         finally:
             self._overview.forget()
-
-    async def _within(
-        self,
-        threads: ThreadPoolExecutor,
-        ask: Callable[[], T],
-        whom: str,
-        left_s: float = WITHIN_S,
-    ) -> T | Unread:
-        asked = asyncio.get_running_loop().run_in_executor(threads, ask)
-        try:
-            return await asyncio.wait_for(asked, left_s)
-        except TimeoutError:
-            return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
-        except RqCoreError as error:
-            return Unread.of(error)
-        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
-            return strange(error, f"the answer of {whom} cannot be read")

@@ -31,6 +31,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
+from tests.kit.command import command
 from tests.kit.mirroring import mirroring
 
 TIMED_OUT = Filter(queue="mail", error="TimeoutError")
@@ -251,6 +252,24 @@ def test_a_replay_counts_jobs_whose_copies_are_too_large_or_need_the_code_of_the
         assert made.outcomes == {"copied": 2, "needs the task's code": 1}
         assert large.outcomes["too large"] >= 2
         assert app.replay(TIMED_OUT, dry_run=True).outcomes == {"copied": 3}
+
+
+def test_the_command_leaves_out_jobs_whose_arguments_exceed_its_max_payload(app: App) -> None:
+    with mirrored(app):
+        enqueue(app, 2)
+        app.enqueue("mail", "send", {"n": 2, "provider": "x" * 100})
+        run(app, error="TimeoutError")
+        words = ["replay", "--queue", "mail", "--error", "TimeoutError", "--redis", app.redis_url]
+        words += ["--audit", str(app.audit_url), "--json"]
+
+        small = command(*words, "--max-payload", "50", "--yes", "2")
+        usual = command(*words, "--dry-run")
+        none = command(*words, "--max-payload", "1", "--dry-run")
+
+        assert json.loads(small.stdout)["outcomes"] == {"copied": 2, "too large": 1}
+        assert json.loads(usual.stdout)["outcomes"] == {"copied": 1, "copied before": 2}
+        assert none.exit_code == 2
+        assert "--max-payload" in none.stderr
 
 
 def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:

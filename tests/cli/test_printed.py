@@ -166,6 +166,7 @@ SAY_NOTHING_OF_JOBS = {
     "acl": "what it was given",
     "web serve": "its pages are tested in tests/web/test_hostile.py",
     "web token": "what it was given",
+    "mcp": "JSON for a program: its answers are tested in tests/web/test_mcp.py",
     "server run": "the embedded server",
     "server status": "the embedded server",
     "server stop": "the embedded server",

@@ -16,7 +16,7 @@ from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.collector import QueueCollector
 from rq_core.web.access import LocalOnly
 from rq_core.web.dashboard import build_site
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from rq_core.worker.claim_counters import OTHER
 from sql_audit.inbox import watching
 from tests.kit.command import command
@@ -98,7 +98,7 @@ def test_metrics_alerts_and_causes_show_waiting_rows_and_parked_rows_of_an_inbox
     }
     (queue,) = top(stage)["inbox"]
     assert (queue["queue"], queue["rows"], queue["rows_exact"]) == (QUEUE, 2, True)
-    sources = Sources(stage.redis_url, inbox_url=stage.database_url)
+    sources = ActingSources(stage.redis_url, inbox_url=stage.database_url)
     site = build_site(sources, LocalOnly())
     with TestClient(site, base_url="http://localhost:8900", client=("127.0.0.1", 1)) as page:
         assert said(stage)["RqCoreInboxWaits"] in html.unescape(page.get("/").text)

@@ -301,6 +301,23 @@ def kill_after(seed: Seed, plan: Plan[Any], trips: int) -> None:
         seed.client._transport.exchange = exchange  # type: ignore[method-assign]
 
 
+def cut_after(seed: Seed, plan: Plan[Any], trips: int) -> Any:
+    """Carry out a plan. After this number of round trips, carry out one more, whose answers are lost. Raises Killed."""
+    exchange, left = seed.client._transport.exchange, iter(range(trips))
+
+    def lossy(*step: Any) -> Any:
+        answers = exchange(*step)
+        if next(left, None) is None:
+            raise Killed
+        return answers
+
+    seed.client._transport.exchange = lossy  # type: ignore[method-assign]
+    try:
+        return seed.client.run(plan)
+    finally:
+        seed.client._transport.exchange = exchange  # type: ignore[method-assign]
+
+
 CASES: dict[str, tuple[Callable[[], BulkChange], Event, int]] = {
     "cancel": (lambda: change("cancel", task="send"), Event.CANCELLED, 20),
     "edit": (lambda: change("edit", Change(due="+120000"), task="send"), Event.EDITED, 20),
@@ -356,6 +373,78 @@ def test_the_limit_of_a_change_holds_though_the_change_is_killed_and_resumed(see
     made = run(seed, limited, BulkPlace.parse(str(places[-1])))
 
     assert made.changed == len(of_type(seed, Event.CANCELLED)) == 7
+
+
+LIMITED: dict[str, Callable[[], BulkChange]] = {
+    "cancel": lambda: change("cancel", task="send", limit=7),
+    "cancel-of-running": lambda: change("cancel", states=("running",), limit=7),
+    "edit": lambda: change("edit", Change(due="+120000"), task="send", limit=7),
+    "requeue": lambda: change("requeue", task="dies", limit=7),
+    "prune": lambda: change("prune", task="dies", limit=7),
+}
+
+
+@pytest.mark.parametrize("what", LIMITED)
+@pytest.mark.parametrize("notes", ["each-place", "no-place"])
+def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
+    seed: Seed, what: str, notes: str
+) -> None:
+    """The connection is cut after each round trip, when the server has carried out the commands. More jobs match than
+    the limit. With ``no-place``, the change begins each time at its first place, as if all answers of a page's server
+    had been lost."""
+    fill(seed)
+    for n in range(12):
+        seed.dead(f"d{n}", task="dies")
+    if "running" in what:
+        seed.enqueue(*(f"r{n}" for n in range(12)), priority="critical")
+        seed.claim(12)
+    before = len(seed.entries())
+    place = seed.client.run(seed.client.calls.bulk.begin("q"))
+    numbers: list[int] = []
+    made, kills = None, 0
+
+    def note(reached: BulkPlace) -> None:
+        nonlocal place
+        numbers.append(reached.changed)
+        place = place if notes == "no-place" else BulkPlace.parse(str(reached))
+
+    while made is None:
+        seed.advance(10)
+        plan = seed.client.calls.bulk.run(LIMITED[what](), place, note)
+        try:
+            # Later each time, so that the connection is cut after each step of the plan.
+            made = cut_after(seed, plan, kills)
+        except Killed:
+            kills += 1
+
+    changed = [job.job_id for entry in seed.entries()[before:] for job in entry.jobs]
+    assert len(changed) == len(set(changed)) == 7
+    assert made.changed == 7
+    assert max(numbers) == 7
+    assert kills > 2
+
+
+def test_a_lost_answer_counts_after_calls_that_changed_no_job(seed: Seed) -> None:
+    """The edit first finds nine jobs that would become ready too late. The connection is cut after each round trip."""
+    seed.enqueue(*(f"late-{n}" for n in range(12)))
+    seed.enqueue(*(f"short-{n}" for n in range(9)), expires_in_ms=1_000)
+    limited = change("edit", Change(due="+5000"), limit=6)
+    place = seed.client.run(seed.client.calls.bulk.begin("q"))
+    made, kills = None, 0
+
+    def note(reached: BulkPlace) -> None:
+        nonlocal place
+        place = reached
+
+    while made is None:
+        try:
+            made = cut_after(seed, seed.client.calls.bulk.run(limited, place, note), 1 + kills % 4)
+        except Killed:
+            kills += 1
+            assert kills < 200
+
+    edited = of_type(seed, Event.EDITED)
+    assert len(edited) == len(set(edited)) == made.changed == 6
 
 
 # What each call may cost.
@@ -425,7 +514,8 @@ def test_a_change_that_can_match_no_job_or_has_an_invalid_option_is_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "0/1/0/0/0/0/0/", "zz" * 8 + "/1/0/0/0/0/0/", "a" * 16 + "/9/0/0/0/0/0/"]
+    "text",
+    ["", "x", "0/1/0/0/0/0/0/0/", "zz" * 8 + "/1/0/0/0/0/0/0/", "a" * 16 + "/9/0/0/0/0/0/0/"],
 )
 def test_a_position_that_no_interrupted_change_returned_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="must be the place"):
@@ -433,7 +523,7 @@ def test_a_position_that_no_interrupted_change_returned_is_refused(text: str) ->
 
 
 def test_the_position_of_another_kind_of_change_is_refused(seed: Seed) -> None:
-    place = BulkPlace.parse("a" * 16 + "/1/3/0/0/0/0/")
+    place = BulkPlace.parse("a" * 16 + "/1/3/0/0/0/0/0/")
 
     with pytest.raises(InvalidOption, match="a change like this"):
         run(seed, change("requeue", states=("dead",)), place)

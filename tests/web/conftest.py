@@ -20,7 +20,7 @@ from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.web.access import Gate, Mounted
 from rq_core.web.dashboard import build_site
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from rq_core.web.tokens import Access
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -141,7 +141,7 @@ def browse(scene: Scene) -> Iterator[Browse]:
             behind_https: bool = False,
             **headers: str,
         ) -> TestClient:
-            sources = Sources(url or scene.url, audit_url=scene.audit_url if log else None)
+            sources = ActingSources(url or scene.url, audit_url=scene.audit_url if log else None)
             who = gate or Mounted(lambda _: Access("ann", see_arguments=see_arguments))
             made = TestClient(
                 build_site(sources, who, hosts, behind_https=behind_https), base_url=host, client=client,

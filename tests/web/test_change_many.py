@@ -5,16 +5,23 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 
 from rq_core.errors import ServerUnavailable
 from rq_core.protocol.calls.admin import Admin
+from rq_core.protocol.calls.bulk import PAUSE_STEPS
+from rq_core.protocol.engine.plan import Pause
+from rq_core.web import sources
 from rq_core.web.access import Mounted
 from rq_core.web.acting import bulk
+from rq_core.web.acting.actions import By
 from rq_core.web.tokens import OPERATOR, Access
+from tests.kit.cutter import Cutter
 from tests.kit.wait import wait_until
 from tests.web.conftest import QUEUE, SECRET, Browse, Scene, read
 from tests.web.test_acting import OWN, WHY, admin_page, told
@@ -165,7 +172,7 @@ REFUSED = [
     ({"reason": ""}, "reason"), ({"verb": "destroy"}, "verb"), ({"where": f"queue:{QUEUE}"}, "another term"),
     ({"where": "task:send"}, "must have a queue"), ({"where": "queue:nothing state:ready"}, "nothing"),
     ({"where": f"queue:{QUEUE} colour:red"}, "colour"), ({"at": "yesterday"}, "must be the place"),
-    ({"at": "0" * 16 + "/1/0/0/0/0/0/"}, "of the last 7 days"), ({"by": "boss"}, "must be a field"),
+    ({"at": "0" * 16 + "/1/0/0/0/0/0/0/"}, "of the last 7 days"), ({"by": "boss"}, "must be a field"),
     ({"reason": "x" * 501}, "at most 500"), ({"where": f"queue:{QUEUE} state:dead"}, "must be of"),
 ]  # fmt: skip
 
@@ -330,3 +337,107 @@ def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_j
 
     assert next(calls) > 4
     assert len(counts(scene, "cancelled")) == 400
+
+
+def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_so(
+    scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis carries a call out, its answer is lost, and Redis stays away for longer than a change waits."""
+    monkeypatch.setattr(sources, "UNSENT_S", 0.3)
+    monkeypatch.setattr(sources, "UNKNOWN_S", 0.3)
+    enqueue(scene, 400)
+    port = urlsplit(scene.url).port
+    assert port is not None
+    with Cutter(port) as cutter:
+        gate = Mounted(lambda _: Access("ann", role=OPERATOR))
+        page = browse(gate=gate, url=cutter.url)
+        seen = preview(page, "cancel", READY)
+        form = form_of(page, f"/bulk?verb=cancel&where={READY}") | {"number": "400", "reason": WHY}
+        assert seen["matched"] == 400
+        # More jobs match than the operator has confirmed.
+        enqueue(scene, 300, "late")
+        form["where"] = f"queue:{QUEUE} state:ready"
+
+        shown = []
+        for call in (1, 2, 1):
+            with cutter.cutting("cancel", call):
+                answer = page.post("/act/bulk", data=form, headers=OWN)
+                assert cutter.cuts.is_set()
+            if answer.status_code == 303:
+                shown += [read(page, answer.headers["location"])]
+                form = form_of(page, answer.headers["location"])
+            else:
+                assert answer.status_code == 503
+        while "at=" in (leads := pressed(page, form)):
+            shown += [read(page, leads)]
+            form = form_of(page, leads)
+        shown += [read(page, leads)]
+
+    numbers = [
+        int(each) for text in shown for each in re.findall(r"([0-9]+) of 400 cancelled", text)
+    ]
+    assert max(numbers) == numbers[-1] == 400
+    assert len(counts(scene, "cancelled")) == 400
+    assert set(counts(scene, "cancelled").values()) == {1}
+
+
+def pressed(page: TestClient, form: dict[str, str]) -> str:
+    """Send the form of a change, and return the address of the next page."""
+    return str(page.post("/act/bulk", data=form, headers=OWN).headers["location"])
+
+
+def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_number(
+    scene: Scene, page: TestClient
+) -> None:
+    enqueue(scene, 400)
+    form = form_of(page, f"/bulk?verb=cancel&where={READY}") | {"number": "400", "reason": WHY}
+    enqueue(scene, 900, "late")
+    form["where"] = f"queue:{QUEUE} state:ready"
+
+    for _ in range(4):
+        leads = pressed(page, form)
+    while "at=" in leads:
+        leads = pressed(page, form_of(page, leads))
+
+    assert len(counts(scene, "cancelled")) == 400
+    assert "400 of 400 cancelled" in read(page, leads)
+
+
+def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_command_line(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uses a clock that goes on by 0.1 s each time that it is read, so that a step takes 0.1 s."""
+    ticks = itertools.count()
+    monkeypatch.setattr(bulk, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
+    enqueue(scene, 900)
+    calls = scene.seed.client.calls
+    form = {"where": READY, "number": "900", "count": "900", "reason": WHY}
+    pauses, steps, parts, is_last = [], itertools.count(), 0, False
+    real = calls.bulk.step
+
+    def counted(*given: Any) -> Any:
+        next(steps)
+        return (yield from real(*given))
+
+    monkeypatch.setattr(calls.bulk, "step", counted)
+    while not is_last:
+        asked = bulk.asked_for(form, scene.seed.client.run(calls.reads.now_ms(QUEUE)))
+        plan, reply = bulk.stretch(calls, asked, By("ann", WHY)), None
+        try:
+            while True:
+                each = plan.send(reply)
+                if isinstance(each, Pause):
+                    pauses.append(each.seconds)
+                    reply = None
+                else:
+                    reply = scene.seed.client._transport.exchange(*each)
+        except StopIteration as end:
+            place, is_last, _ = end.value
+        form["at"] = str(place)
+        parts += 1
+
+    made = next(steps)
+    assert made > 900 / 250
+    assert parts > 1
+    assert pauses == pytest.approx([PAUSE_STEPS * 0.1] * (made - 1))
+    assert len(counts(scene, "cancelled")) == 900

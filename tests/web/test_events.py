@@ -82,14 +82,14 @@ def test_a_page_is_not_sent_again_if_only_the_ages_in_it_have_changed(
 
     from rq_core.web import dashboard
     from rq_core.web.access import Mounted
-    from rq_core.web.sources import Sources
+    from rq_core.web.sources import ActingSources
     from rq_core.web.tokens import Access
 
     # Else both requests of a second get one document.
     monkeypatch.setattr("rq_core.web.sources.SHARED_S", 0.0)
     now = [1_900_000_000.0]
     site = dashboard.build_site(
-        Sources(busy.url, audit_url=busy.audit_url), Mounted(lambda _: Access("ann")), clock=lambda: now[0]
+        ActingSources(busy.url, audit_url=busy.audit_url), Mounted(lambda _: Access("ann")), clock=lambda: now[0]
     )  # fmt: skip
     with TestClient(site, base_url="http://localhost:8900") as page:
         for path in (f"/jobs?queue={QUEUE}", "/dead", "/schedules"):

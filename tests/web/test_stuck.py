@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from rq_core.web.access import LocalOnly
 from rq_core.web.dashboard import build_site
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from tests.kit.servers import free_port
 from tests.rigs import stuck
 from tests.rigs.page import waited
@@ -21,7 +21,7 @@ from tests.web.conftest import HOST, Browse, Scene, read
 
 
 def open_page(redis_url: str, audit_url: str | None = None) -> TestClient:
-    site = build_site(Sources(redis_url, audit_url=audit_url), LocalOnly())
+    site = build_site(ActingSources(redis_url, audit_url=audit_url), LocalOnly())
     return TestClient(site, base_url=HOST, client=("127.0.0.1", 1))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from rq_core.app.clients import Connections
+from rq_core.app.producer import MAX_PAYLOAD
 from rq_core.cli.filters import PROGRESS_S, filter_of
 from rq_core.cli.options import (
     actor,
@@ -291,6 +292,14 @@ _NO_TERMS: Final = {"state": None, "older": None}
     help="The name of the replay; by default one that is made of --json-args. A job is copied once for each name.",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Enqueue at most N copies.")
+@click.option(
+    "--max-payload",
+    type=click.IntRange(2),
+    default=MAX_PAYLOAD,
+    show_default=True,
+    metavar="BYTES",
+    help="Leave jobs out whose arguments take more bytes as JSON, like App(max_payload=…).",
+)
 @click.option("--dry-run", is_flag=True, help="Enqueue nothing, and count the jobs.")
 @click.option(
     "--yes",
@@ -308,6 +317,7 @@ def replay(
     json_args: str | None,
     name: str | None,
     limit: int | None,
+    max_payload: int,
     yes: int | None,
     *,
     dry_run: bool,
@@ -343,7 +353,7 @@ def replay(
             said_at = time.monotonic()
             say(f"rq-core: {matched:,} match, {copied:,} copied", err=True)
 
-    with App(redis_url, audit_url, prefix=prefix) as app:
+    with App(redis_url, audit_url, prefix=prefix, max_payload=max_payload) as app:
         made = app.replay(which, args=args, name=name, limit=limit, dry_run=True)
         if yes is not None:
             there = made.copied + made.outcomes.get("copied before", 0)

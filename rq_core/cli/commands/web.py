@@ -1,11 +1,12 @@
-"""The commands ``rq-core web …``: the web page, and the tokens of the viewers who may see the page."""
+"""The commands ``rq-core web …``: the web page, and the tokens of the viewers who may see the page; and ``rq-core
+mcp``, which gives the views of the page to programs."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +16,9 @@ from rq_core.cli.text import say
 from rq_core.installing import pip_install
 from rq_core.web import tokens as token_file
 from rq_core.web.tokens import ROLES, TOKENS_VARIABLE, VIEWER
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
 
 ADDRESS: Final = "127.0.0.1:8900"
 
@@ -93,14 +97,11 @@ def serve_command(
 
     Current problems come first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
     """
-    with _extra():
+    with _extra("web", "serves the page", *_OF_WEB):
         from rq_core.web.serve import WebOptions, serve_page
     app = None
     if target is not None:
-        from rq_core.app.loading import load_app
-        from rq_core.cli.commands.worker import check_target
-
-        app = load_app(check_target(target))
+        app = _app(target)
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
         inbox_url = inbox_url or app.inbox_url
@@ -148,13 +149,61 @@ def token(name: str, tokens: Path | None, *, see_arguments: bool, role: str, rem
         raise click.ClickException(f"{tokens} has no token of {name}")
 
 
+@click.command()
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--see-arguments",
+    is_flag=True,
+    help="Also show what jobs carry: arguments, results, headers, and the messages of errors.",
+)
+@audit_url_option("The audit database: for all that is past.")
+@inbox_url_option("The database with the inbox: for what is wrong there.")
+@server_options
+def mcp(
+    target: str | None,
+    audit_url: str | None,
+    inbox_url: str | None,
+    redis_url: str,
+    prefix: str,
+    *,
+    see_arguments: bool,
+) -> None:
+    """Give the views of the web page to a program that starts this command and speaks the Model Context Protocol over
+    standard input and output, with the URLs of MODULE:APP if that is given.
+
+    Each view is a tool that only reads. No tool changes anything, whatever the rights of the user of Redis.
+    """
+    with _extra("mcp", "speaks the Model Context Protocol", *_OF_MCP):
+        from rq_core.web.mcp_server import serve_tools
+    from rq_core.web.sources import Sources
+
+    if target is not None:
+        app = _app(target)
+        redis_url, prefix = app.redis_url, app.prefix
+        audit_url = audit_url or app.audit_url
+        inbox_url = inbox_url or app.inbox_url
+    sources = Sources(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
+    with contextlib.closing(sources):
+        serve_tools(sources, see_arguments=see_arguments)
+
+
+def _app(target: str) -> App:
+    from rq_core.app.loading import load_app
+    from rq_core.cli.commands.worker import check_target
+
+    return load_app(check_target(target))
+
+
+_OF_WEB: Final = ("jinja2", "starlette", "uvicorn")
+_OF_MCP: Final = ("anyio", "mcp")
+
+
 @contextlib.contextmanager
-def _extra() -> Iterator[None]:
+def _extra(extra: str, does: str, *packages: str) -> Iterator[None]:
+    """If the block cannot import one of these packages, raise ClickException, which names the extra."""
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("jinja2", "starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in packages:
             raise
-        raise click.ClickException(
-            f"install the extra that serves the page: {pip_install('web')}"
-        ) from None
+        raise click.ClickException(f"install the extra that {does}: {pip_install(extra)}") from None

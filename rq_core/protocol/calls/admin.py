@@ -11,7 +11,7 @@ from rq_core.model.keys import check_name, queue_keys, queues_key
 from rq_core.model.settings import FLAGS, SETTINGS, VALUE_MAX
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.delivery import Delivery
-from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
+from rq_core.protocol.engine.plan import Call, Plan, Slot, pairs_of, parse_pairs
 from rq_core.protocol.reads.reads import Reads
 
 IDS_CHUNK: Final = 250
@@ -32,7 +32,8 @@ class Change(NamedTuple):
 
 
 class Admin:
-    """The calls that change jobs and settings on request."""
+    """The calls that change jobs and settings on request. Up to IDS_CHUNK jobs are one call. For such a call, ``slot``
+    may name the call slot and the number."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -45,11 +46,12 @@ class Admin:
         only: Iterable[State] = (),
         by: str | None = None,
         why: str = "",
+        slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone. With ``only``, a
         job in a state that is not in ``only`` is not changed, and its outcome is its state."""
         args = {"only": " ".join(only)}
-        return (yield from self._for_ids("cancel", queue, ids, by, why, args))
+        return (yield from self._for_ids("cancel", queue, ids, by, why, args, slot=slot))
 
     def edit(
         self,
@@ -60,26 +62,39 @@ class Admin:
         line: str = "",
         by: str | None = None,
         why: str = "",
+        slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         """Change priority, due time or deadline of waiting jobs. Returns the outcome by id: edited; same (the job has
         these options already); never (the job would become ready at its deadline or later); gone; or the state of a job
         that does not wait. With ``line``, a job is edited only if its state line is ``line``; else the outcome is
         ``changed``. Raises AuditBacklogFull."""
         args = change._asdict()
-        return (yield from self._for_ids("edit", queue, ids, by, why, args, line))
+        return (yield from self._for_ids("edit", queue, ids, by, why, args, line, slot=slot))
 
     def requeue(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+        self,
+        queue: str,
+        ids: Sequence[str],
+        *,
+        by: str | None = None,
+        why: str = "",
+        slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         """Make dead jobs ready again. Returns the outcome by id: requeued, gone, or the state of a job that is not
         dead."""
-        return (yield from self._for_ids("requeue", queue, ids, by, why))
+        return (yield from self._for_ids("requeue", queue, ids, by, why, slot=slot))
 
     def prune(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+        self,
+        queue: str,
+        ids: Sequence[str],
+        *,
+        by: str | None = None,
+        why: str = "",
+        slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         """Remove dead jobs. Returns the outcome by id: pruned, gone, or the state of a job that is not dead."""
-        return (yield from self._for_ids("prune", queue, ids, by, why))
+        return (yield from self._for_ids("prune", queue, ids, by, why, slot=slot))
 
     def _for_ids(
         self,
@@ -90,6 +105,7 @@ class Admin:
         why: str,
         more: Mapping[str, str] | None = None,
         *of_each: str,
+        slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
@@ -107,6 +123,7 @@ class Admin:
                     [(i, *of_each) for i in chunk],
                     chunk,
                     absent=dict.fromkeys(chunk, "gone"),
+                    slot=slot,
                 )
             )
         return outcomes

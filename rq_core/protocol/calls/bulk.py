@@ -4,6 +4,9 @@ A change goes through the queue page by page. :meth:`Bulk.step` reads one page, 
 match, at most 125 in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the
 command line and a page with a form can drive the same steps, and can continue where another process stopped.
 
+All calls of a change have one call slot, which is named after the change. A call's number says how many jobs were
+changed before it. So a process that continues a change learns from Redis what a call has changed whose answer was lost.
+
 The events of all calls have the id of the change at the beginning of their reason.
 """
 
@@ -16,15 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from rq_core.errors import InvalidOption
+from rq_core.errors import InvalidOption, StaleCall
 from rq_core.model.filters.job_filter import Filter
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.lib.checks import check_whole
+from rq_core.model.settings import SLOT_ANSWER
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
 from rq_core.protocol.engine.delivery import Delivery
-from rq_core.protocol.engine.plan import Pause, Plan
+from rq_core.protocol.engine.plan import Pause, Plan, Slot, named_slot, parse_pairs
 from rq_core.protocol.reads.matches import matching
 from rq_core.protocol.reads.paging import JobPage, PagedKey, sources_of
 from rq_core.protocol.reads.reads import Reads
@@ -43,6 +47,8 @@ PAUSE_STEPS: Final = 1.5
 some 80 % of the jobs per second that they carry out without a change."""
 LIMIT_MAX: Final = 1_000_000_000
 """Highest limit of changed jobs."""
+_SAME_MAX: Final = 2**20
+"""Number of calls in a row that may change no job, plus 1."""
 _WHY_ID: Final = "bulk {id}"
 _REASON_MAX: Final = WHY_MAX - 50
 
@@ -139,6 +145,19 @@ class BulkPlace:
     changed: int = 0
     changed_before: int = 0
     """Number of jobs that were changed before this round."""
+    idle: int = 0
+    """Number of the last calls in a row that changed no job."""
+
+    @property
+    def slot(self) -> Slot:
+        """The call slot of the change, with the number of the next call. A later call has a higher number."""
+        number = self.changed * _SAME_MAX + self.idle + 1
+        return named_slot(f"bulk.{self.id}", number)
+
+    def after_call(self, changed: int) -> BulkPlace:
+        """Return this place after a call that changed ``changed`` jobs."""
+        idle = 0 if changed else self.idle + 1
+        return replace(self, changed=self.changed + changed, idle=idle)
 
     @property
     def begun_ms(self) -> int:
@@ -147,7 +166,8 @@ class BulkPlace:
 
     def __str__(self) -> str:
         numbers = self.round, self.source, self.looked, self.matched, self.changed
-        return "/".join([self.id, *map(str, numbers), str(self.changed_before), self.at])
+        more = self.changed_before, self.idle
+        return "/".join([self.id, *map(str, (*numbers, *more)), self.at])
 
     @classmethod
     def parse(cls, text: str) -> BulkPlace:
@@ -158,12 +178,12 @@ class BulkPlace:
             must = "must be the place that a change of many jobs has returned"
             raise InvalidOption.of("resume", str(text)[:100], must)
         bulk_id, *numbers, at = found.groups()
-        number, source, looked, matched, changed, before = map(int, numbers)
-        return cls(bulk_id, number, source, at, looked, matched, changed, before)
+        number, source, looked, matched, changed, before, idle = map(int, numbers)
+        return cls(bulk_id, number, source, at, looked, matched, changed, before, idle)
 
 
 _PLACE: Final = re.compile(
-    r"([0-9a-f]{16})/([1-3])/([0-8])" + r"/([0-9]{1,15})" * 4 + "/(.{0,20000})"
+    r"([0-9a-f]{16})/([1-3])/([0-8])" + r"/([0-9]{1,15})" * 5 + "/(.{0,20000})"
 )
 
 
@@ -248,7 +268,7 @@ class Bulk:
             if step.is_last:
                 break
             left = left if at.round == number else 0
-            yield Pause(min(PAUSE_STEPS * (clock() - since), PAUSE_S_MAX))
+            yield Pause(pause_after(clock() - since))
         return JobsChanged(
             id=at.id,
             matched=at.matched,
@@ -279,18 +299,25 @@ class Bulk:
         if change.dry_run:
             outcomes = {job.id: str(job.state) for job in matching[:room]}
             changed = len(outcomes)
+        made = replace(place, changed=place.changed + changed)
         while not change.dry_run and ids[len(outcomes) :] and changed < room:
             some = ids[len(outcomes) : len(outcomes) + min(room - changed, CHANGED_MAX)]
-            told = yield from self._change(change, some, place.id)
+            try:
+                told = yield from self._change(change, some, made)
+            except StaleCall:
+                return _counted(change, (yield from self._caught_up(change, made)), outcomes)
+            now = sum(outcome in change.verb.done for outcome in told.values())
+            made, changed = made.after_call(now), changed + now
             outcomes |= told
-            changed += sum(outcome in change.verb.done for outcome in told.values())
+            if told.keys() != set(some):
+                # The answer to an earlier call, which was lost.
+                return _counted(change, made, outcomes)
         at = source.after_change(page.place, 0 if change.dry_run else changed)
         after = replace(
-            place,
+            made,
             at=at or "",
             looked=place.looked + len(page.ids),
             matched=place.matched + (len(outcomes) if place.round == 1 else changed),
-            changed=place.changed + changed,
         )
         is_full = change.limit is not None and after.changed >= change.limit
         if is_full or page.place is not None:
@@ -311,10 +338,7 @@ class Bulk:
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
-        # Only jobs of a step that has ended count for the limit, so with a limit a step makes one call.
-        is_counted = change.limit is not None and not change.dry_run
-        size = min(IDS_CHUNK, CHANGED_MAX) if is_counted else IDS_CHUNK
-        page, _ = yield from beside(source.page(keys, place.at, size), skipping)
+        page, _ = yield from beside(source.page(keys, place.at, IDS_CHUNK), skipping)
         jobs, damaged = yield from jobs_of(keys, list(dict.fromkeys(page.ids)))
         wanted, states = change.filter, source.states.intersection(change.states)
         some = [
@@ -325,18 +349,48 @@ class Bulk:
         found = yield from matching(keys, some, wanted, place.begun_ms)
         return page, found, damaged
 
-    def _change(self, change: BulkChange, ids: Sequence[str], bulk_id: str) -> Plan[dict[str, str]]:
-        queue, by, why = change.filter.queue, change.by, change.why(bulk_id)
+    def _change(
+        self, change: BulkChange, ids: Sequence[str], place: BulkPlace
+    ) -> Plan[dict[str, str]]:
+        """Change jobs in one call. If an earlier process has made the call with this number already, and its answer was
+        lost, return that answer, with the outcomes of its jobs. Raises StaleCall if the change has made later calls."""
+        admin, queue = self._admin, change.filter.queue
+        by, why, slot = change.by, change.why(place.id), place.slot
         match change.verb.name:
             case "cancel":
                 only = change.states
-                return (yield from self._admin.cancel(queue, ids, only=only, by=by, why=why))
+                return (yield from admin.cancel(queue, ids, only=only, by=by, why=why, slot=slot))
             case "edit":
-                edit = _from_the_beginning(change.edit, int(bulk_id[:12], 16))
-                return (yield from self._admin.edit(queue, ids, edit, by=by, why=why))
+                edit = _from_the_beginning(change.edit, place.begun_ms)
+                return (yield from admin.edit(queue, ids, edit, by=by, why=why, slot=slot))
             case "requeue":
-                return (yield from self._admin.requeue(queue, ids, by=by, why=why))
-        return (yield from self._admin.prune(queue, ids, by=by, why=why))
+                return (yield from admin.requeue(queue, ids, by=by, why=why, slot=slot))
+        return (yield from admin.prune(queue, ids, by=by, why=why, slot=slot))
+
+    def _caught_up(self, change: BulkChange, place: BulkPlace) -> Plan[BulkPlace]:
+        """Return the place with the number of jobs that the change has changed, by its last call in Redis."""
+        queue, slot = change.filter.queue, place.slot.name
+        slots = queue_keys(queue, self._delivery.prefix)("slots")
+        fields = slot, f"{slot}{SLOT_ANSWER}"
+        last, answer = yield from self._delivery.ask([["HGET", slots, f] for f in fields], queue)
+        if last is None:
+            return place
+        changed, idle = divmod(int(last.split(" ")[0]) - 1, _SAME_MAX)
+        outcomes = parse_pairs((answer or "").split()).values()
+        now = sum(outcome in change.verb.done for outcome in outcomes)
+        return replace(place, changed=changed, idle=idle).after_call(now)
+
+
+def pause_after(step_s: float) -> float:
+    """Return the length of the pause after a step that took ``step_s`` seconds, in seconds."""
+    return min(PAUSE_STEPS * step_s, PAUSE_S_MAX)
+
+
+def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> BulkStep:
+    """Return a step that only counts the jobs that calls without an answer have changed. The next step reads the same
+    page."""
+    is_full = change.limit is not None and place.changed >= change.limit
+    return BulkStep(place, is_full, outcomes)
 
 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:

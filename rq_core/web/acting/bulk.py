@@ -21,7 +21,7 @@ from rq_core.app.many.copying import COPIED, check_terms, replay_name
 from rq_core.errors import InvalidOption, RqCoreError, UsageError
 from rq_core.model.filters.job_filter import Filter
 from rq_core.protocol.calls.admin import Change
-from rq_core.protocol.calls.bulk import PAUSE_S_MAX, VERBS, BulkChange, BulkPlace
+from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace, pause_after
 from rq_core.protocol.engine.plan import Pause
 from rq_core.web.acting.actions import By, check_is_there
 from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX, Form, copy_args, edit_options
@@ -239,27 +239,29 @@ class Stretch(NamedTuple):
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. Between two calls is a pause as
-    long as a call, so that workers have at least half of the server. After an error the part ends with the steps
-    before, whose jobs thus count for the confirmed number; an error in the first step is raised."""
+    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. After each step is a pause of 1.5
+    times the step's duration, as in a change by ``rq-core``, so that workers have at least half of the server. After an
+    error the part ends with the steps before; an error in the first step is raised."""
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
-    place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
+    begin = place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
     outcomes: Counter[str] = Counter()
     while True:
         since = time.monotonic()
         try:
             step = yield from calls.bulk.step(change, place)
         except RqCoreError:
-            if not outcomes:
+            if place == begin:
                 raise
             return Stretch(place, False, dict(outcomes))
         place = step.place
         outcomes.update(step.outcomes.values())
         now = time.monotonic()
+        if not step.is_last:
+            # Also after the last step of a part, since the next request may come at once.
+            yield Pause(pause_after(now - since))
         if step.is_last or now >= until or outcomes.total() >= CHANGED_MAX:
             return Stretch(place, step.is_last, dict(outcomes))
-        yield Pause(min(now - since, PAUSE_S_MAX))
 
 
 def check_confirmed(asked: BulkAsked) -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rq_core.app.many.copying import COPIED, Copying, replay_name
-from rq_core.errors import UsageError
-from rq_core.protocol.calls.bulk import PAUSE_S_MAX, BulkPlace
+from rq_core.errors import RqCoreError, UsageError
+from rq_core.protocol.calls.bulk import BulkPlace, pause_after
 from rq_core.web.acting.actions import MIRROR_S, By, check_is_there
 from rq_core.web.acting.bulk import (
     CHANGE_S,
@@ -70,23 +70,30 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
     """Copy jobs, until CHANGED_MAX jobs were looked at or CHANGE_S seconds are over. Each job is copied once, also if
-    the same part is asked for again."""
+    the same part is asked for again. After an error the part ends with the pages before, whose copies thus count for
+    the confirmed number; an error in the first page is raised."""
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
-    place = asked.place or app.client.run(calls.bulk.begin(queue))
+    begin = place = asked.place or app.client.run(calls.bulk.begin(queue))
     reason = f"bulk {place.id}: {by.why}"
     copying = _copying(app, log, asked, By(by.name, reason))
     until = time.monotonic() + CHANGE_S
     outcomes: Counter[str] = Counter()
     while True:
         since = time.monotonic()
-        page = copying.step(behind_of(place.at), asked.number - place.changed, dry_run=False)
+        try:
+            page = copying.step(behind_of(place.at), asked.number - place.changed, dry_run=False)
+        except RqCoreError:
+            if place == begin:
+                raise
+            return Stretch(place, False, dict(outcomes))
         place = _after(place, page)
         outcomes.update(page.outcomes.values())
         now, is_last = time.monotonic(), page.next is None or place.changed >= asked.number
+        if not is_last:
+            time.sleep(pause_after(now - since))
         if is_last or now >= until or outcomes.total() >= CHANGED_MAX:
             return Stretch(place, is_last, dict(outcomes))
-        time.sleep(min(now - since, PAUSE_S_MAX))
 
 
 def _copying(app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None) -> Copying:

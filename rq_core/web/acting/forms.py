@@ -17,7 +17,7 @@ from rq_core.web.acting.actions import Action, ActionOutcome, By, by_of, carried
 from rq_core.web.acting.bulk import BulkAsked, Stretch
 from rq_core.web.acting.copies import copy_stretch
 from rq_core.web.search import BULK_FIELDS, NOT_SEARCHED
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from rq_core.web.tokens import Access
 from rq_core.web.words import query, word
 
@@ -93,7 +93,7 @@ class Acted(NamedTuple):
     """The address of the page that shows what was changed; empty if the form does not name it."""
 
 
-async def act(sources: Sources, action: Action, access: Access, request: Request) -> Acted:
+async def act(sources: ActingSources, action: Action, access: Access, request: Request) -> Acted:
     """Carry out the action that a form asks for. The status of the answer is 200 if the change was made."""
     back = ""
     try:
@@ -135,7 +135,7 @@ class ActedOnMany(NamedTuple):
 
 
 async def act_on_many(
-    sources: Sources, access: Access, request: Request, now_ms: int
+    sources: ActingSources, access: Access, request: Request, now_ms: int
 ) -> ActedOnMany | Acted:
     """Make the next part of a change of many jobs."""
     form: dict[str, str] = {}

@@ -39,7 +39,7 @@ from rq_core.protocol.calls import claims
 from rq_core.protocol.reads.overview import COMMANDS_MAX
 from rq_core.web.access import LocalOnly
 from rq_core.web.dashboard import build_site
-from rq_core.web.sources import Sources
+from rq_core.web.sources import ActingSources
 from scripts.measure.once import scrape_cost
 from scripts.measure.once.ten_million import full_scans
 from sql_audit.store.connection.database import Database
@@ -98,7 +98,7 @@ class Site:
 def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
     """Run the server of the page with a clock that begins at the end of the log."""
     began = time.time()
-    sources = Sources(redis_url, audit_url=audit_url)
+    sources = ActingSources(redis_url, audit_url=audit_url)
     site = build_site(sources, LocalOnly(), clock=lambda: now_ms / 1000 + time.time() - began)
     uvicorn.run(site, host="127.0.0.1", port=port, log_level="warning", proxy_headers=False)
 
@@ -165,7 +165,7 @@ class Statements:
     """
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
-        self._sources = Sources(redis_url, audit_url=audit_url)
+        self._sources = ActingSources(redis_url, audit_url=audit_url)
         self._now_ms = now_ms
         self._found: list[tuple[str, Any]] = []
         self._database = Database(audit_url)
