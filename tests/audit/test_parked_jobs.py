@@ -82,7 +82,23 @@ def left_out(log: MemoryWriter, _: str) -> None:
 
 def same_key(log: MemoryWriter, _: str) -> None:
     send(log, 1, "other", "k")
-    send(log, 2, "other", "k")
+    send(log, 2, "other", "k", E)
+
+
+def same_key_taken_twice(log: MemoryWriter, _: str) -> None:
+    send(log, 1, key="k")
+    wake(log, 2)
+    send(log, 2, key="k")
+    fence = log.jobs("claimed", ["a", 2])
+    take(log, fence, 2, "ok", 1)
+    take(log, fence, 4, "ok#2", 2)
+
+
+def sent_again_after_its_take(log: MemoryWriter, _: str) -> None:
+    send(log, 1, key="k")
+    wake(log, 2)
+    take(log, log.jobs("claimed", ["a", 2]), 2, "ok", 1)
+    send(log, 2, key="k")
 
 
 def woken_early(log: MemoryWriter, _: str) -> None:
@@ -158,6 +174,8 @@ def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
         (first_signal_again, ("I21", "is signal 1, the one before was 1")),
         (left_out, ("I21", "is signal 2, the one before was 0")),
         (same_key, ("I21", "is sent with the key k, which came before")),
+        (same_key_taken_twice, ("I21", "takes signal 1, which does not wait")),
+        (sent_again_after_its_take, ("I21", "is sent with the key k, which came before")),
         (woken_early, ("I23", "is woken without a signal at")),
         (woken_for_nothing, ("I23", "is woken for entry 2, and no signal ok waits")),
         (woken_for_another_entry, ("I23", "is woken for entry 1, for which the job does not wait")),

@@ -101,7 +101,7 @@ def test_the_doctor_reports_a_parked_job_whose_signal_has_arrived_and_wakes_it_o
 
 
 def test_a_signal_whose_value_the_log_lacks_is_reported_until_it_is_sent_again(
-    seed: Seed,
+    seed: Seed, database: Database
 ) -> None:
     assert broken_after(1, seed, signal(seed, value_max=0))
 
@@ -111,6 +111,7 @@ def test_a_signal_whose_value_the_log_lacks_is_reported_until_it_is_sent_again(
     assert "job a has lost signal 1, approval" in left.says
     assert ["woken"] == [each.outcome for each in seed.signal("a", value="7", key="k")]
     assert [] == look(seed)
+    assert_taken(seed, database)
 
 
 def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(

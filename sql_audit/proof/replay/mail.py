@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import NamedTuple
 
 from rq_core.model.durable.boxes import signal_of
@@ -28,7 +29,8 @@ class Signals:
         """The number of bytes of these signals' values, by the signal's number."""
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
-        self.keys: set[str] = set()
+        self.keys: dict[str, int] = {}
+        """The number of the last signal with each key."""
         self.waits: dict[int, WaitingEntry] = {}
         """The waits and sleeps that are not over, by the number of their entry."""
         self.must_wake = False
@@ -39,3 +41,22 @@ class Signals:
         signal."""
         numbers = self.names.get(signal_of(entry))
         return numbers[0] if numbers else None
+
+    def receive(
+        self, number: int, name: str, key: str | None, digest: str, size: int | None
+    ) -> None:
+        """Add a signal that no wait has taken."""
+        self.sent = max(self.sent, number)
+        self.digests[number], self.sizes[number] = digest, size
+        insort(self.names.setdefault(name, []), number)
+        if key is not None:
+            self.keys[key] = number
+
+    def forget(self, number: int, name: str, digest: str) -> bool:
+        """Forget a signal, and return True; return False if a wait has taken it, or if it has another name or
+        digest."""
+        if self.digests.get(number) != digest or number not in self.names.get(name, ()):
+            return False
+        del self.digests[number], self.sizes[number]
+        self.names[name].remove(number)
+        return True

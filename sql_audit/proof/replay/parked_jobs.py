@@ -36,15 +36,17 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
     if mail is None:
         return
     number, name, key = facts["message"], facts["name"], facts.get("key")
-    if number != mail.sent + 1:
+    before = None if key is None else mail.keys.get(key)
+    if before is not None and mail.forget(before, name, facts["digest"]):
+        # Redis had lost the signal, and its sender sends it again. The number is new if a restore put the box back.
+        numbers = {before, mail.sent + 1}
+    else:
+        numbers = {mail.sent + 1}
+        if before is not None:
+            yield "I21", f"is sent with the key {key}, which came before"
+    if number not in numbers:
         yield "I21", f"is signal {number}, the one before was {mail.sent}"
-    if key is not None and key in mail.keys:
-        yield "I21", f"is sent with the key {key}, which came before"
-    mail.sent = max(mail.sent, number)
-    mail.digests[number] = facts["digest"]
-    mail.sizes[number] = facts.get("bytes")
-    mail.names.setdefault(name, []).append(number)
-    mail.keys |= {key} if key is not None else set()
+    mail.receive(number, name, key, facts["digest"], facts.get("bytes"))
     entries = [mail.waits.get(each) for each in _numbers(record.waits)]
     if record.state == _PARKED and any(
         each and each.kind == "wait" and signal_of(each.name) == name for each in entries

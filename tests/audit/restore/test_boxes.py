@@ -12,7 +12,7 @@ from rq_core.model.durable.boxes import StepEntry
 from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.boxes import BATCH_MAX, Saving, save
+from rq_core.protocol.calls.boxes import BATCH_MAX, Saving, Sending, Sent, save, send_signals
 from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
@@ -163,3 +163,24 @@ def test_box_entries_whose_job_is_not_restored_are_removed_after_an_hour(
     marks = client.run(client.calls.reads.snapshot(QUEUE))["expiring"]
     assert f"box|{LIFE}" in marks
     assert 5 == len(boxes(client))
+
+
+def test_verify_accepts_a_signal_that_is_sent_again_since_a_restore_lacked_its_value(
+    client: Client, database: Database
+) -> None:
+    durable_job(client, database)
+    send = send_signals(QUEUE, [Sending("order", "approval", "k", "7")], by="ann")
+    assert [Sent("sent", 1)] == client.run(send)
+    drain(client, database)
+    lose(client, "the box")
+    drain(client, database)
+    assert ["order"] == restore_jobs(client, database, QUEUE, by="ada").signals_lost
+
+    assert [Sent("sent", 2)] == client.run(send)
+
+    held = claim(client, 1)
+    wait = Saving("order", held["order"], LIFE, "wait", 5, "approval", "")
+    assert not client.run(save(QUEUE, "w-1", [wait]))
+    complete(client, held)
+    drain(client, database)
+    assert_agree(client, database, LogVerdict.HOLDS)
