@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rq_core.model.plugins import READY_VARIABLE
+from rq_core.model.plugins import AWAY, READY, READY_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Companion:
         self._born = 0.0
         self._made: Sequence[str] = ()
         self._ready: int | None = None
-        """The end of the pipe from which this process reads that the other one is ready."""
+        """The end of the pipe from which this process reads READY or AWAY."""
         self._failures = 0
         self._due: float | None = None
 
@@ -84,28 +84,31 @@ class Companion:
         ``unready``, a sentence.
 
         Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
-        even if the process is not ready: a slow process must not keep the workers from starting.
+        even if the process is not ready: a slow process must not keep the workers from starting. Neither must a
+        database that does not answer, if ``ready`` returns true without it; ``watch`` then starts the process again.
         """
         deadline = time.monotonic() + READY_WAIT_S
-        says = False
+        said = b""
         while time.monotonic() < deadline and not stopped():
-            says = says or self._says_ready()
-            if says and ready():
-                return None
             status = self.status
+            said = said or self._said()
+            if said == READY and ready():
+                return None
             if status is not None:
-                return status
+                if said != AWAY or not ready():
+                    return status
+                break
             time.sleep(0.02)
         if not stopped():
             log.warning(unready)
         return None
 
-    def _says_ready(self) -> bool:
+    def _said(self) -> bytes:
         assert self._ready is not None
         try:
-            return os.read(self._ready, 1) != b""
+            return os.read(self._ready, 1)
         except BlockingIOError:
-            return False
+            return b""
 
     def watch(self) -> None:
         """Start the process again if it has ended, after a growing pause. The supervisor calls this repeatedly."""

@@ -220,11 +220,12 @@ class Supervisor:
         client, queues = self._app.client, self._met
         self._mirror.start(made)
         try:
-            # SQL then has the queues' history from the first event on.
+            # SQL then has the queues' history from the first event on. Of queues that are attached already, Redis keeps
+            # the events while the database is away.
             return self._mirror.wait_until_ready(
                 lambda: all(client.run(client.calls.reads.counts(queue)).audit for queue in queues),
                 lambda: self._stops > 0,
-                "the mirror has not attached to all queues yet; the workers start without it",
+                "the mirror is not ready yet; the workers start without it",
             )
         finally:
             self._app.close()

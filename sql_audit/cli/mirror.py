@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
 
@@ -25,7 +26,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import say
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
-from rq_core.model.plugins import READY_VARIABLE
+from rq_core.model.plugins import AWAY, READY, READY_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
@@ -64,6 +65,7 @@ def run_command(
     address = required(url)
     from rq_core.model.keys import check_name
     from rq_core.model.lib import logs
+    from sql_audit.errors import AuditUnavailable
     from sql_audit.mirror.redis_access import open_source
     from sql_audit.mirror.service import rare_collections, run_mirror
 
@@ -82,15 +84,19 @@ def run_command(
             stop_with_stdin(stop)
         else:
             _check_server(redis_url, prefix)
-        done = run_mirror(
-            source,
-            address,
-            stop=stop,
-            queues=queues or None,
-            once=once,
-            made=made,
-            on_ready=_tell_parent,
-        )
+        try:
+            done = run_mirror(
+                source,
+                address,
+                stop=stop,
+                queues=queues or None,
+                once=once,
+                made=made,
+                on_ready=partial(_tell_parent, READY),
+            )
+        except AuditUnavailable:
+            _tell_parent(AWAY)
+            raise
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
@@ -126,11 +132,11 @@ def stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _tell_parent() -> None:
-    """Tell the supervisor that has started this mirror, if one has, that the mirror is ready."""
+def _tell_parent(word: bytes) -> None:
+    """Tell the supervisor that has started this mirror, if one has, that the mirror is ready, or its database away."""
     if place := os.environ.pop(READY_VARIABLE, ""):
         with contextlib.suppress(BrokenPipeError):
-            os.write(int(place), b"1")
+            os.write(int(place), word)
         os.close(int(place))
 
 

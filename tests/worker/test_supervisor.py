@@ -128,6 +128,24 @@ def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
+def test_workers_start_though_the_database_of_a_queue_that_has_a_log_does_not_answer(
+    app: App, client: Client, witness: crew.Witness, sqlite_url: str
+) -> None:
+    """Checks a deploy during an outage of the audit database. Redis keeps the events until the mirror is back."""
+    handle = crew.function.enqueue(1)
+    mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
+    assert command(*mirror).exit_code == 0
+    away = "postgresql://127.0.0.1:1/x"
+    with worker_process(app.redis_url, witness, "--audit", away, "--burst") as process:
+        assert process.wait(60) == 0
+
+    said = witness.log()
+    assert "does not answer: connection failed" in said
+    assert "the mirror is not ready yet; the workers start without it" in said
+    assert handle.state() == "gone"
+    assert "succeeded" in event_types(client, handle.id)
+
+
 @pytest.mark.slow
 def test_the_supervisor_replaces_a_mirror_that_dies(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
