@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 READY_VARIABLE: Final = "RQ_CORE_READY_FD"
 """The environment variable with the number of a file descriptor. A process beside the workers writes one byte to it:
 READY when it is ready, or AWAY before it ends because its database does not answer."""
-READY: Final = b"1"
-AWAY: Final = b"0"
+READY, AWAY = b"1", b"0"
 COMMANDS: Final = "rq_core.commands"
 AUDIT: Final = "rq_core.audit"
 
