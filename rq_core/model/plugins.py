@@ -2,8 +2,8 @@
 and audit logs.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
-``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox`` and
-``inbox_reader`` of an inbox. Each has a protocol below.
+``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox``,
+``inbox_reader`` and ``inbox_ddl`` of an inbox. Each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares the entry points of sql_audit.
@@ -87,6 +87,12 @@ class FindInInbox(Protocol):
     without a row are left out. Raises RqCoreError if the database does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
+
+
+class InboxDdl(Protocol):
+    """A function that returns the statements that create the tables of an inbox in a database of the URL's kind."""
+
+    def __call__(self, inbox_url: str, /) -> Sequence[str]: ...
 
 
 class OpenReader(Protocol):
@@ -259,6 +265,12 @@ def inbox_reader_opener() -> OpenInboxReader:
     """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
     this function."""
     return cast(OpenInboxReader, _audit("inbox_reader"))
+
+
+def inbox_ddl() -> InboxDdl:
+    """Return the function that returns the statements for the tables of an inbox. Raises AuditNotConfigured if no
+    installed package has this function."""
+    return cast(InboxDdl, _audit("inbox_ddl"))
 
 
 def reader_opener() -> OpenReader:
