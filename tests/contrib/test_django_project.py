@@ -13,7 +13,9 @@ from tests.kit.processes import ROOT
 from tests.kit.servers import PostgresServer, RedisServer
 
 PROJECT = Path(__file__).parent / "django_project"
-TESTS = len(re.findall(r"^    def test_", (PROJECT / "shop" / "tests.py").read_text(), re.MULTILINE))
+TESTS = len(
+    re.findall(r"^    def test_", (PROJECT / "shop" / "tests.py").read_text(), re.MULTILINE)
+)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

@@ -70,7 +70,7 @@ def _ms_of(moment: datetime | None) -> int | None:
     if moment is None:
         return None
     aware = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
-    return round(aware.timestamp() * 1000)
+    return int(aware.timestamp() * 1000)
 
 
 def _ms_of_id(job_id: str) -> int | None:

@@ -33,7 +33,11 @@ _TASKS = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 INSTALLED_APPS = ["rq_core.contrib.django", "shop"]
 if _TASKS == "django_tasks":
     INSTALLED_APPS.append("django_tasks")
-RQ_CORE = {"redis": os.environ["SHOP_REDIS"], "prefix": os.environ["SHOP_PREFIX"], "inbox": "default"}
+RQ_CORE = {
+    "redis": os.environ["SHOP_REDIS"],
+    "prefix": os.environ["SHOP_PREFIX"],
+    "inbox": "default",
+}
 _BACKEND = "rq_core.contrib.django.Backend"
 _QUEUES = ["default", "mail", "low"]
 TASKS = {

@@ -1,12 +1,13 @@
 """What a Django project sees of rq-core. Django's own test runner runs these tests, on its test databases."""
 
 import asyncio
-import datetime
+import datetime as dt
 import os
 import threading
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
@@ -57,7 +58,7 @@ def work(*until: Any) -> None:
 
 
 class Transactions(TransactionTestCase):
-    databases = {"default", "other"}
+    databases = frozenset({"default", "other"})
 
     def test_a_rollback_gives_no_task(self) -> None:
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
@@ -81,7 +82,7 @@ class Transactions(TransactionTestCase):
             give_back.get_result(lost.id)
 
     def test_a_task_has_its_result_by_its_id_after_the_worker_has_ended(self) -> None:
-        before = timezone.now() - datetime.timedelta(seconds=1)
+        before = timezone.now() - dt.timedelta(seconds=1)
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c")
             result = thank.enqueue(order.pk, words="thanks")
@@ -142,7 +143,7 @@ class Transactions(TransactionTestCase):
         self.assertEqual(0, rows())
 
     def test_priorities_queues_and_run_after_reach_the_queue(self) -> None:
-        soon = timezone.now() + datetime.timedelta(hours=1)
+        soon = timezone.now().replace(microsecond=0) + dt.timedelta(hours=1)
         ids = {
             priority: give_back.using(priority=priority, queue_name="low").enqueue(priority).id
             for priority in (-100, -1, 0, 1, 50, 51, 100)
@@ -160,7 +161,7 @@ class Transactions(TransactionTestCase):
         self.assertEqual(51, give_back.get_result(ids[51]).task.priority)
         delayed = client.run(client.calls.reads.job(later.id, ["default"]))
         self.assertEqual(
-            ("scheduled", round(soon.timestamp() * 1000)),
+            ("scheduled", int(soon.timestamp()) * 1000),
             (str(delayed.state), int(delayed.fields["due"])),
         )
         app.handle_by_id("default", later.id).cancel()
@@ -254,6 +255,7 @@ class Transactions(TransactionTestCase):
                     ((), []), (missing_tables(connection), list(differences(connection)))
                 )
             engine.dispose()
+        call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
 
 class Enclosed(TestCase):
