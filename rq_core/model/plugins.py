@@ -11,7 +11,7 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
@@ -87,12 +87,6 @@ class FindInInbox(Protocol):
     without a row are left out. Raises RqCoreError if the database does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
-
-
-class InboxDdl(Protocol):
-    """A function that returns the statements that create the tables of an inbox in a database of the URL's kind."""
-
-    def __call__(self, inbox_url: str, /) -> Sequence[str]: ...
 
 
 class OpenReader(Protocol):
@@ -267,10 +261,9 @@ def inbox_reader_opener() -> OpenInboxReader:
     return cast(OpenInboxReader, _audit("inbox_reader"))
 
 
-def inbox_ddl() -> InboxDdl:
-    """Return the function that returns the statements for the tables of an inbox. Raises AuditNotConfigured if no
-    installed package has this function."""
-    return cast(InboxDdl, _audit("inbox_ddl"))
+def inbox_ddl() -> Callable[[str], Sequence[str]]:
+    """Return the function that returns the statements for the tables of an inbox, for a URL."""
+    return cast("Callable[[str], Sequence[str]]", _audit("inbox_ddl"))
 
 
 def reader_opener() -> OpenReader:

@@ -88,11 +88,11 @@ def load(options: ServeOptions) -> App:
     if options.django is None:
         app = load_app(options.target)
     else:
-        from rq_core.contrib.django.setting_up import prepare, set_up
+        from rq_core.contrib.django.setting_up import prepare_app, set_up
 
         set_up(options.django)
         app = load_app(options.target)
-        prepare(app)
+        prepare_app(app)
     app.connect_to(options.redis_url, prefix=options.prefix)
     if options.redact is not None:
         app.redact = options.redact

@@ -188,14 +188,13 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     """
     inbox_url = given["inbox_url"]
     if given["django"] is not None:
-        from rq_core.contrib.django.setting_up import APP, set_up
-        from rq_core.contrib.django.setting_up import inbox_url as url_of
+        from rq_core.contrib.django.setting_up import APP, set_up, url_of_inbox
 
         target = target or APP
         if inbox_url is not None:
             with showing_causes(verbose=given["verbose"]):
                 set_up(given["django"])
-                inbox_url = url_of(inbox_url)
+                inbox_url = url_of_inbox(inbox_url)
     elif not target:
         raise click.UsageError("Missing argument 'MODULE:APP'")
     check_target(target)

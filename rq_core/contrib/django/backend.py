@@ -106,7 +106,7 @@ class Backend(django_tasks.BaseTaskBackend):
                     f"The task's {what} {name!r} is no name for rq-core: it may have up to 128 of the characters"
                     " A-Z a-z 0-9 _ . : -"
                 )
-        task_functions.remember(task)
+        task_functions.remember_task(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a job; inside a transaction of ``database``, insert it as a row of the inbox.

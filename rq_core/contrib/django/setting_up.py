@@ -41,7 +41,7 @@ def set_up(settings: str) -> None:
         raise broken_target(settings, error) from error
 
 
-def prepare(app: App) -> None:
+def prepare_app(app: App) -> None:
     """Import the modules ``tasks`` of the project's apps, add Django's tasks to a worker's app, and let the app close
     database connections around each handler.
 
@@ -72,7 +72,7 @@ def _prepare_backends(app: App) -> None:
             backend.prepare_worker()
 
 
-def inbox_url(value: str) -> str:
+def url_of_inbox(value: str) -> str:
     """Return the URL of an inbox' database; ``value`` is a URL, or an alias in DATABASES. Django must be set up."""
     from django.conf import settings
 

@@ -23,7 +23,7 @@ _known: Final[dict[str, Any]] = {}
 _adding: Final = threading.Lock()
 
 
-def remember(task: Any) -> None:
+def remember_task(task: Any) -> None:
     """Remember one of Django's tasks, so that a worker can run its jobs. A task that ``using()`` returns changes
     nothing."""
     _known.setdefault(task.module_path, task)
@@ -62,12 +62,12 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
 
     def run(args: list[Any], kwargs: dict[str, Any], priority: int = 0) -> Any:
         with _running(task, backend, args, kwargs, priority) as result:
-            given = task_results.arguments_of(task, result)
+            given = task_results.positional_arguments(task, result)
             return task_results.succeeded(result, task.func(*given, **result.kwargs))
 
     async def run_async(args: list[Any], kwargs: dict[str, Any], priority: int = 0) -> Any:
         with _running(task, backend, args, kwargs, priority) as result:
-            given = task_results.arguments_of(task, result)
+            given = task_results.positional_arguments(task, result)
             return task_results.succeeded(result, await task.func(*given, **result.kwargs))
 
     return run_async if inspect.iscoroutinefunction(task.func) else run
@@ -82,7 +82,7 @@ def _running(
     ``task_finished`` is sent when the job succeeds, or fails and will not run again.
     """
     job = current_job()
-    result = task_results.running(task, backend, job, args, kwargs, priority)
+    result = task_results.running_result(task, backend, job, args, kwargs, priority)
     signals = django_tasks.signals()
     signals.task_started.send(sender=type(backend), task_result=result)
     try:

@@ -39,7 +39,7 @@ _MARGIN: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class MissingValue:
-    """Stands for a value that a task returned and that was not kept."""
+    """The mark of a value that a task returned and that was not kept."""
 
     reason: str
 
@@ -113,7 +113,7 @@ def varied(task: Any, backend: Any, queue: str, priority: int) -> Any:
 # While a job runs.
 
 
-def running(
+def running_result(
     task: Any,
     backend: Any,
     job: JobContext,
@@ -136,7 +136,7 @@ def running(
     )
 
 
-def arguments_of(task: Any, result: Any) -> list[Any]:
+def positional_arguments(task: Any, result: Any) -> list[Any]:
     """Return the positional arguments for the function of a task: with the context first, if the task takes it."""
     context = [django_tasks.base.TaskContext(task_result=result)] if task.takes_context else []
     return [*context, *result.args]

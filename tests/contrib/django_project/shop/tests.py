@@ -1,4 +1,4 @@
-"""What a Django project sees of rq-core. Django's own test runner runs these tests, on its test databases."""
+"""Tests of rq-core in a Django project. Django's own test runner runs them, on its test databases."""
 
 import asyncio
 import datetime as dt
@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from rq_core import App, ResultUnavailable
 from rq_core.contrib.django import Backend, app, database_url
 from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
-from rq_core.contrib.django.setting_up import prepare, set_up
+from rq_core.contrib.django.setting_up import prepare_app, set_up
 from rq_core.worker import Worker, WorkerOptions
 from shop.models import Order
 from shop.tasks import (
@@ -34,7 +34,7 @@ from sql_audit.inbox.service import run_relay
 
 Status = base.TaskResultStatus
 set_up(os.environ["DJANGO_SETTINGS_MODULE"])
-prepare(app)
+prepare_app(app)
 
 
 def rows(alias: str = "default") -> int:
@@ -150,7 +150,7 @@ class Transactions(TransactionTestCase):
         }
         later = give_back.using(run_after=soon).enqueue("later")
         client = app.client
-        jobs = {n: client.run(client.calls.reads.job(id, ["low"])) for n, id in ids.items()}
+        jobs = {n: client.run(client.calls.reads.job(each, ["low"])) for n, each in ids.items()}
         self.assertEqual(
             {
                 -100: "low", -1: "low", 0: "normal", 1: "high", 50: "high", 51: "critical",
@@ -283,12 +283,14 @@ class Settings(TestCase):
         finally:
             mysql.vendor = vendor
 
-    def test_an_unknown_option_and_an_app_that_is_none_are_refused(self) -> None:
+    def test_an_unknown_option_and_a_wrong_app_are_refused(self) -> None:
         with self.assertRaisesRegex(ImproperlyConfigured, "unknown option 'retries'"):
             Backend("default", {"OPTIONS": {"retries": 3}})
         with self.assertRaisesRegex(ImproperlyConfigured, "must be MODULE:APP"):
             Backend("default", {"OPTIONS": {"app": "shop.models:Order"}}).app  # noqa: B018
-        self.assertIsInstance(Backend("default", {}).app, App)
+        own = Backend("default", {"OPTIONS": {"app": "shop.other_jobs:jobs"}}).app
+        self.assertIsInstance(own, App)
+        self.assertIsNot(own, Backend("default", {}).app)
 
     def test_a_name_that_rq_core_cannot_have_is_refused(self) -> None:
         with self.assertRaisesRegex(InvalidTask, "is no name for rq-core"):
