@@ -6,14 +6,15 @@ import os
 import threading
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections, transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from sqlalchemy import create_engine
 
-from rq_core import App, ResultUnavailable
+from rq_core import App, ResultUnavailable, testing
 from rq_core.contrib.django import Backend, app, database_url
 from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
 from rq_core.contrib.django.setting_up import prepare_app, set_up
@@ -256,6 +257,19 @@ class Transactions(TransactionTestCase):
                 )
             engine.dispose()
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+AT_ONCE = {**settings.TASKS["default"], "OPTIONS": {"database": None}}
+
+
+@override_settings(TASKS={"default": AT_ONCE})
+class OnAFake(TransactionTestCase):
+    def test_a_test_runs_tasks_without_a_server(self) -> None:
+        with testing.fake(app) as fake:
+            made = self.client.post("/orders", {"to": "a@b.c"}).json()
+            fake.drain()
+            found = thank.get_result(made["result"])
+        self.assertEqual("a@b.c: thank you", found.return_value)
 
 
 class Enclosed(TestCase):
