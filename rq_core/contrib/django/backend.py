@@ -125,7 +125,7 @@ class Backend(django_tasks.BaseTaskBackend):
         else:
             handle = prepared.enqueue(**given)
         result = task_results.made(task, self, handle.id, args=normal.args, kwargs=normal.kwargs)
-        django_tasks.signals().task_enqueued.send(sender=type(self), task_result=result)
+        django_tasks.signals().task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> Any:

@@ -79,20 +79,21 @@ def _running(
 ) -> Iterator[Any]:
     """Yield the result of a job that runs now, and send Django's signals about it.
 
-    ``task_finished`` is sent when the job succeeds, or fails and will not run again.
+    ``task_finished`` is sent when the job succeeds, or fails and will not run again. Django logs the exception of a
+    receiver; the exception does not make the job fail.
     """
     job = current_job()
     result = task_results.running_result(task, backend, job, args, kwargs, priority)
     signals = django_tasks.signals()
-    signals.task_started.send(sender=type(backend), task_result=result)
+    signals.task_started.send_robust(sender=type(backend), task_result=result)
     try:
         yield result
     except Exception as error:
         if _is_last(error, job, backend):
             task_results.failed(result, error)
-            signals.task_finished.send(sender=type(backend), task_result=result)
+            signals.task_finished.send_robust(sender=type(backend), task_result=result)
         raise
-    signals.task_finished.send(sender=type(backend), task_result=result)
+    signals.task_finished.send_robust(sender=type(backend), task_result=result)
 
 
 def _is_last(error: Exception, job: JobContext, backend: Any) -> bool:

@@ -205,6 +205,23 @@ class Transactions(TransactionTestCase):
         statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
         self.assertEqual([(Backend, result.id, each) for each in statuses], told)
 
+    def test_a_receiver_that_raises_does_not_make_a_task_fail(self) -> None:
+        def refuse(**_: Any) -> None:
+            raise ZeroDivisionError
+
+        three = (signals().task_enqueued, signals().task_started, signals().task_finished)
+        for signal in three:
+            signal.connect(refuse)
+        try:
+            with self.assertLogs("django.dispatch") as logged:
+                result = give_back.enqueue(5)
+                work()
+        finally:
+            for signal in three:
+                signal.disconnect(refuse)
+        found = give_back.get_result(result.id)
+        self.assertEqual((5, 1, 3), (found.return_value, found.attempts, len(logged.records)))
+
     def test_a_value_that_is_no_json_fails_the_task_at_once(self) -> None:
         for value in ("bytes", "nan"):
             result = give_back.enqueue(value)
