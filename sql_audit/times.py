@@ -1,4 +1,4 @@
-"""Times of the log in the form in which people read them."""
+"""Formats the times of the log for people."""
 
 from __future__ import annotations
 

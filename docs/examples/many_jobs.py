@@ -15,7 +15,7 @@ def send(to: str, provider: str = "a") -> None:
 
 
 def close_account(tenant: str) -> JobsChanged:
-    """Cancel the mails of a tenant that wait."""
+    """Cancel the waiting mails of a tenant."""
     of_tenant = Filter(queue="mail", task="send", headers={"tenant": tenant})
     return app.cancel_where(of_tenant, reason="account closed", by="billing")
 
@@ -30,12 +30,12 @@ def failed(hours: float) -> Filter:
 
 
 def requeue_after_the_outage(hours: float) -> JobsChanged:
-    """Requeue what died of the outage, unless it is more than expected."""
+    """Requeue the jobs that died of the outage, unless there are more than expected."""
     if app.requeue_where(failed(hours), dry_run=True).matched > 10_000:
         raise RuntimeError("look at the queue first")
     return app.requeue_where(failed(hours), reason="the provider is back")
 
 
 def send_with_another_provider(hours: float) -> Replayed:
-    """Enqueue copies of what died, with another provider. The jobs that died stay as they are."""
+    """Enqueue copies of the jobs that died, with another provider. The jobs that died are not changed."""
     return app.replay(failed(hours), args={"provider": "b"}, reason="provider a is down", by="ann")

@@ -9,7 +9,7 @@ def confirm(order: int, to: str) -> None:
 
 
 def order_arrives(order: int, to: str) -> str:
-    """Called once more whenever the shop got no answer."""
+    """Enqueue the mail about an order. The shop calls this function again if it got no answer."""
     handle = confirm.with_options(idempotency_key=f"order-{order}").enqueue(order, to)
     return "known" if handle.duplicate else "accepted"
 

@@ -16,7 +16,7 @@ class UnknownAccount(Exception):
 
 
 def bank(account: str, cents: int) -> None:
-    """Stands for a call of a payment service."""
+    """Call a payment service. This function is only an example."""
     if account == "busy":
         raise Busy
     if account == "closed" and current_job().claim == 1:

@@ -41,12 +41,12 @@ def total_year(year: int) -> Decimal:
 
 
 async def answer(month: str) -> tuple[int, str]:
-    """The status and the text of a web server's answer."""
+    """Return the status and the text of a web server's answer."""
     return await answer_of(await total.enqueue_async(month))
 
 
 async def answer_again(job_id: str) -> tuple[int, str]:
-    """The answer to a client that was told to ask again."""
+    """Return the status and the text of the answer to a client that asks again."""
     return await answer_of(app.handle_by_id("reports", job_id))
 
 

@@ -169,8 +169,7 @@ class Producer:
         return self.connections.async_client()
 
     def wake_relay(self, *queues: str) -> None:
-        """Ask a relay to look into the inbox soon, first for rows of these queues. Does not block, and does not
-        raise."""
+        """Ask a relay to read the inbox soon, first the rows of these queues. Does not block, and does not raise."""
         self.connections.waker.wake(*queues)
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ OWN_OPTIONS: Final = ("where", "limit", "resume", "dry_run", "yes")
 
 
 def filter_options(function: F) -> F:
-    """Add the options of a filter, and those of a change of many jobs."""
+    """Add the options of a filter, and the options of a change of many jobs."""
     options: list[Callable[[F], F]] = [
         click.option(f"--{word}", metavar=metavar, help=says)
         for word, (metavar, says) in WORD_OPTIONS.items()
@@ -68,7 +68,7 @@ def filter_options(function: F) -> F:
 
 
 def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the options of a command: first those of ``filter_options``, then the others."""
+    """Split the options of a command into two parts: the options of ``filter_options``, and all other options."""
     own = {*WORD_OPTIONS, *PAIR_OPTIONS, *OWN_OPTIONS}
     return (
         {name: value for name, value in given.items() if name in own},

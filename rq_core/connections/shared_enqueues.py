@@ -39,7 +39,7 @@ class _Waiting(NamedTuple):
 
 
 class _Shared:
-    """One call, and the jobs in it."""
+    """One enqueue call, and the jobs of the callers that share it."""
 
     def __init__(self, enqueue: Enqueue, each: list[_Waiting]) -> None:
         self._enqueue = enqueue

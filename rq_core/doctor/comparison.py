@@ -136,7 +136,7 @@ def as_text(value: Any) -> str:
 
 
 def _returns(key: str, member: str) -> bool:
-    """Return whether a member of `scheduled` lets claims look again at a rate, or continue a change of limits."""
+    """Return whether a member of `scheduled` lets claims examine a rate again, or continue a change of limits."""
     kind, _, rest = member.partition("|")
     at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
     return key == "scheduled" and at_rest

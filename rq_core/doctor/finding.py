@@ -30,7 +30,7 @@ class Kind(StrEnum):
     NO_SIGNAL = "no_signal"
     """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"
-    """A parked job that can go on: a signal for which it waits is there, and nothing has woken the job."""
+    """A parked job that can continue: a signal for which it waits has arrived, and no call has woken the job."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"

@@ -35,13 +35,13 @@ class View:
     keys: QueueKeys
     """The queue's key names, for commands that an operator types."""
     log: FoldedLog
-    """The folded log."""
+    """The log of the queue, and the state of each job after its events."""
     now_ms: int | None = None
     """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
     jobs: dict[str, StoredJob] = field(default_factory=dict)
-    """Id → job, for readable state lines."""
+    """The jobs whose state lines are readable, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Id → error, for unreadable state lines."""
+    """The errors of unreadable state lines, by the id of the job."""
 
     def __post_init__(self) -> None:
         for job_id, line in self.lines.items():
@@ -129,8 +129,8 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time (Unix ms) with which the times of rates are compared: Redis' time, or that of the last activity if
-        it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
+        """The time (Unix ms) with which the times of rates are compared: Redis' time, or the time of the last activity
+        if it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
         all rates."""
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 

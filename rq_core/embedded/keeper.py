@@ -179,7 +179,8 @@ def connect_to(path: Path) -> socket.socket:
 
 
 def client_counts(connection: socket.socket) -> tuple[int, int]:
-    """Return the number of clients now, and the number of all connections until now; both include the keeper's."""
+    """Return two numbers of clients: those that are connected now, and all that have connected since the server
+    started. Both include the keeper."""
     connection.sendall(b"INFO clients stats\r\n")
     reply = b""
     while not reply.endswith(b"\r\n") or (size := announced(reply)) is None or len(reply) < size:

@@ -343,9 +343,9 @@ class EndedClaims(NamedTuple):
     """The event that ended the claims, or ``lost``."""
     claims: int
     waited_ms: int
-    """Total ms for which the jobs of these claims had been ready."""
+    """Total milliseconds for which the jobs had been ready before these claims."""
     ran_ms: int
-    """Total ms for which these claims ran."""
+    """Total milliseconds for which the handlers of these claims ran."""
 
 
 @dataclass(frozen=True, slots=True)

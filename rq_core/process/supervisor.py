@@ -64,11 +64,11 @@ PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
 
 
 class Met(NamedTuple):
-    """The queues that can be used."""
+    """The queues that the supervisor contacted without an error."""
 
     queues: list[str]
     made: list[str]
-    """The queues among these that the supervisor has just created."""
+    """The queues in ``queues`` that the supervisor has just created."""
 
 
 def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:

@@ -56,7 +56,7 @@ class ServeOptions:
     inbox_url: str | None = None
     """The database of an inbox, for a relay beside the workers; None for no relay."""
     redact: str | None = None
-    """Import path of a redactor, if not the app's own."""
+    """Import path of a redactor that replaces the redactor of the app; None: the app's own redactor is used."""
     health: str | None = None
     """Address of the port for HTTP requests about the workers' health: PORT or HOST:PORT; None for no port."""
     reload: bool = False

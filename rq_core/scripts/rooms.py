@@ -74,7 +74,7 @@ class _File:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words that may be names of locals."""
+        """The words of the file that may be names of local variables."""
         return frozenset[str]().union(*(part.words for part in self.parts))
 
 

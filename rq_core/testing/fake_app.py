@@ -1,4 +1,4 @@
-"""An app on a fake server, and the runs of its jobs there."""
+"""Connects an app to a fake server, and runs its jobs there in the process of the test."""
 
 from __future__ import annotations
 

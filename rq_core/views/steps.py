@@ -57,7 +57,7 @@ def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def parked_for(waits: str | None, steps: SavedSteps) -> str:
-    """Return for what a parked job waits, in words."""
+    """Return, in words, what a parked job waits for."""
     found = []
     for each in waits_for(waits, steps):
         until_ms = each["until_ms"]

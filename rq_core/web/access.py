@@ -172,7 +172,8 @@ class Guard:
         self._hosts = OWN_HOSTS | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request: with a refusal, or with the answer of the wrapped app. Every answer gets the security
+        headers."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})

@@ -205,7 +205,7 @@ class _Answers(NamedTuple):
 
 
 class _Site:
-    """Answers requests."""
+    """Answers the HTTP requests of the dashboard."""
 
     def __init__(
         self, sources: Sources, gate: Gate, clock: Callable[[], float], *, behind_https: bool

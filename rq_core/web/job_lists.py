@@ -92,7 +92,7 @@ def _many(asked: PageQuery, *, has_log: bool) -> list[Document]:
 
 
 def _fits(verb: str, asked: PageQuery) -> bool:
-    """Return whether a change is for each job that a search for jobs in Redis finds."""
+    """Return whether the search lists jobs of every state that the change may affect."""
     try:
         change = BulkChange(VERBS[verb], asked.filter)
     except InvalidOption:

@@ -36,7 +36,8 @@ def batch_sizes(app: App) -> dict[str, int]:
 
 
 def jobs_at_once(app: App, options: WorkerOptions) -> int:
-    """Return the most jobs that a worker holds at once, as far as a supervisor reserves memory for their leases."""
+    """Return the highest number of jobs that a worker may hold at once. A supervisor reserves memory for the leases of
+    this number of jobs."""
     served = options.serving(app.queues).queues
     sizes = [size for queue, size in batch_sizes(app).items() if queue in served]
     return min(options.concurrency * max(sizes, default=1), max(ROWS_MAX, options.concurrency))

@@ -140,7 +140,8 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of this process' resident memory; without /proc, the highest value until now."""
+    """Return the resident memory of this process in bytes. On a system without /proc, return the highest value since
+    the process started."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -36,7 +36,7 @@ otherwise."""
 
 @dataclass(slots=True)
 class _Asked:
-    """A claim of a turn."""
+    """A claim that was sent in a turn, before its answer is known."""
 
     queue: WatchedQueue
     limit: int

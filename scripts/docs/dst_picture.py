@@ -23,7 +23,7 @@ HOURS: Final = 5
 WIDTH: Final = 920
 _LEFT: Final = 130
 _STEP: Final = 150
-"""The width of an hour."""
+"""The width of one hour in the picture, in SVG units."""
 _ROW: Final = 34
 _STYLE: Final = (
     "<style>text{fill:#1e293b}.paper{fill:#f8fafc}.line{stroke:#94a3b8}.dot{fill:#4f46e5}.change{fill:#fde68a}"
@@ -33,7 +33,7 @@ _STYLE: Final = (
 
 
 class Night(NamedTuple):
-    """One night."""
+    """A night in which the clocks change."""
 
     title: str
     begins: datetime
@@ -67,7 +67,7 @@ def instants(cron: str, night: Night) -> list[datetime]:
 
 
 def svg() -> str:
-    """Return the picture."""
+    """Return the picture of schedules in two nights in which the clocks change, as SVG."""
     each = 70 + _ROW * len(CRONS)
     height = each * len(NIGHTS) + 10
     frame = f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif" font-size="13"'

@@ -2,8 +2,9 @@
 
     python -m scripts.docs.lua_limits
 
-It prints what is left, and fails if a script has fewer than ``LOCALS_LEFT`` locals, or ``OUTSIDE_LEFT`` upvalues, left
-in any of its functions: a full script has no room for the next feature, and no server loads one beyond the limits.
+It prints the numbers of locals and upvalues that each script may still add, and fails if a script has fewer than
+``LOCALS_LEFT`` locals, or ``OUTSIDE_LEFT`` upvalues, left in any of its functions: a full script has no room for the
+next feature, and no server loads one beyond the limits.
 """
 
 from __future__ import annotations

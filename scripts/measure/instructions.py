@@ -69,7 +69,7 @@ redis.register_function('collect', function() return collectgarbage('collect') e
 """A function that collects Lua's garbage. It is called before each window, since the moment of an automatic collection
 differs between runs."""
 _FIRST_JOB: Final = 2
-"""The number of words before the first job in the reply to a claim."""
+"""The number of words in the reply to a claim that come before the words of the first job."""
 _JOB_WORDS: Final = 2
 """The number of words of each job in the reply to a claim."""
 
@@ -288,7 +288,7 @@ def measured(server: Server) -> Iterator[tuple[str, int]]:
 
 
 def written(counts: dict[str, int], version: str) -> str:
-    """Return the table's text."""
+    """Return the text of the file that lists the instructions of each call."""
     lines = [
         "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
         f'scripts = "{digest()}"',

@@ -132,10 +132,8 @@ def restore(
 def _from_here(
     client: Client, database: Database, marks: list[Watermark], queue: str | None
 ) -> list[Watermark]:
-    """Return the watermarks, but not those of queues that have another prefix.
-
-    Raises SourceDiffers if the log is that of another Redis, or no queue is left.
-    """
+    """Return the watermarks, without those of queues that have another prefix. Raises SourceDiffers if the log belongs
+    to another Redis, or if no queue is left."""
     from sql_audit.mirror import source_registry
     from sql_audit.mirror.redis_access import Outbox
 

@@ -63,7 +63,7 @@ class DemoOutcome:
     """``size`` is the number of bytes of the compressed files before the compression; ``packed`` is their number of
     bytes after it."""
     compressing: int
-    """The highest number of claims of the capped task that were in force at once, by the log in SQL."""
+    """The highest number of claims of the capped task that were in force at once, according to the log in SQL."""
     problems: tuple[str, ...]
 
     def line(self) -> str:

@@ -16,7 +16,7 @@ from sql_audit.inbox.session import Session, Transaction
 from sql_audit.inbox.statements import queues_of
 
 COUNT_MAX: Final = 100_000
-"""Maximum number of rows that ``inbox status`` counts, so that a look at a full inbox stays cheap."""
+"""Maximum number of rows that ``inbox status`` counts, so that the command stays fast for a full inbox."""
 _JOB: Final = "CAST(job_id AS text)"
 _ROW: Final = "queue, id, job_id, task, args, options, packed, created_at"
 
@@ -27,12 +27,12 @@ class QueueState:
 
     queue: str
     rows: int
-    """Number of rows that are not in Redis yet. If there are more rows than a look counts, it is the number that the
-    look counted."""
+    """Number of rows that are not in Redis yet. If there are more rows than are counted, it is the number of the
+    counted rows."""
     oldest_ms: int | None
     """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
-    """Number of parked rows. If there are more than a look counts, it is the number that the look counted."""
+    """Number of parked rows. If there are more rows than are counted, it is the number of the counted rows."""
     relayed: int
     """Number of rows that became jobs."""
     held: int

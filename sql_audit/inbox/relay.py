@@ -72,7 +72,7 @@ SET_BACK: Final = (
 
 
 class RelayOutcome(Enum):
-    """The outcome of a turn."""
+    """The result of a relay's turn."""
 
     MOVED = auto()
     IDLE = auto()

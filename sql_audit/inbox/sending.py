@@ -48,7 +48,7 @@ class CallAnswer:
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
     """True if all rows of the call were sent. If false, the answer may belong to an earlier, longer call; its places
-    are then those of the longer call."""
+    then refer to the rows of the longer call."""
 
 
 class BatchAnswer(NamedTuple):

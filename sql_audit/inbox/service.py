@@ -119,7 +119,8 @@ class RelayService:
             self._file = file
 
     def _turn_of(self, name: str) -> bool:
-        """Make a turn for the queue that a token named. Return whether it did something; then all queues are next.
+        """Make a turn for the queue that a token named. Return whether the turn did something; if it did, all queues
+        are served next.
 
         Any client of Redis may push a token, so only a queue that had rows before is taken.
         """

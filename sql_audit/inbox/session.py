@@ -45,7 +45,8 @@ class RowCounts(NamedTuple):
     held: int = 0
     """The number of rows that Redis did not enqueue, since another job held the name, or a scope was full."""
     duplicate: int = 0
-    """The number of rows that Redis did not enqueue, since the id was that of a live job, or was remembered."""
+    """The number of rows that Redis did not enqueue, since a job with the same id was live, or the id was
+    remembered."""
 
 
 NOTHING: Final = RowCounts()

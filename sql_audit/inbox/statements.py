@@ -16,7 +16,7 @@ from sql_audit.inbox.schema import AGE_MS
 _ROW: Final = "id, job_id, task, args, options, packed"
 _COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
 IDLE_MS: Final = 30_000
-"""Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that others can go on."""
+"""Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that other relays can continue."""
 _COUNTED: Final = "relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
 _IDLE: Final = f"set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)"
 _BY_INDEX: Final = tuple(
@@ -65,7 +65,7 @@ class Statements(NamedTuple):
     take: str
     """Writes which relay has sent the batch last."""
     end: str
-    """Ends a batch, and adds to the counts."""
+    """Ends a batch, and adds its rows to the counts in ``rqc_relay``."""
     forget: str
     """Forgets the slot of a batch that was not carried out: Redis may not know the slot."""
     delete: str

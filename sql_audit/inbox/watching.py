@@ -11,10 +11,10 @@ from sql_audit.inbox.admin import look
 from sql_audit.inbox.session import Session, require_tables
 
 ROWS_MAX: Final = 10_000
-"""Maximum number of rows of a queue that a look counts. A look may come each second."""
+"""Maximum number of rows of a queue that one read counts. There may be a read each second."""
 PARKED_MAX: Final = 100
-"""Maximum number of parked rows of a queue that a look counts. Parked rows may stay for ever, so they must not make a
-look slower. ``rq-core inbox status`` counts more."""
+"""Maximum number of parked rows of a queue that one read counts. Parked rows may stay for ever, so they must not make a
+read slower. ``rq-core inbox status`` counts more."""
 
 
 class InboxWatch:

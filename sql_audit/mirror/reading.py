@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Redis' entries after the cursor. Their number is about that of one batch."""
+    """Redis' entries after the cursor. There are about as many entries as one batch has."""
 
     anchor: Anchor | None
     """The entry after which the tail was read; None if it was read from the oldest entry."""
@@ -98,8 +98,8 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Return the entries from ``position`` on, inclusive; without a ``position``, from the oldest entry on. Their
-        number is about that of one batch.
+        """Return the entries from ``position`` on, inclusive; without a ``position``, from the oldest entry on. There
+        are about as many entries as one batch has.
 
         Raise QueueDamaged if the first new entry has a number that no script assigns.
         """

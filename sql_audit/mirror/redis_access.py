@@ -74,7 +74,7 @@ class OutboxSource(Protocol):
         """Remove the entries before ``upto`` from the outbox, and ``jobs`` events and ``size`` bytes from the counted
         backlog.
 
-        An event about the queue counts as one event. Bytes are those of the fields type, jobs, data and why. Nothing
+        An event about the queue counts as one event. The bytes of the fields type, jobs, data and why count. Nothing
         happens if ``upto`` is not after the last trim, or is not in the outbox.
         """
 

@@ -66,7 +66,7 @@ FINISH_PAUSE_S: Final = 0.05
 
 
 class TurnOutcome(StrEnum):
-    """The result of a turn."""
+    """The result of a mirror's turn."""
 
     MIRRORED = "mirrored"
     IDLE = "idle"

@@ -69,10 +69,11 @@ class _Plan(NamedTuple):
     of_row: tuple[tuple[int, int], ...]
     """Pairs of (place in the job's row, place of the event's column whose value it gets)."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Pairs of (place in the job's row, the value 0 or None that the place gets)."""
+    """Triples of (place in the job's row, name of the event's field whose value the place gets, the value if that field
+    is null: 0 or None)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Pairs of (place in the job's row, the value that the event puts there: 0 or None)."""
+    """Pairs of (place in the job's row, the constant value that the place gets: 0 or None)."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool
@@ -118,12 +119,12 @@ _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECT
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
 }
-"""The places in a job's row that become null, for events that move no job, by event."""
+"""For each event that does not change the state of a job: the places in the job's row that become null."""
 _TOLD: Final = {
     str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
 }
-"""The places in a job's row that get a value, each with the field of the event's detail, for events that move no job,
-by event."""
+"""For each event that does not change the state of a job: the places in the job's row that get a value, each with the
+field of the event's detail that has the value."""
 
 _scopes: Final[dict[str, str]] = {}
 """A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""
@@ -376,7 +377,8 @@ class Derivation:
                 continue  # The replay reports that the event cannot be read.
 
     def _clear(self, event: EventRow, job_id: str) -> bool:
-        """Apply an event that moves no job but may change fields. Return False if it changes nothing."""
+        """Apply an event that does not change the state of its job but may change other fields. Return False if it
+        changes nothing."""
         cleared, told = _CLEARED.get(event[4], ()), _TOLD.get(event[4], ())
         if not cleared and not told:
             return False

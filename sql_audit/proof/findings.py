@@ -34,8 +34,8 @@ class Note(NamedTuple):
     at_ms: int
     says: str
     lost: int | None = None
-    """If Redis has lost the queue and the log does not have this loss yet: the number of jobs that are alive by the
-    log."""
+    """If Redis has lost the queue and the log does not have this loss yet: the number of jobs that are alive according
+    to the log."""
 
 
 class SetBack(NamedTuple):
@@ -43,7 +43,7 @@ class SetBack(NamedTuple):
     NTP may set the clock."""
 
     at: OutboxId
-    """The entry whose time is earlier than that of the entry before it."""
+    """The entry that has an earlier time than the entry before it."""
     at_ms: int
     by_ms: int
 

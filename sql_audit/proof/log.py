@@ -76,7 +76,7 @@ class LoggedBatch(NamedTuple):
 
 
 class BatchedLog:
-    """Reads the log of one queue."""
+    """Reads the log of one queue from SQL, batch by batch."""
 
     def __init__(self, database: Database, queue: str) -> None:
         self.database = database

@@ -125,7 +125,7 @@ class _Check:
         self.queue = queue
         self.since_ms = since_ms
         self.kept = 0
-        """Number of events that the last prune left before its cut."""
+        """Number of events before the cut that the last prune did not remove."""
         self.changed_meanwhile = False
         """True if a prune began or ended, or a loss of Redis was mirrored, while the log was read."""
         of_queue = {"queue": queue}

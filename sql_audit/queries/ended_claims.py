@@ -130,7 +130,7 @@ class _Budget:
     """True if a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
-        """Check the budget, and return whether it is spent."""
+        """Return whether the maximum number of rows was read or the time is over, and note that in ``spent``."""
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 

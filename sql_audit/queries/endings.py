@@ -151,7 +151,7 @@ class _Told(NamedTuple):
 
     event: Event | None = None
     detail: Mapping[str, Any] = MappingProxyType({})
-    """The other fields of the event."""
+    """The fields in the event's column ``detail``, by name."""
     task: str | None = None
     """The job's task at that event."""
 

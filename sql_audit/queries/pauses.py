@@ -81,7 +81,7 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
 _ASIDE: Final = (
     Event.SETTLEMENT_REFUSED, Event.FREED, Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED,
 )  # fmt: skip
-"""Events that do not move a job."""
+"""The types of events that change neither the state of a job nor its claim."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Waits:
                 self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
 
     def say(self, parked: LoggedEvent, after: LoggedEvent | None) -> str:
-        """Return for what a job was parked, and what woke it."""
+        """Return, in words, what a parked job waited for and what woke it."""
         numbers = [int(number) for number in str(parked.detail["waits"]).split(",")]
         waited = [self.entries.get(each, f"entry {each} of its steps") for each in numbers]
         said = f"it was parked, and waited for {', '.join(waited)}"

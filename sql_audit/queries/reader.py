@@ -109,7 +109,7 @@ class MetricsReader:
 
     def mirrored(self, client: Client) -> list[str]:
         """Return the queues of this client's prefix whose log is still being mirrored, according to SQL. Raise
-        SourceDiffers if the log is that of another Redis, and the same errors as :meth:`look`."""
+        SourceDiffers if the log belongs to another Redis, and the same errors as :meth:`look`."""
 
         def ask(connection: Connection) -> list[str]:
             source_registry.check_source(Outbox(client), self._database)

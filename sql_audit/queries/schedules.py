@@ -126,14 +126,15 @@ class ScheduleEdit:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHistory:
-    """The last instants of a schedule, oldest first, its changes since the first of these, and its state by the log."""
+    """The last instants of a schedule, oldest first, its changes since the first of these instants, and its state
+    according to the log."""
 
     queue: str
     name: str
     ticks: tuple[ScheduleTick, ...]
     changes: tuple[ScheduleEdit, ...]
     says: str
-    """The schedule's state by the log, as one sentence."""
+    """The schedule's state according to the log, as one sentence."""
     pruned: PrunedTo | None = None
 
     @property

@@ -13,7 +13,8 @@ from sql_audit.store.connection.copy import copy_text
 from sql_audit.store.schema.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
 
 FOUND: Final = (mirror_epoch, mirror_loss, quarantine, mirror_prune)
-"""The other tables with rows of a batch: the findings of the mirror, and the records of prunes."""
+"""The tables, apart from ``job_event``, that have rows of a batch: the findings of the mirror, and the records of
+prunes."""
 
 NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 

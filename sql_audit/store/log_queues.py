@@ -1,8 +1,8 @@
 """Reads the queues of an audit database: their sources, and whether their log is still being mirrored.
 
 If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
-and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out. They
-are recognised by the event of the deletion or of the switch, which is in their last batch, since the mirror stops
+and on the queues of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out.
+They are recognised by the event of the deletion or of the switch, which is in their last batch, since the mirror stops
 there.
 """
 

@@ -81,7 +81,8 @@ def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """Return the numbers of entries before an epoch that could not be mirrored, by epoch."""
+    """Return, by epoch, the number of entries before the epoch that could not be mirrored. Epochs without such entries
+    are left out."""
     rows = connection.execute(_PASSED, {"queue": queue})
     return {row.epoch: row.passed for row in rows}
 

@@ -92,7 +92,7 @@ def judge_lost(
     """Decide whether a job is restored. Return the decision, and the restoration to send: of the job, or of its id if
     the job had ended and Redis must remember the id; None if nothing is restored.
 
-    ``was`` is the job's last known state; ``missing`` is whether it is alive by SQL.
+    ``was`` is the job's last known state; ``missing`` is whether the job is alive according to SQL.
     """
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")

@@ -35,7 +35,7 @@ class FoldedBox:
         self.entries: dict[int, StepEntry | None] = {}
         """The entries by number. None takes the place of an entry whose value the log does not have."""
         self.begun: dict[int, StepEntry] = {}
-        """The entries as they began, by number."""
+        """The begun entries, by number, as they were before they were saved."""
         self.takes: dict[int, Mapping[str, Any]] = {}
         """The events of waits that have taken a signal, by the numbers of their entries."""
         self.mail = LoggedBox()

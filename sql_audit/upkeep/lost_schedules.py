@@ -1,4 +1,4 @@
-"""Finds, by the log, live changes of schedules that Redis lost, and makes them again, for ``audit restore``.
+"""Finds in the log the live changes of schedules that Redis lost, and makes them again, for ``audit restore``.
 
 Workers declare the schedules of their code in each new epoch, so only live changes must be put back: rules that an
 operator or ``schedule_many`` stored, pauses, and removals. The log has every change, also those that Redis forgot. The
@@ -55,9 +55,9 @@ class LostSchedule:
     wants: str
     """The change to make: put (store its rule), pause, resume or remove."""
     state: str
-    """The schedule's state by the log."""
+    """The schedule's state according to the log."""
     rule: str
-    """The schedule's rule by the log, as JSON."""
+    """The schedule's rule according to the log, as JSON."""
     unknown: str | None = None
     """The reason why the change cannot be made again; None if it can."""
     uncertain: str | None = None
@@ -90,7 +90,7 @@ class LostSchedules:
     packs: dict[str, str] = field(default_factory=dict)
     """The jobs of schedules whose rules can be put back, by name."""
     last_ms: dict[str, int] = field(default_factory=dict)
-    """The last instants, by the log, of the schedules in ``packs``, by name."""
+    """The last instants of the schedules in ``packs`` according to the log, by name."""
 
 
 def stored_entries(client: Client, queue: str) -> dict[str, str]:

@@ -163,7 +163,7 @@ def test_a_wait_returns_none_after_its_timeout(
         app.signal(handle, "approval", Approval(ok=True))
 
 
-def test_failures_before_a_wait_that_is_over_do_not_count(
+def test_failures_before_a_finished_wait_do_not_count(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=2, backoff="fixed", base=1.0, jitter=False))

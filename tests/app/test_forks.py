@@ -13,7 +13,7 @@ from rq_core.app.fork_safety import ForkGate
 from tests.kit.forked import forked
 from tests.kit.processes import python
 
-MOMENTS = 8
+MOMENTS = 3
 
 
 @pytest.mark.slow

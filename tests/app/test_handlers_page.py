@@ -114,7 +114,7 @@ def test_the_example_sends_headers_and_a_handler_reads_them(page: dict[str, Any]
         run(reads, current_job=current_job)
 
 
-def test_the_example_adds_the_filter_to_log_handlers() -> None:
+def test_the_example_adds_the_filter_of_log_records_to_a_log_handler() -> None:
     names = run(block("addFilter"), logging=logging, JobLogFilter=JobLogFilter)
 
     assert [type(each) for each in names["handler"].filters] == [JobLogFilter]

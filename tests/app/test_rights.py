@@ -145,6 +145,7 @@ async def test_the_rights_of_a_worker_suffice_to_declare_and_serve_schedules(
     assert denied(control) == []
 
 
+@pytest.mark.slow
 def test_the_rights_of_an_operator_suffice_for_the_work_of_an_operator(
     control: Any, as_: As, audit_url: str
 ) -> None:

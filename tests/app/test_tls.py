@@ -179,6 +179,7 @@ async def _enqueue(url: str) -> None:
 
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
+@pytest.mark.slow
 def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
         ("asyncio", "none of a port with TLS"),
     ],
 )
+@pytest.mark.slow
 def test_a_sentinel_url_with_the_wrong_scheme_is_refused_with_the_scheme_of_the_port(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.audit import added_field
 from tests.kit.processes import Child
 
@@ -31,6 +33,7 @@ def followed(tree: Path, valkey_url: str, audit_url: str) -> dict[str, Any]:
         return told
 
 
+@pytest.mark.slow
 def test_a_field_added_to_the_table_reaches_redis_sql_verify_and_restore(
     tmp_path: Path, valkey_url: str, audit_url: str
 ) -> None:

@@ -96,6 +96,7 @@ def doctor(database: Database, redis_url: str) -> Result:
     return CliRunner().invoke(root, given)
 
 
+@pytest.mark.slow
 def test_a_busy_queue_has_no_findings_while_the_mirror_trims(
     database: Database,
     fleet: Fleet,
@@ -197,6 +198,7 @@ def test_a_queue_that_is_not_mirrored_into_this_database_causes_a_note_and_no_vi
     assert "mirrored" in note.says
 
 
+@pytest.mark.slow
 def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     client: Client,
     database: Database,

@@ -133,7 +133,8 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
-def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_copy(
+@pytest.mark.slow
+def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks kills between any two replies of Redis, also after Redis has made copies that the client does not know."""
@@ -172,7 +173,7 @@ def test_a_replay_that_is_killed_after_any_round_trip_goes_on_without_a_second_c
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
-def test_jobs_that_were_requeued_or_changed_since_are_left_out(app: App) -> None:
+def test_a_replay_leaves_out_jobs_that_have_left_the_state_dead_after_their_death(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 3)
         run(app, error="TimeoutError")
@@ -232,7 +233,7 @@ def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
         assert made_of.copied == 0
 
 
-def test_copies_that_need_the_tasks_code_or_are_too_large_are_counted_as_such(
+def test_a_replay_counts_jobs_whose_copies_are_too_large_or_need_the_code_of_the_task(
     app: App, valkey_url: str
 ) -> None:
     app.task(queue="mail", name="keyed", caps=[Cap(1, per=lambda n, **_: str(n), name="by-n")])(
@@ -266,7 +267,7 @@ def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:
         assert made.outcomes == {"copied": 1, "refused": 2}
 
 
-def test_the_log_keeps_the_arguments_of_a_copy_if_it_keeps_those_of_the_job(
+def test_the_log_keeps_the_arguments_of_a_copy_if_it_keeps_the_arguments_of_the_original_job(
     app: App, valkey_url: str, database: Database
 ) -> None:
     with mirrored(app), App(valkey_url, app.audit_url) as digests:
@@ -304,7 +305,9 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
-def test_the_log_has_who_enqueued_a_copy_and_why_and_is_true(app: App, database: Database) -> None:
+def test_the_log_says_who_enqueued_a_copy_and_why_and_verify_accepts_this_log(
+    app: App, database: Database
+) -> None:
     with mirrored(app):
         (first, second) = enqueue(app, 2)
         run(app, error="TimeoutError")
@@ -324,7 +327,7 @@ def test_the_log_has_who_enqueued_a_copy_and_why_and_is_true(app: App, database:
         app.copy(first, by="a b")
 
 
-def test_a_replay_refuses_a_log_that_is_behind_and_unsupported_terms_of_a_filter(
+def test_a_replay_refuses_a_log_that_is_behind_redis_and_filter_terms_that_it_does_not_support(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):

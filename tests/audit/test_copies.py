@@ -67,6 +67,7 @@ def test_a_mirror_refuses_a_copied_database_and_the_error_names_fork_and_rebind(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
+@pytest.mark.slow
 def test_a_forked_database_gets_its_own_audit_id(
     client: Client, database: Database, fleet: Fleet, copy: Database
 ) -> None:

@@ -86,6 +86,7 @@ def test_mirrors_that_are_killed_repeatedly_complete_the_log(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
+@pytest.mark.slow
 def test_two_concurrent_mirrors_write_each_event_once(
     valkey_url: str, audit_url: str, writer: StreamWriter, database: Database
 ) -> None:

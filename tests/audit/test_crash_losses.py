@@ -104,7 +104,7 @@ def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.slow
-def test_a_mirror_that_dies_at_any_step_writes_the_same_rows_as_one_that_survives(
+def test_a_mirror_that_dies_at_any_step_writes_the_same_rows_as_a_mirror_that_survives(
     source: StreamSource, database: Database
 ) -> None:
     alive = Mortal(source, database, "alive", 0)
@@ -159,6 +159,7 @@ def without_numbers(database: Database, queue: str) -> dict[str, list[tuple[Any,
     }
 
 
+@pytest.mark.slow
 def test_a_mirror_that_dies_after_the_outbox_was_deleted_writes_the_same_rows(
     source: StreamSource, database: Database
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_role_without_write_access_cannot_switch_a_log_on_or_off(
     assert auditlog.events(owner, QUEUE)[-1]["type"] == "policy_changed"
 
 
+@pytest.mark.slow
 def test_a_mirror_that_does_not_own_the_tables_logs_that_it_creates_no_partitions(
     client: Client, owner: Database, as_: As, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,7 +53,7 @@ def address(database: Database) -> str:
 
 
 @pytest.mark.parametrize("job", LOST)
-def test_the_doctor_restores_a_lost_line_from_the_audit_log(
+def test_the_doctor_restores_a_lost_state_line_from_the_audit_log(
     seed: Seed, database: Database, job: str
 ) -> None:
     before = {

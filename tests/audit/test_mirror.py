@@ -392,7 +392,7 @@ def test_a_missing_entry_before_the_start_of_an_epoch_in_the_same_read_is_record
     assert turns == [1, 1, 2, 0]
 
 
-def test_an_epoch_records_the_entries_that_were_lost_before_it(
+def test_the_mirror_records_the_entries_that_were_lost_before_an_epoch(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")

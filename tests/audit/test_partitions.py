@@ -110,6 +110,7 @@ def test_a_mirror_leaves_a_large_default_partition_to_audit_migrate(
     assert in_default(postgres) == 0
 
 
+@pytest.mark.slow
 def test_a_partition_that_a_reader_blocks_is_logged_once_and_tried_again_soon(
     postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

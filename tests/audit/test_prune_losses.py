@@ -132,6 +132,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
+@pytest.mark.slow
 def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:

@@ -117,7 +117,7 @@ def test_a_history_is_ordered_and_readable(
         history.history(database.readers, "a", queue="web")
 
 
-def test_a_tail_continues_where_it_ended(
+def test_a_tail_continues_after_the_last_event_that_it_returned(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a", "b")

@@ -73,7 +73,7 @@ def test_the_metrics_reader_counts_the_same_ended_claims_as_the_log(
     reader.close()
 
 
-def test_minutes_that_have_passed_are_counted_without_being_read_again(
+def test_the_metrics_reader_reads_the_claims_of_each_past_minute_only_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

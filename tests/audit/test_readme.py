@@ -41,7 +41,7 @@ def test_the_documented_queries_return_rows(
     assert auditlog.rows(database, query.rstrip().rstrip(";")) != []
 
 
-def test_every_table_is_described() -> None:
+def test_the_page_about_the_audit_log_describes_every_table() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(metadata.tables)
 
 

@@ -524,8 +524,8 @@ def test_replay_reports_a_settlement_by_another_worker(
 
 DUE = 1_795_225_800_000
 BEFORE = [DUE, "normal", None]
-"""The old values of the job from ``delayed``, as the event of an edit has them: the due time, the priority and the
-deadline."""
+"""The old values that the event of an edit has for the job from the function ``delayed``: the due time, the priority
+and the deadline."""
 LANE = "2+task=send+tenant=acme"
 
 

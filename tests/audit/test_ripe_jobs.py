@@ -1,5 +1,5 @@
-"""A script that is broken off between its events leaves a parked job whose signal has come. The doctor wakes the job,
-and verify accepts the log."""
+"""Parked jobs whose signal has arrived, after a script stopped between its events. The doctor wakes such a job, and
+verify accepts the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def signal(seed: Seed, name: str = "approval", value_max: int = 100) -> Scene:
-    """Park a job that waits for the signal `approval`. Return the call that sends one."""
+    """Park a job that waits for the signal `approval`. Return the call that sends this signal."""
     claim = seed.running("a")
     seed.wait(claim, "+5000")
     seed.park(claim)
@@ -45,7 +45,7 @@ def signal(seed: Seed, name: str = "approval", value_max: int = 100) -> Scene:
 
 
 def park(seed: Seed) -> Scene:
-    """Send a signal to a job that waits for it and runs. Return the call that parks the job."""
+    """Let a job wait for a signal, and send the signal while the job still runs. Return the call that parks the job."""
     claim = seed.running("a")
     seed.wait(claim, "+5000")
     seed.signal("a", value="7", key="k", value_max=100)
@@ -79,7 +79,7 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
     assert_taken(seed, database)
 
 
-def test_the_doctor_names_a_job_whose_signal_is_there_and_wakes_it_only_in_a_repair(
+def test_the_doctor_reports_a_parked_job_whose_signal_has_arrived_and_wakes_it_only_in_a_repair(
     seed: Seed,
 ) -> None:
     signal(seed)
@@ -125,7 +125,7 @@ def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
     assert_taken(seed, database)
 
 
-def test_a_job_whose_moment_is_over_and_is_in_no_index_is_woken(
+def test_the_doctor_wakes_a_job_whose_timeout_has_passed_and_that_its_index_lacks(
     seed: Seed, database: Database
 ) -> None:
     signal(seed)

@@ -78,6 +78,7 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
         assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
+@pytest.mark.slow
 def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

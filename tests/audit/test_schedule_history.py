@@ -85,7 +85,7 @@ def test_the_history_says_that_an_instant_was_on_time_and_when_its_job_began(
     assert f"`rq-core audit why {told.job_id}`" in told.says
 
 
-def test_the_sentence_about_a_late_instant_names_the_last_worker_that_was_active_before_it(
+def test_the_sentence_about_a_late_instant_names_the_worker_that_was_active_last_before_the_instant(
     scene: Scene,
 ) -> None:
     scene.put(every=86_400)

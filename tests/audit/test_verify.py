@@ -238,7 +238,7 @@ def hidden_claim(log: Log) -> Row:
 
 
 def illegal_step(log: Log) -> Row:
-    """Lie: a running job is pruned."""
+    """Change the log so that a running job is pruned. No transition allows this."""
     row = log.events("succeeded")[2]
     log.change(row, type="pruned")
     return row

@@ -47,6 +47,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_verify_proves_the_log_of_the_real_scripts(
     client: Client, database: Database, mirror_all: Callable[[], int], seed: int
 ) -> None:

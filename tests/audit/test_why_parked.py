@@ -1,4 +1,5 @@
-"""`audit why` says for what a job was parked, since when and until when, and who woke it."""
+"""The command `audit why` about parked jobs: it says what a job waits for, since when and until when, and who woke the
+job."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Yield a queue with a job that waits for `approval` or until 5 s from now, and sleeps for 9 s."""
+    """Yield a queue with a parked job. The job waits for the signal `approval`, with a timeout of 5 s, and for the end
+    of a sleep of 9 s."""
     with Seed(valkey_url) as made:
         auditlog.drain(Mirror(Outbox(made.client), database, made.queue))
         claim = made.running("a")
@@ -44,7 +46,7 @@ def waited(since_ms: int) -> str:
     )
 
 
-def test_a_parked_job_says_what_it_waits_for(seed: Seed, database: Database) -> None:
+def test_audit_why_says_what_a_parked_job_waits_for(seed: Seed, database: Database) -> None:
     since = seed.now
     seed.live(1_000)
     # Neither a signal of another name nor a baseline wakes it.
@@ -62,7 +64,7 @@ def test_a_parked_job_says_what_it_waits_for(seed: Seed, database: Database) -> 
     assert f"could not be claimed from {readable(since)} on: {waited(since)}" in shown
 
 
-def test_a_job_that_a_signal_has_woken_says_who_sent_it_and_why(
+def test_audit_why_says_who_sent_the_signal_that_woke_a_job_and_why(
     seed: Seed, database: Database
 ) -> None:
     since = seed.now
@@ -75,7 +77,9 @@ def test_a_job_that_a_signal_has_woken_says_who_sent_it_and_why(
     assert [JobPause(since, since + 1_000, says)] == found
 
 
-def test_a_job_whose_moment_has_come_says_so(seed: Seed, database: Database) -> None:
+def test_audit_why_says_that_a_job_was_woken_at_the_time_for_which_it_waited(
+    seed: Seed, database: Database
+) -> None:
     since = seed.now
     seed.live(5_000)
     seed.claim(0)
@@ -85,7 +89,7 @@ def test_a_job_whose_moment_has_come_says_so(seed: Seed, database: Database) -> 
     )
 
 
-def test_a_parked_job_that_was_cancelled_says_so(seed: Seed, database: Database) -> None:
+def test_audit_why_says_that_a_parked_job_was_cancelled(seed: Seed, database: Database) -> None:
     since = seed.now
     seed.cancel("a")
 

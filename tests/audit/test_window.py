@@ -26,6 +26,7 @@ def long_log(database: Database) -> Database:
     return database
 
 
+@pytest.mark.slow
 def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: Database) -> None:
     """Checks that the counts equal counts that are computed from all claims."""
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")

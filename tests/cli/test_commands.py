@@ -217,7 +217,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_server_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks that a command with ``--app`` uses the app's server, unless an option names another server."""
+    """Checks the option ``--app``, without an option that names a server."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said

@@ -3,12 +3,15 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from rq_core import App
 from rq_core.model import plugins
 from rq_core.process.companion import Companion
 from sql_audit.queries.history import history_of
 
 
+@pytest.mark.slow
 def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:

@@ -361,7 +361,8 @@ def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
 def test_an_unexpected_error_shows_its_traceback(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that an unforeseen error is printed with its traceback."""
+    """Checks a bug in the command of a plugin: the exception leaves the command line, so that Python prints its
+    traceback."""
 
     @click.command()
     def broken() -> None:

@@ -211,6 +211,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     server.stop_server(place)
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_and_stops_the_embedded_server(
     directory: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:

@@ -138,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_the_delete_command_needs_a_mirror_that_has_copied_every_event_and_leaves_a_log_that_verifies(
+def test_a_queue_is_deleted_only_after_its_mirror_has_every_event_and_verify_accepts_the_log(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -172,6 +172,7 @@ def test_the_delete_command_needs_a_mirror_that_has_copied_every_event_and_leave
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_again(
     cli: CommandLine,
     client: Client,

@@ -235,6 +235,7 @@ def test_the_top_command_with_the_option_once_fails_if_redis_is_unreachable(
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"\x03", 130), (b"xq", 0)])
+@pytest.mark.slow
 def test_the_top_command_refreshes_until_q_or_ctrl_c(
     cli: CommandLine, key: bytes, status: int
 ) -> None:

@@ -18,6 +18,7 @@ LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     """Checks a build in a copy of the pages, since Zensical writes files beside the pages."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
@@ -42,6 +43,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
         site.build(tmp_path)
 
 
+@pytest.mark.slow
 def test_mkdocs_alone_builds_the_pages_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--theme", "mkdocs", "-d", tmp_path],
@@ -104,7 +106,7 @@ def test_links_between_markdown_files_lead_to_existing_files() -> None:
 
 
 def test_no_page_links_to_a_file_outside_docs() -> None:
-    """Checks that pages have no link to files outside docs, since the site has no pages for these files."""
+    """Checks the links of all pages, since the site has no pages for files outside docs."""
     docs = ROOT / "docs"
     outside = [
         f"{path.name}: {link}"

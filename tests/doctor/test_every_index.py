@@ -121,6 +121,7 @@ def is_implied(plant: str, key: str, member: str) -> bool:
 
 
 @pytest.mark.parametrize(("plant", "key", "fair"), CASES)
+@pytest.mark.slow
 def test_the_doctor_finds_and_repairs_planted_damage_to_an_index(
     seed: Seed, plant: str, key: str, fair: bool
 ) -> None:

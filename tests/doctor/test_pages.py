@@ -61,6 +61,7 @@ def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
 
 
 @pytest.mark.parametrize("number", [*range(6), 15])
+@pytest.mark.slow
 def test_the_doctor_reports_no_finding_for_a_change_between_two_pages(
     work: Callable[[int], Busy], seed: Seed, number: int
 ) -> None:

@@ -151,7 +151,7 @@ def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> No
 def test_a_queue_whose_name_is_bytes_is_shown_with_the_other_queues(
     stage: Stage, table: str
 ) -> None:
-    """Checks SQLite, which takes bytes as a text."""
+    """Checks SQLite, which accepts bytes in a text column."""
     stage.insert("a")
     if table == "relay":
         stage.sql("INSERT INTO rqc_relay (queue) VALUES (x'00ff')")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sql_audit.inbox.sending import CALL_ROWS
 from tests.kit.servers import engines
 from tests.rigs.inbox.growth import Growth, Parked, grow, park
@@ -18,6 +20,7 @@ def test_an_inbox_does_not_grow_with_the_number_of_rows_that_a_relay_handed_over
     assert found.holds, found
 
 
+@pytest.mark.slow
 def test_a_relay_hands_all_rows_over_whether_parked_rows_exist_or_not(
     tmp_path: Path, valkey_url: str
 ) -> None:
@@ -40,6 +43,7 @@ def test_an_inbox_that_grows_or_a_slow_relay_fails_the_check() -> None:
     assert not Parked("sqlite", 10, [[100, 90], [99, 80]], [1.0, 1.0], [1.0, 1.6]).holds
 
 
+@pytest.mark.slow
 def test_a_failover_to_an_outdated_replica_loses_no_row_and_the_log_says_which_jobs_ran_twice(
     tmp_path: Path, sqlite_url: str
 ) -> None:

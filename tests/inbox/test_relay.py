@@ -307,8 +307,8 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks also that a token with a name that the relay does not know makes no row: any client of Redis may push
-    it."""
+    """Checks also that a token with a queue name that the relay does not know creates no row. Any client of Redis may
+    push such a token."""
     with stage.relay() as relay:
         service = RelayService(relay._session, relay._client, relay)
         assert not service._turn_of(QUEUE)

@@ -126,8 +126,8 @@ def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engin
 def test_the_constraints_of_the_tables_refuse_invalid_rows(
     audit_url: str, engine: Engine, statement: str
 ) -> None:
-    """Checks these rows: a job id that its queue already has, a second row of the place, a row without a queue or a
-    task, and an id with which a batch marks rows that have left it."""
+    """Checks these invalid rows: a job id that the queue already has, a second row in the table ``rqc_inbox_place``, a
+    row without a queue or without a task, and a row with the id 0, which has another meaning in a batch."""
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):

@@ -10,7 +10,8 @@ from tests.kit.inbox import Stage
 from tests.rigs.inbox.worlds import Kind, run_world
 
 SEEDS = (3, 8)
-"""In both worlds relays are killed, Redis is flushed, and the database is set back."""
+"""The seeds of two worlds. In both worlds relays are killed, Redis is flushed, and the database is set back to an older
+state."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -24,7 +25,7 @@ def test_each_committed_row_becomes_one_job_in_any_order_of_the_steps_of_relays(
     assert outcome.actions["kill"]
 
 
-def test_a_relay_that_takes_any_answer_for_that_to_its_batch_fails_in_some_order(
+def test_a_relay_that_accepts_any_answer_as_the_answer_to_its_batch_fails_in_some_order(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Number, "__eq__", lambda *_: True)

@@ -105,7 +105,7 @@ def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> I
 
 
 def listening(url: str, process: Child) -> None:
-    """Wait until the page answers that a process serves."""
+    """Wait until the process that serves the page answers a request."""
     wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
 
 

@@ -1,7 +1,7 @@
 """Checks that the indexes, state lines and log of a queue agree (invariants I4, I5, I6 and I8).
 
-The checks were written from the design and not from the code of the doctor, so that tests can compare the checks with
-the doctor.
+The checks were written from the invariants and not from the code of the doctor, so that tests can compare the checks
+with the doctor.
 """
 
 import functools

@@ -30,7 +30,7 @@ def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str]
 def slow_again(items: list[pytest.Item], where: Path, is_slow: Callable[[str, str], bool]) -> None:
     """Mark some tests in the folder ``where`` as slow, except on the first engine and the first database.
 
-    `scripts/test` then runs them once, and CI on all engines and databases. The arguments are those of `run_once`.
+    `scripts/test` then runs them once, and CI on all engines and databases. See `run_once` for the arguments.
     """
     for item in items:
         if not _is_first(item) and _is_named(item, where, is_slow):

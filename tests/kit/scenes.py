@@ -344,8 +344,8 @@ def _life(number: int) -> str:
 
 @scene
 def park(seed: Seed) -> Scene:
-    """Park jobs with and without a lane: some wait without a timeout, some with one, and one for a signal that has
-    already arrived."""
+    """Park jobs with a lane and jobs without a lane. Some wait without a timeout, some wait with a timeout, and one
+    waits for a signal that has already arrived."""
     capped = _capped(seed)
     _remembered(seed)
     held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]

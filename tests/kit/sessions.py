@@ -19,19 +19,22 @@ log = logging.getLogger(__name__)
 DATABASE: Final = "RQ_CORE_TEST_DATABASE"
 """The environment variable with the URL of the database."""
 NAME: Final = "rq-core-sessions"
-"""The name by which PostgreSQL knows the connections of these handlers."""
+"""The name by which PostgreSQL knows the connections of the handlers in this module."""
 POOL_MAX: Final = 4
 LEASE_S: Final = 1.0
 TIMEOUT_S: Final = 3.0
 """The timeout of a job, in seconds. The first job of a process, which also creates the engine, has the same timeout."""
+TIMEOUT_APART_S: Final = 12.0
+"""The timeout (s) of an isolated job. Its process imports SQLAlchemy first, which takes seconds on a busy machine."""
 
 app = App()
 app.queue("sessions", lease=LEASE_S)
 # On a busy machine a process may need longer to start than its timeout, several times.
 RETRY: Final = RetryPolicy(max_attempts=50, backoff="fixed", base=0.05, jitter=False)
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
-SLEEP: Final = text("SELECT pg_sleep(6)")
-"""A statement that takes longer than the timeout of the job. PostgreSQL notices a killed client only when the statement
+SLEEP: Final = text(f"SELECT pg_sleep({2 * TIMEOUT_S})")
+SLEEP_APART: Final = text(f"SELECT pg_sleep({TIMEOUT_APART_S + 3})")
+"""Statements that take longer than the timeout of the job. PostgreSQL notices a killed client only when the statement
 ends, so the statement must not take too long."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,
@@ -99,11 +102,13 @@ def insert(n: int, session: Annotated[Session, Depends(session)]) -> None:
         raise ValueError(n)
 
 
-@app.task(queue="sessions", retry=RETRY, timeout=TIMEOUT_S, max_losses=100, isolation="process")
+@app.task(
+    queue="sessions", retry=RETRY, timeout=TIMEOUT_APART_S, max_losses=100, isolation="process"
+)
 async def insert_apart(n: int, session: Annotated[AsyncSession, Depends(async_session)]) -> None:
     claim = current_job().claim
     await session.execute(INSERT, {"n": n, "claim": claim, "kind": "process"})
     if claim == 1 and is_late(n):
-        await session.execute(SLEEP)
+        await session.execute(SLEEP_APART)
     if claim == 1 and fails(n):
         raise ValueError(n)

@@ -122,3 +122,13 @@ def number_of(entry_id: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)-(\d+)", entry_id)
     assert match, entry_id
     return int(match[1]), int(match[2])
+
+
+def copy_queue(control: redis.Redis, queue: str, to: str) -> None:
+    """Copy all keys of a queue to a queue that does not exist yet.
+
+    Another client must use the copy, since a client numbers its calls from 1 in each new queue.
+    """
+    keys: list[Any] = control.keys(f"rqc:{{{queue}}}:*")
+    for key in keys:
+        assert control.copy(key, key.replace(f"{{{queue}}}", f"{{{to}}}"))

@@ -267,7 +267,7 @@ class Story:
         self.set_cap(scope, self.random.randrange(1, 7))
 
     def run(self, steps: int) -> None:
-        """Take random steps."""
+        """Take this number of random steps."""
         choices = (
             (self.enqueue, 10), (self.claim, 8), (self.succeed, 10), (self.retry, 2),
             (self.roll_back, 2), (self.expire, 1), (self.cancel, 1), (self.end_flagged, 1),

@@ -1,8 +1,8 @@
 """Fixtures of the script tests: an empty queue on a clock that a test advances.
 
-Some promises of the scripts are tested on both engines: when a script may move a job, what an error leaves in Redis,
-and what a repeated call answers. All other promises are tested on one engine, since Lua and the commands of the scripts
-are the same on both.
+Some promises of the scripts are tested on both engines: when a script may change the state of a job, what an error
+leaves in Redis, and what a repeated call answers. All other promises are tested on one engine, since Lua and the
+commands of the scripts are the same on both.
 """
 
 from collections.abc import Generator, Iterator
@@ -18,15 +18,18 @@ HERE = Path(__file__).parent
 ON_BOTH = {
     "test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py", "test_killed_server.py", "test_room.py",
 }  # fmt: skip
+ANSWERED_AGAIN = tuple(
+    f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[{{}}-{trouble}-"
+    for trouble in ("lost three times", "not sent at first", "lost with the scripts", "no scripts")
+)
+"""The tests of calls that are sent again for a rarer reason than one lost reply, without their engine. CI runs them."""
 ON_ONE = (
     "test_no_script_reads_after_its_first_write",
     "test_an_error_at_any_read_of_a_script_changes_no_byte",
     "test_a_script_writes_nothing_if_any_key_has_a_wrong_type",
     "test_a_call_with_invalid_arguments_is_refused_as_a_whole",
     "test_a_killed_server_restarts_with_",
-    *(f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[redis7-{trouble}-" for trouble in (
-        "lost three times", "not sent at first", "lost with the scripts", "no scripts",
-    )),
+    *(name.format("redis7") for name in ANSWERED_AGAIN),
 )  # fmt: skip
 """The tests of the files in ON_BOTH that nevertheless run on one engine only, by the beginnings of their names.
 
@@ -37,8 +40,13 @@ the client.
 """
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     run_once(items, HERE, lambda file, test: file not in ON_BOTH or test.startswith(ON_ONE))
+    again = tuple(name.format("valkey") for name in ANSWERED_AGAIN)
+    for item in items:
+        if item.name.startswith(again):
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

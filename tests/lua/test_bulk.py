@@ -255,7 +255,8 @@ def test_a_job_that_always_matches_is_not_missed_while_the_queue_drains_and_fill
 
 @pytest.mark.parametrize("where", ["list", "scheduled"])
 def test_no_waiting_job_is_missed_while_jobs_before_it_leave(seed: Seed, where: str) -> None:
-    """Checks one round, since a further round would find what it missed. The scheduled jobs are due at one instant."""
+    """Checks a single round, since a second round would find the jobs that the first round missed. All scheduled jobs
+    are due at the same instant."""
     ids = [f"j{n:02}" for n in range(40)]
     seed.enqueue(*ids, delay_ms=0 if where == "list" else MINUTE)
     counting, seen = change("cancel", dry_run=True), set[str]()
@@ -426,12 +427,12 @@ def test_a_change_that_can_match_no_job_or_has_an_invalid_option_is_refused(
 @pytest.mark.parametrize(
     "text", ["", "x", "0/1/0/0/0/0/0/", "zz" * 8 + "/1/0/0/0/0/0/", "a" * 16 + "/9/0/0/0/0/0/"]
 )
-def test_a_place_that_no_change_returned_is_refused(text: str) -> None:
+def test_a_position_that_no_interrupted_change_returned_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="must be the place"):
         BulkPlace.parse(text)
 
 
-def test_a_place_of_another_kind_of_change_is_refused(seed: Seed) -> None:
+def test_the_position_of_another_kind_of_change_is_refused(seed: Seed) -> None:
     place = BulkPlace.parse("a" * 16 + "/1/3/0/0/0/0/")
 
     with pytest.raises(InvalidOption, match="a change like this"):

@@ -12,7 +12,7 @@ from tests.kit.tally import Tally, calls_of
 from tests.rigs import budgets
 
 BLOCKED = 5_000
-"""The number of blocked jobs in these tests. `scripts/measure/once/run cap-costs` uses 100,000."""
+"""The number of blocked jobs in the tests of this module. `scripts/measure/once/run cap-costs` uses 100,000."""
 
 
 JOINING = 4_000
@@ -150,6 +150,7 @@ def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
     budgets.check("redis_calls", f"life.{name}.{size}", cost)
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lanes_of_the_rate(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,8 @@ end)(redis)
 """
 
 BREAK_AT = "test:break-at"
+ASIDE = "test:aside"
+"""The key that keeps the value of another key while a test puts a value of a wrong type there."""
 BREAK = f"""
 local redis = (function(server, made)
   local at = tonumber(server.call('GET', '{BREAK_AT}'))
@@ -111,6 +113,7 @@ def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
 
 
 @scenes
+@pytest.mark.slow
 def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str) -> None:
     made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
     reads = next(at for at, command in enumerate(made) if command in WRITES)
@@ -126,6 +129,7 @@ def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str)
 
 
 @scenes
+@pytest.mark.slow
 def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
     """Checks a key of a wrong type, as a mistake of an operator in redis-cli can leave it. The call raises before it
     writes.
@@ -138,24 +142,28 @@ def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: s
     )
     used = {first for _, first in touched(seed)}
     function = timed(rehearsal.script)
-    for at, key in enumerate(function.keys):
+    scene = SCENES[name](seed)
+    for key in function.keys:
         if seed.of("rehearsal").keys(key) not in used:
             continue
-        other = seed.of(f"q-{at}")
-        scene = SCENES[name](other)
+        full = seed.keys(key)
+        there = seed.control.exists(full)
+        if there:
+            seed.control.rename(full, ASIDE)
         for wrong in ("string", "other"):
-            full = other.keys(key)
-            other.control.delete(full)
             if wrong == "string":
-                other.control.set(full, "x")
+                seed.control.set(full, "x")
             elif KEY_TYPES[key] == "hash":
-                other.control.rpush(full, "x")
+                seed.control.rpush(full, "x")
             else:
-                other.control.hset(full, "x", "y")
+                seed.control.hset(full, "x", "y")
             script = function.instead if wrong == "string" else function
             assert script is not None
-            reply = refused(other, scene.command(other, script))
+            reply = refused(seed, scene.command(seed, script))
             assert "WRONGTYPE" in str(reply), f"{key} as {wrong}: {reply}"
+            seed.control.delete(full)
+        if there:
+            seed.control.rename(ASIDE, full)
 
 
 def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
@@ -328,6 +336,7 @@ def lose_everything(seed: Seed) -> None:
 
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
+@pytest.mark.slow
 def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:

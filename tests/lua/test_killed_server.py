@@ -69,6 +69,7 @@ class Load:
         client.run(client.calls.delivery.carry_out(calls))
 
 
+@pytest.mark.slow
 def test_a_killed_server_restarts_with_all_acknowledged_calls(
     start_redis: Callable[..., RedisServer],
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from scripts.measure.once import many_cancels
 from tests.kit.servers import RedisServer
 
 
+@pytest.mark.slow
 def test_the_measured_cancel_keeps_the_other_half_of_the_jobs_and_the_drain_continues(
     start_redis: Callable[..., RedisServer],
 ) -> None:

@@ -93,6 +93,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
+@pytest.mark.slow
 def test_each_end_of_a_job_removes_the_entry_of_the_job_from_each_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:

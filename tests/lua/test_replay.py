@@ -382,7 +382,7 @@ every_async_operation = pytest.mark.parametrize(
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
     """Run the operation on an empty server with this fault. Returns the answer, and the contents of the whole queue.
 
-    In a run without a fault, too, the scripts have just been loaded, so that they remember nothing in either run.
+    In each run, with or without a fault, the scripts are newly loaded, so that they remember nothing of another run.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -603,6 +603,7 @@ def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySee
 
 
 @every_single_operation
+@pytest.mark.slow
 def test_a_lower_call_number_is_stale_in_every_script(
     lossy: LossySeed, make: Callable[[Seed], Operation]
 ) -> None:

@@ -84,7 +84,7 @@ def test_a_dead_job_is_restored_as_dead_and_can_be_requeued(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "in a lane", "scheduled", "dead"])
-def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
+def test_a_restore_removes_a_revived_job_and_all_its_index_entries(seed: Seed, kind: str) -> None:
     if kind == "dead":
         seed.dead("a")
     else:
@@ -130,7 +130,7 @@ def test_a_job_that_is_alive_according_to_the_log_is_logged_as_gone_before_its_r
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_that_does_not_name_the_restore_before_it_is_refused(seed: Seed) -> None:
+def test_a_restore_must_name_the_last_restore_or_it_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")

@@ -32,7 +32,7 @@ def test_fifty_viewers_cost_as_many_calls_as_one_viewer(valkey_url: str) -> None
     assert (for_all, len(transport.sent)) == (4, 8)
 
 
-def test_viewers_share_the_error_of_an_outage() -> None:
+def test_all_viewers_get_the_same_error_during_an_outage_of_redis() -> None:
     asked: list[float] = []
 
     def clock() -> float:

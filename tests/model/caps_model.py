@@ -18,7 +18,7 @@ from tests.model.machine import Job, Model
 
 @dataclass
 class Entry:
-    """A stored limit."""
+    """A limit that the queue stores for one scope."""
 
     limit: str
     version: int

@@ -74,11 +74,11 @@ class Box:
         return next(found, None)
 
     def unsaved(self) -> list[int]:
-        """Return the numbers of the entries that wait."""
+        """Return the numbers of the waits and sleeps that have not ended."""
         return [n for n, each in enumerate(self.entries, 1) if each.word in ("waits", "sleeps")]
 
     def content(self, job_id: str, life: str) -> dict[str, str]:
-        """Return what Redis must have of this box."""
+        """Return the fields that Redis must store for this box."""
         size = sum(len(each.value or "") for each in self.entries if each.message is None)
         size += sum(len(each.value) for each in self.mail)
         mail = f" mail={len(self.mail)}" if self.mail else ""
@@ -101,7 +101,7 @@ class DurableQueue(Queue):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.boxes: dict[str, Box] = {}
-        """The boxes by their lives."""
+        """The boxes of all jobs, by the id of the box."""
         self.count = 0
 
     def box_of(self, job: Job) -> Box:
@@ -132,8 +132,8 @@ class DurableQueue(Queue):
         again: bool,
         worker: str,
     ) -> None:
-        """Save one entry of each of some jobs: a new entry, the last entry that is not saved or, rarely, an entry that
-        was sent before."""
+        """Save one entry for each of some jobs: a new entry, the last entry that is not saved yet or, rarely, an entry
+        that was sent before."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
@@ -183,7 +183,7 @@ class DurableQueue(Queue):
         return Saving(job_id, fence, job.life, what, number, full, self.packed(what), about)
 
     def packed(self, what: str) -> str:
-        """Return what a step returned, another value each time; nothing for other records."""
+        """Return a new packed result for a step, and an empty text for other records."""
         if what != "save":
             return ""
         self.count += 1
@@ -232,7 +232,7 @@ class DurableQueue(Queue):
 
     @staticmethod
     def count_from_here(job: Job) -> None:
-        """Let the job's failures and losses until now count no more."""
+        """Stop counting the failures and losses that the job has had until now."""
         if job.failed or job.lost:
             job.base = f"{job.failed}/{job.lost}"
 
@@ -256,7 +256,8 @@ class DurableQueue(Queue):
         assert expected == self.seed.client.run(claims.park(self.seed.queue, worker, records))
 
     def parks(self, job: Job, waits: str) -> None:
-        """Park a job of the model, or make it ready if a signal or a moment for which it waits has come."""
+        """Park a job of the model. If a signal has arrived or a moment has passed for which the job waits, make the job
+        ready instead."""
         box = self.boxes.get(job.life or "", Box())
         is_ripe, ends = False, []
         for mark in map(int, waits.split(",")):

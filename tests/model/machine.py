@@ -109,7 +109,7 @@ class Job:
 
 @dataclass
 class Model:
-    """A short model of a queue, which follows sections 5 to 7 of the design."""
+    """A short model of a queue: its jobs, their states and their order, in Python."""
 
     now: int = START_MS
     jobs: dict[str, Job] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class OnceQueue(Queue):
 
 
 class Expected:
-    """The expected answer to an enqueue."""
+    """The answer that the model expects to an enqueue."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

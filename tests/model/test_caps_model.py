@@ -442,8 +442,8 @@ class FairQueue(CapsQueue):
 
 
 def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
-    run(lambda: CapsQueue(redis_url), examples=50 if engine.name == "valkey" else 10)
+    run(lambda: CapsQueue(redis_url), examples=25 if engine.name == "valkey" else 5)
 
 
 def test_random_histories_of_fair_queues_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: FairQueue(valkey_url), examples=30)
+    run(lambda: FairQueue(valkey_url), examples=15)

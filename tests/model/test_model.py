@@ -12,20 +12,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: Queue(valkey_url), examples=60)
+    run(lambda: Queue(valkey_url), examples=25)
 
 
 def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: OnceQueue(valkey_url), examples=40)
+    run(lambda: OnceQueue(valkey_url), examples=20)
 
 
 def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
     """Checks that a refused settlement stores no value, and that no job has the value of an earlier job with the same
     id."""
-    run(lambda: KeptQueue(valkey_url), examples=15)
+    run(lambda: KeptQueue(valkey_url), examples=8)
 
 
 def test_random_histories_of_durable_jobs_agree_with_the_model(valkey_url: str) -> None:
     """Checks that steps are saved once, signals are taken once and in order, and that each parked job wakes with the
     call that brings its signal, or with the first claim after its moment."""
-    run(lambda: DurableQueue(valkey_url), examples=15)
+    run(lambda: DurableQueue(valkey_url), examples=8)

@@ -9,4 +9,4 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_random_histories_of_names_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: Names(valkey_url), examples=60)
+    run(lambda: Names(valkey_url), examples=25)

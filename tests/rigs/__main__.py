@@ -61,7 +61,7 @@ for group in (parks, schedules):
 
 @contextlib.contextmanager
 def alone(engine: Engine | None) -> Iterator[tuple[RedisServer, Path]]:
-    """Yield a server and a directory."""
+    """Yield a new server and an empty directory, which are removed at the end."""
     with directory() as place, served(engine or engines()[0], place) as server:
         yield server, place
 
@@ -141,7 +141,7 @@ def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> 
 @click.option("--zombies", default=11, show_default=True)
 @engine
 def faults(kills: int, zombies: int, engine: Engine | None) -> None:
-    """Kill workers, and let others return after their lease."""
+    """Kill some workers, and suspend other workers until their leases have expired. Caps must hold in both cases."""
     problems = []
     with capped(engine) as (_, client, place):
         killed = live_faults.kill_workers(client, place, kills)
@@ -341,8 +341,8 @@ def witness(jobs: int) -> None:
 @click.argument("scene", type=click.Choice(list(rig_of_scenes.SCENES)))
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
-    """Make a queue on an empty server that is stuck for a known cause, so that the reported cause can be compared with
-    it."""
+    """Make a queue that is stuck for a known cause, on an empty server. The cause that rq-core reports can then be
+    compared with the known cause."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")

@@ -48,14 +48,14 @@ def probe() -> None:
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Run until the outage ends, or just after its end."""
+    """Sleep for this time (s), which ends with the outage or just after it."""
     with noted():
         await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """One outage and its results."""
+    """One outage of Redis, and its effects on the claims of two jobs."""
 
     kind: str
     seconds: float

@@ -34,7 +34,7 @@ NOON_MS: Final = 43_200_000
 
 
 class Shown(NamedTuple):
-    """Pages to look at in a state."""
+    """The pages to look at while the server is in one state."""
 
     paths: dict[str, str]
     says: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     return times, told
 
 
-def test_polls_become_rarer_but_continue() -> None:
+def test_polls_of_a_job_become_rarer_but_continue() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return waits with this subscription, for jobs that were alive when they were polled at time 0."""
+    """Return the waits for these jobs, with one subscription. All jobs were alive when they were polled at time 0."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)

@@ -423,7 +423,7 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
         ]
 
 
-def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependencies(
+def test_an_error_while_a_dependency_is_entered_fails_the_attempt_and_exits_the_entered_dependencies(
     app: App,
 ) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:
@@ -577,7 +577,7 @@ def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     assert "has two Depends" in refused(app, both)
 
 
-def test_a_parameter_whose_default_is_injected_but_without_depends_is_refused(app: App) -> None:
+def test_an_injected_parameter_without_depends_in_its_annotation_is_refused(app: App) -> None:
     def task(x: str = injected) -> None: ...
 
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)
@@ -620,8 +620,8 @@ def test_depends_accepts_only_two_scopes() -> None:
 Alias = Annotated["Elsewhere", Depends(plain)]
 
 
-def test_annotations_that_are_strings_are_resolved(app: App) -> None:
-    """Checks that the type of a dependency may be a name that cannot be resolved."""
+def test_depends_is_found_in_annotations_whose_types_cannot_be_resolved(app: App) -> None:
+    """Checks types that exist only for type checkers. The app needs only ``Depends``, and not the type."""
 
     @app.task
     def task(

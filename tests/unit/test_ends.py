@@ -55,7 +55,7 @@ def test_a_requeued_job_has_no_end() -> None:
     assert lives.ends == {}
 
 
-def test_the_end_of_a_pruned_job_is_its_death() -> None:
+def test_the_known_end_of_a_pruned_job_is_its_earlier_death() -> None:
     lives = Lives()
     tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50)
     tell(lives, 2, Event.CLAIMED, claim=1)

@@ -125,6 +125,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("case", FALSE)
+@pytest.mark.slow
 def test_the_check_of_headers_finds_a_false_header(case: str, edit: Edit) -> None:
     name, old, new, expected = FALSE[case]
     edit(name, old, new)

@@ -179,7 +179,7 @@ def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_a_job_that_exceeds_results_max_is_refused_with_the_command_that_raises_it() -> None:
+def test_the_error_of_a_job_beyond_results_max_names_the_command_that_raises_results_max() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")

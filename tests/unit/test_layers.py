@@ -32,6 +32,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_modules_keep_the_import_contracts(tree: Path) -> None:
     done = lint(tree)
 
@@ -56,6 +57,7 @@ def test_the_modules_keep_the_import_contracts(tree: Path) -> None:
         "upwards", "for types only", "inside a function", "circle", "sql_audit", "socket", "in sql_audit", "sideways",
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_forbidden_import_fails_the_contract(
     tree: Path, module: str, added: str, broken: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""The box of a durable job according to events, if two histories of Redis gave the same number to two signals."""
+"""The steps and signals of a durable job, as its events show them, after two histories of Redis assigned one number to
+two signals."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TAKEN = (
 OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
 
 
-def test_a_signal_waits_though_a_wait_took_an_earlier_signal_of_its_number() -> None:
+def test_a_signal_counts_as_not_taken_though_an_earlier_signal_with_its_number_was_taken() -> None:
     boxes: dict[str, LoggedBox] = {}
     for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
         names = (field.name for field in JOB_EVENT_FIELDS[event])
@@ -36,8 +37,9 @@ def test_a_signal_waits_though_a_wait_took_an_earlier_signal_of_its_number() -> 
 
 
 @pytest.mark.parametrize("forgotten", [1, 2])
-def test_the_signal_of_the_surviving_history_counts(forgotten: int) -> None:
-    """Checks two histories. Redis has forgotten either of them: the second one if a server came back with its data."""
+def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
+    """Checks two histories of Redis: in one case Redis has forgotten the first history, and in the other case the
+    second. Redis forgets the second history if the server of the first history returns with its data."""
     rows: list[tuple[Any, ...]] = []
     for epoch, told in enumerate((TAKEN, OTHER), 1):
         for number, (event, facts) in enumerate(told, 1):

@@ -82,7 +82,7 @@ def test_pages_of_equal_scores_are_read_once_each_if_nothing_changes() -> None:
     assert served.reads == 41
 
 
-def test_pages_from_which_the_change_removes_all_jobs_are_read_once_each() -> None:
+def test_a_page_is_read_once_even_if_the_change_removes_all_its_jobs() -> None:
     served = SortedSet({f"j{n:05}": 7.0 for n in range(5_000)})
     place: str | None = ""
 

@@ -23,7 +23,9 @@ def test_the_text_of_a_plain_program_has_local_names_for_its_keys_arguments_and_
 
 
 @pytest.mark.parametrize("given", [{}, {"NUMBER_MAX": 1, "OTHER": 2}], ids=["none", "another"])
-def test_plain_text_refuses_constants_that_differ_from_the_header(given: dict[str, int]) -> None:
+def test_a_plain_program_must_get_exactly_the_constants_that_its_header_names(
+    given: dict[str, int],
+) -> None:
     with pytest.raises(HeaderError, match=r"strike.lua is given \[.*\], not \('NUMBER_MAX',\)"):
         plain_text("strike", **given)
 

@@ -62,7 +62,7 @@ def test_the_error_of_a_missing_plugin_says_that_no_package_provides_it(
             find()
 
 
-def test_the_mirror_of_a_supervisor_receives_its_urls_and_ends_with_its_parent() -> None:
+def test_the_mirror_that_a_supervisor_starts_gets_its_urls_and_ends_with_the_supervisor() -> None:
     command, environment = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
 
     assert command[-2:] == ["--prefix", "mine"]

@@ -206,7 +206,7 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 
 
 @KINDS
-async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
+async def test_a_connection_whose_handshake_was_interrupted_repeats_the_handshake(
     valkey_url: str, kind: type[Any]
 ) -> None:
     """Checks a connection that redis-py regards as connected. Without a new handshake the connection would use the

@@ -188,7 +188,7 @@ RULES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(RULES, st.integers(ms("2026-01-01"), ms("2027-01-01")), st.integers(0, 3 * DAY))
-def test_the_method_judge_agrees_with_a_count_of_all_instants(
+def test_the_method_judge_counts_the_same_instants_as_a_loop_over_all_instants(
     rule: Recurrence, start: int, after: int
 ) -> None:
     expected = rule.next_after(start)

@@ -344,5 +344,5 @@ def test_without_a_slot_map_every_command_is_reported_as_an_outage() -> None:
         ("unix:///tmp/redis", "redis+cluster://HOST:PORT"),
     ],
 )
-def test_cluster_url_suggests_the_url_of_the_cluster(url: str, instead: str) -> None:
+def test_the_function_cluster_url_suggests_the_url_of_the_cluster(url: str, instead: str) -> None:
     assert instead == cluster_url(url)

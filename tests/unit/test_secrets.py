@@ -20,6 +20,7 @@ from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.masking import masked
 from rq_core.model.lib import logs
 from rq_core.model.lib.text import READ_MAX, excerpt
+from rq_core.protocol.engine.plan import Patience
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 
@@ -81,7 +82,7 @@ def assert_tells_no_secret(error: BaseException) -> None:
 
 
 def use_redis(url: str) -> None:
-    with App(redis=url) as app:
+    with App(redis=url, patience=Patience(unsent=0.1, unknown=0.1)) as app:
         app.client.run(app.client.calls.reads.queues())
 
 

@@ -361,7 +361,7 @@ def test_a_drain_runs_a_job_that_is_due_later_after_the_jobs_that_are_due_now(
     assert outbox == ["at once", "later"]
 
 
-def test_a_wait_on_the_fake_checks_the_job_once() -> None:
+def test_a_wait_on_the_fake_server_checks_the_job_once() -> None:
     with testing.fake(app) as fake:
         handle = send.with_options(max_attempts=1).enqueue("ada", 5)
         with pytest.raises(WaitTimeout):

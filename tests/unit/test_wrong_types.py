@@ -100,7 +100,8 @@ LIKE: dict[str, Any] = {
     "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
     "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
-"""The callables whose signature has the parameters of the call, by the name of the call."""
+"""For the name of a call that the tests below make: the public callable whose signature lists the parameters of the
+call."""
 NOT_CHECKED = {
     "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",

@@ -240,7 +240,7 @@ def test_a_schedule_is_paused_run_resumed_and_removed(
 # Who, and why.
 
 
-def test_an_e_mail_address_is_logged_in_the_reason_and_the_actor_is_a_name_made_of_it(
+def test_the_log_has_an_e_mail_address_in_the_reason_and_a_name_made_from_it_as_the_actor(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")

@@ -81,6 +81,7 @@ def test_the_page_shows_the_queues_while_the_log_cannot_be_read(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_page_says_within_two_seconds_that_the_log_is_locked(
     busy: Scene, browse: Browse
 ) -> None:
@@ -108,6 +109,7 @@ def test_the_page_says_within_two_seconds_that_the_log_is_locked(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_page_says_within_two_seconds_that_tables_of_postgresql_are_locked(
     scene: Scene, browse: Browse, postgres_url: str
 ) -> None:

@@ -307,7 +307,7 @@ def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them
         assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
 
 
-def test_an_error_in_the_middle_of_a_part_does_not_let_more_than_the_confirmed_number_change(
+def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_jobs_is_changed(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(scene, 400)

@@ -180,10 +180,14 @@ def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
 
 
 def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
-    """Return the preview, once the log has come to all deaths."""
+    """Return the preview, once the log has all deaths and all requeues."""
     return wait_until(
-        lambda: (seen := preview(page, "copy", DIED))["matched"] == count and seen,
-        "the log has all deaths",
+        lambda: (
+            (seen := preview(page, "copy", DIED))["matched"] == count
+            and not seen["states"]
+            and seen
+        ),
+        "the log has what happened to the jobs",
     )
 
 
@@ -256,7 +260,7 @@ def test_the_page_after_a_replay_with_a_name_does_not_offer_to_copy_the_same_job
         assert "No job is left to copy" in shown
 
 
-def test_the_form_that_copies_says_with_which_arguments_and_name(
+def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     busy: Scene, page: TestClient
 ) -> None:
     given = {"verb": "copy", "where": f"queue:{QUEUE} error:SmtpError"}

@@ -31,7 +31,7 @@ OF_TABLE: Final[dict[str, tuple[str, ...]]] = {
     "job_event": ("/log", f"/jobs/{QUEUE}/done", f"/schedules/{QUEUE}/beat", "/at"),
     "claim_minute": ("/", "/dead", f"/queues/{QUEUE}"),
 }
-"""For each of these tables: the pages that show most of its data. The other tables belong to the mirror; see
+"""For each table that is listed here: the pages that show most of its data. The other tables belong to the mirror; see
 OF_MIRROR."""
 OF_MIRROR: Final = ("/", "/audit", "/log")
 WHOLE: Final = ("meta", "slots", "expiring", "outbox")

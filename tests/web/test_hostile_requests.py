@@ -139,6 +139,7 @@ def test_every_page_refuses_methods_that_are_not_for_reading(
         assert answer.status_code == 405, path
 
 
+@pytest.mark.slow
 def test_the_page_answers_soon_after_redis_stopped_hanging(
     busy: Scene, browse: Browse, tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def routes_of(page: TestClient) -> set[tuple[str, str]]:
 
 
 def role_needed(method: str, path: str) -> str | None:
-    """Return the lowest role that may send a request, by this file alone."""
+    """Return the lowest role that may send a request, according to the tables in this file."""
     if (method, path) in ANYONE:
         return None
     if path in NEEDED:

@@ -205,7 +205,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_the_page_of_a_search_links_to_the_search_without_each_word_and_with_each_other_value(
+def test_a_search_page_links_to_the_search_without_one_of_its_words_and_with_another_value(
     busy: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -248,7 +248,7 @@ def test_a_link_omits_a_condition_that_a_search_cannot_express(
     assert [each["job_id"] for each in claims] == ["died"]
 
 
-def test_headers_and_arguments_are_searched_only_by_who_may_see_them(
+def test_only_viewers_who_may_see_headers_and_arguments_can_search_them(
     busy: Scene, browse: Browse
 ) -> None:
     seed = busy.seed
@@ -273,7 +273,7 @@ def test_headers_and_arguments_are_searched_only_by_who_may_see_them(
             assert "laden" not in answer.text
 
 
-def test_a_search_leads_to_the_changes_that_are_for_each_job_that_it_finds(
+def test_a_search_page_links_only_to_changes_of_states_that_the_search_lists(
     busy: Scene, browse: Browse
 ) -> None:
     page = browse(gate=Mounted(lambda _: Access("ann", role=OPERATOR)))

@@ -81,7 +81,7 @@ def test_lists_in_markdown_become_list_items() -> None:
     ]  # fmt: skip
 
 
-def test_iso_and_brief_span_return_times_and_durations_as_text() -> None:
+def test_the_functions_iso_and_brief_span_return_times_and_durations_as_text() -> None:
     assert iso(NOW_MS) == "2027-01-15T08:00:00.000Z"
     assert iso(10**20) == iso(None) == ""
     assert (brief_span(7), brief_span(61_000)) == ("7 ms", "1 min 1 s")

@@ -144,7 +144,7 @@ async def test_all_jobs_of_a_batch_have_one_value_of_the_field_in_per(
     assert all(len(set(call)) == 1 for call in calls)
 
 
-async def test_more_batches_than_places_wait_for_longer_than_a_lease_and_lose_none(
+async def test_batches_that_wait_for_a_place_longer_than_a_lease_lose_no_claim(
     shop: App, server: Client
 ) -> None:
     """Checks six values of ``per`` and one place: the batches run one after another."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import diagnose
@@ -17,6 +19,7 @@ from tests.worker.conftest import RunWorker, emptied, event_types, events
 STEPS, KILLS = 6, 3
 
 
+@pytest.mark.slow
 def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -37,6 +40,7 @@ def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
     assert KILLS == event_types(client, handle.id).count("lease_expired")
 
 
+@pytest.mark.slow
 def test_the_save_of_a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(
     client: Client, witness: crew.Witness, app: App
 ) -> None:

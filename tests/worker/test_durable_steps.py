@@ -55,7 +55,7 @@ def entries_saved(client: Client, job_id: str) -> list[tuple[int, str]]:
     ]
 
 
-async def test_steps_that_redis_lost_are_put_back_by_the_claim_that_knows_them(
+async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
     own: App, client: Client, did: list[Any]
 ) -> None:
     control: Any = client
@@ -129,7 +129,8 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
 async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
     own: App, client: Client
 ) -> None:
-    """Checks a task with audit_result="full". The event of the wait has no value, as the event before the failover."""
+    """Checks a task with audit_result="full". The event of the wait has no value, like the event of the same wait
+    before the failover."""
 
     def note(n: int) -> int:
         return n
@@ -157,10 +158,10 @@ async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover
     ]
 
 
-async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_step(
+async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica on which the step had begun and was not saved."""
+    """Checks a failover to a replica that had received only the beginning of the step, and not its save."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -189,7 +190,7 @@ async def test_a_step_that_a_failover_makes_begun_again_is_saved_with_the_next_s
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
 
 
-async def test_all_parallel_steps_that_a_failover_makes_begun_again_are_saved_with_the_next_step(
+async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_saved_with_the_next_step(
     own: App, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks more steps than one call may save."""
@@ -326,7 +327,7 @@ async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_leas
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
-async def test_an_isolated_handler_that_must_stop_begins_no_step_by_its_workers_answer(
+async def test_a_worker_lets_an_isolated_handler_that_must_stop_begin_no_step(
     own: App,
 ) -> None:
     saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
@@ -360,7 +361,7 @@ async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_lo
         assert {QUEUE: {}} == leases._held
 
 
-async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
+async def test_a_save_waits_while_the_backlog_of_the_log_is_at_twice_its_limit(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, sent = list[AuditBacklogFull](), Saver._sent

@@ -73,6 +73,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
 
 
+@pytest.mark.slow
 def test_no_claim_is_lost_if_all_workers_are_suspended(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_second_signal_ends_the_grace_period_of_a_worker(
     assert handle.state() == "ready"
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_worker_repeatedly_dies(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -231,6 +233,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signa
         assert supervisor.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:

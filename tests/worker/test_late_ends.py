@@ -174,6 +174,7 @@ def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_coul
 
 
 @LOOPS
+@pytest.mark.slow
 def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_the_end_late(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_n
 
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
+@pytest.mark.slow
 def test_an_isolated_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
     valkey_url: str,
     witness: crew.Witness,

@@ -58,6 +58,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 async def test_jobs_that_run_for_ten_leases_are_claimed_once(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -130,10 +131,11 @@ def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client,
     assert moved == [[True, True], [False, True]]
 
 
-def test_a_lease_counts_from_before_its_heartbeat_and_not_from_the_answer(
+def test_a_lease_is_counted_from_the_sending_of_the_heartbeat_and_not_from_its_answer(
     client: Client, app: App
 ) -> None:
-    """Checks a process that was stopped between a heartbeat and its answer: its lease may be over."""
+    """Checks a process that was suspended after it had sent a heartbeat and before it got the answer. Its lease may
+    have expired in the meantime."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
@@ -149,7 +151,7 @@ def test_a_lease_counts_from_before_its_heartbeat_and_not_from_the_answer(
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
-def test_a_claim_that_the_same_worker_claims_again_is_lost_at_once(
+def test_the_old_claim_of_a_job_is_lost_at_once_when_the_same_worker_claims_the_job_again(
     client: Client, app: App
 ) -> None:
     """Checks a lease that expired before the heartbeat: the heartbeat extends only the new claim."""

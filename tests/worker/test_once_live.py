@@ -28,6 +28,7 @@ def test_only_one_job_holds_a_contended_unique_name_while_workers_are_killed(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_jobs_expire_at_the_rate_at_which_they_are_enqueued(
     valkey_url: str, tmp_path: Path
 ) -> None:

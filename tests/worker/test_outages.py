@@ -232,6 +232,7 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
     assert found == {"three"}
 
 
+@pytest.mark.slow
 async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_changed_file_restarts_the_worker_and_its_running_job_is_given_back(
     assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_syntax_error_is_reported_and_the_next_change_restarts_the_worker(
     project: Project, process: Child, app: App
 ) -> None:

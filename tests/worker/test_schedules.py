@@ -86,6 +86,7 @@ async def test_a_worker_fires_due_schedules_on_time(valkey_url: str) -> None:
     assert max(each["at"] - each["due"] for each in told) < 1_000
 
 
+@pytest.mark.slow
 async def test_two_workers_fire_each_instant_once(valkey_url: str) -> None:
     (first, seen), (second, also) = made(valkey_url), made(valkey_url)
 
@@ -97,6 +98,7 @@ async def test_two_workers_fire_each_instant_once(valkey_url: str) -> None:
     assert_without_a_gap(told)
 
 
+@pytest.mark.slow
 async def test_no_instant_is_lost_while_workers_stop_and_start(valkey_url: str) -> None:
     """Checks a deploy that takes longer than the time to the next instant. Schedulers that keep their state in memory
     lose such an instant."""

@@ -77,6 +77,7 @@ def test_a_worker_stops_using_a_replaced_primary_though_that_primary_is_alive(
     assert shards.problems([found]) == [], found
 
 
+@pytest.mark.slow
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
     """Checks that each call gets an answer. Each job that was acknowledged and replicated must exist once."""
     told: list[str] = []
@@ -123,6 +124,7 @@ def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -
     assert len(reasons) == 2, "the queue knows that its history is another one"
 
 
+@pytest.mark.slow
 async def test_an_async_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
     client = AsyncClient(group.url, patience=PATIENT)
     try:
@@ -169,6 +171,7 @@ def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
     assert {each["job_id"] for each in said["queues"][QUEUE]["lost"]} == set(gone)
 
 
+@pytest.mark.slow
 def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:

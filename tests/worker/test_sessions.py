@@ -21,8 +21,8 @@ from tests.kit import sessions
 from tests.kit.wait import wait_until
 from tests.rigs.stage import WORKER, workers
 
-JOBS = int(os.environ.get("RQ_CORE_SESSIONS_JOBS", "600"))
-KILL_EVERY = 200
+JOBS = int(os.environ.get("RQ_CORE_SESSIONS_JOBS", "240"))
+KILL_EVERY = 80
 """Number of jobs that are enqueued between two kills of a worker. A kill comes when fewer than half of the earlier jobs
 are left and the next jobs have been enqueued."""
 PROCESSES = 2

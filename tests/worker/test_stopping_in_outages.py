@@ -22,6 +22,7 @@ from tests.worker.conftest import begin, event_types, one_engine
 
 
 @one_engine
+@pytest.mark.slow
 async def test_a_worker_can_be_stopped_while_redis_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
@@ -72,6 +73,7 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 
 
 @one_engine
+@pytest.mark.slow
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
@@ -159,6 +161,7 @@ def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 
 
 @pytest.mark.parametrize("reportable", [True, False])
+@pytest.mark.slow
 async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_jobs(
     forgetful: Forgetful,
     witness: crew.Witness,

@@ -62,6 +62,7 @@ def test_an_unusable_audit_database_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
+@pytest.mark.slow
 def test_the_supervisor_replaces_a_mirror_that_dies(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
@@ -78,6 +79,7 @@ def test_the_supervisor_replaces_a_mirror_that_dies(
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
@@ -163,6 +165,7 @@ def _deadline(client: Client, job_id: str) -> float:
     return deadline
 
 
+@pytest.mark.slow
 def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
@@ -183,22 +186,23 @@ def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
 def test_workers_are_replaced_after_max_jobs_and_no_job_is_given_back(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    jobs = [crew.sleeping.job(0.1) for _ in range(30)]
+    jobs = [crew.sleeping.job(0.1) for _ in range(20)]
     app.enqueue_many(jobs)
     options = ("--processes", "2", "--max-jobs", "5", "--concurrency", "3")
     with worker_process(app.redis_url, witness, *options) as process:
-        wait_until(lambda: len(witness.lines("end")) == 30, "all ran", timeout=60)
+        wait_until(lambda: len(witness.lines("end")) == 20, "all ran", timeout=60)
         process.terminate()
         assert process.wait(20) == 0
 
     by_process = Counter(line["pid"] for line in witness.lines("end"))
     assert max(by_process.values()) == 5
-    assert len(by_process) >= 6
+    assert len(by_process) >= 4
     assert "restarting" not in witness.log()
     for job in jobs:
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_exceeds_its_memory_limit_is_replaced(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

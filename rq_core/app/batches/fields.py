@@ -1,7 +1,7 @@
 """Checks the arguments of one job of a batch task, and converts them to JSON and back.
 
 The arguments are one object, of a class of the user. The fields of the object are the arguments by name: ``per=`` of
-caps, unique names, fairness and producers without the code see them as those of any other task.
+caps, unique names, fairness and producers without the code treat these fields like the arguments of any other task.
 """
 
 from __future__ import annotations

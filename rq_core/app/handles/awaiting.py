@@ -121,7 +121,7 @@ class Ends(Generic[H]):
         """The outcomes that Redis has for handles in ``_missing``. The log may also have the value of the result."""
         self._waiting_rows: dict[H, str] = {}
         """The jobs that Redis does not have yet since they are rows of an inbox. Key: the handle; value: inbox or
-        parked, as the last look found the row, or empty before a look."""
+        parked, as the last read of the inbox found the row, or empty before the first read."""
         self._rows_left: set[H] = set()
         """The handles whose jobs have no row in the inbox now. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
@@ -133,7 +133,7 @@ class Ends(Generic[H]):
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
         self._rows_trouble: RqCoreError | None = None
-        """The reason why the last look into the inbox failed."""
+        """The reason why the last read of the inbox failed."""
         self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""

@@ -40,14 +40,14 @@ class LoggedBox:
     """A box according to the events of the outbox."""
 
     entries: int = 0
-    """The highest number of an entry."""
+    """The number of the last entry in the box."""
     signals: dict[int, LoggedSignal] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     """The numbers of the signals that waits have taken."""
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Add an event to ``boxes``, which are by id (life), if the event is about boxes."""
+    """Apply an event of the log to ``boxes`` if the event is about a box. ``boxes`` are by box id (life)."""
     if entry.event not in (Event.SIGNALLED, Event.STEP_BEGUN, Event.STEP_SAVED):
         return
     for event in entry.jobs:

@@ -128,7 +128,7 @@ def write_header(job_id: str, entries: int, size: int, signals: int = 0) -> str:
 
 
 def life_of(member: str) -> str:
-    """Return the life of the box to which a member of ``boxes`` belongs."""
+    """Return the id (life) of the box to which a member of ``boxes`` belongs."""
     return _LIFE.match(member)[0]  # type: ignore[index]
 
 

@@ -1,4 +1,4 @@
-"""Calls that change a queue, a family in each module.
+"""Calls that change a queue. Each module has one family of calls.
 
 - ``enqueue``: enqueues in chunks, and the enqueue of one job without a plan.
 - ``claims``: claim, turn, settlements and the extension of leases.

@@ -28,7 +28,7 @@ class Change(NamedTuple):
     due: str = ""
     """The new due time: Unix ms, or ``+`` and a number of ms from now (``+0``: at once)."""
     expires: str = ""
-    """The new deadline, in the same form; ``-`` removes the deadline."""
+    """The new deadline, in the same form as ``due``; ``-`` removes the deadline."""
 
 
 class Admin:

@@ -213,9 +213,9 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Return the record that restores a job in its last state by the log. The job keeps its counters; a claim that
-    was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable JSON.
-    ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not in PUT_BACK."""
+    """Return the record that restores a job in the last state that the log has for it. The job keeps its counters; a
+    claim that was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable
+    JSON. ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not in PUT_BACK."""
     assert record.state is not None
     target = _TARGETS[record.state]
     kept = replace(

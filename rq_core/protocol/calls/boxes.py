@@ -22,7 +22,7 @@ class Saving(NamedTuple):
     fence: str
     life: str
     what: Literal["begin", "save", "wait", "sleep", "take"]
-    """``take``: a wait that has already taken a signal is saved again."""
+    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal."""
     entry: int
     name: str
     packed: str = ""
@@ -98,8 +98,8 @@ def send_signals(
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that wakes those of ``ids`` that are parked although their boxes have a signal for which they
-    wait. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Return the call that wakes the jobs among ``ids`` that are parked although their boxes have a signal for which
+    they wait. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     return Call("signal", queue, args, _parse_sent, each, tuple(ids))

@@ -50,7 +50,7 @@ _WAITING: Final = (State.READY, State.SCHEDULED)
 
 
 class Verb(NamedTuple):
-    """One kind of change."""
+    """One kind of change of many jobs, for example the cancelling of jobs."""
 
     name: str
     usual: tuple[State, ...]
@@ -131,7 +131,7 @@ class BulkPlace:
     """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
     round: int = 1
     source: int = 0
-    """Number of the key that is read, by ``sources_of``."""
+    """The position of the key that is read now in the list that ``sources_of`` returns."""
     at: str = ""
     """The place within the key that is being read."""
     looked: int = 0
@@ -168,7 +168,7 @@ _PLACE: Final = re.compile(
 
 
 class BulkStep(NamedTuple):
-    """The result of one step."""
+    """The result of one call of a change of many jobs."""
 
     place: BulkPlace
     """The place up to which the change was made."""

@@ -204,8 +204,8 @@ class Caps:
         """Set a live limit, or restore the declared one, if the version that was read is still stored.
 
         Without ``version``, a limit that another operator set in between is read and replaced; with ``version``,
-        CapConflict is raised. ``declared`` are known families, in addition to those of the queue. Raises InvalidOption,
-        UnknownScope, NothingDeclared.
+        CapConflict is raised. ``declared`` are known families, in addition to the families of the queue. Raises
+        InvalidOption, UnknownScope, NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:

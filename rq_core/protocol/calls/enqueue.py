@@ -41,7 +41,7 @@ class Accepted(NamedTuple):
     """Ids of jobs that were not accepted, since another job of the id is live or remembered; that job was not
     changed."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were dropped, because the scope was full and its cap says discard."""
+    """Pairs (id, scope) of jobs that were discarded, because the scope was full and its cap discards them."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. In place of a scope,
     a pair may name a lane; a lane is full if as many jobs wait in it as max_waiting allows."""

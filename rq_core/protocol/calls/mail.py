@@ -12,7 +12,7 @@ from rq_core.protocol.engine.plan import Plan
 
 
 class Mail:
-    """The calls about signals."""
+    """The calls that send signals, and that wake parked jobs whose signals have arrived."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -34,7 +34,7 @@ class Mail:
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Wake those of ``ids`` that are parked although their boxes have a signal for which they wait."""
+        """Wake the jobs among ``ids`` that are parked although their boxes have a signal for which they wait."""
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

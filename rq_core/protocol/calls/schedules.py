@@ -265,8 +265,9 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Store a schedule again that Redis lost and that was set live. ``version`` is its last version by the log,
-        ``last_ms`` its last instant. The outcome is ``conflict`` if Redis has the schedule again."""
+        """Store a schedule again that Redis lost and that was set live. ``version`` and ``last_ms`` are its last
+        version and its last instant according to the log. The outcome is ``conflict`` if Redis has the schedule
+        again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)

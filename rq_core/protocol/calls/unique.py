@@ -25,7 +25,7 @@ PAGE: Final = 1_000
 
 
 class HeldName(NamedTuple):
-    """A name, and the job that holds it."""
+    """A unique name, and the job that holds it."""
 
     name: str
     job_id: str

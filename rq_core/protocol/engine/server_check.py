@@ -176,12 +176,12 @@ def warn(remarks: Iterable[Remark]) -> None:
 
 
 def forced() -> bool:
-    """Return whether an operator has overruled refusals."""
+    """Return whether an operator lets this process use a server that the checks refuse."""
     return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
 
 
 def force() -> None:
-    """Overrule refusals in this process and in the processes that it starts."""
+    """Let this process, and the processes that it starts, use a server that the checks refuse."""
     os.environ[FORCE_VARIABLE] = "1"
 
 

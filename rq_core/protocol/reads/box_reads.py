@@ -53,7 +53,7 @@ class SavedSteps(NamedTuple):
 
 
 class BoxReads(QueueReader):
-    """The reads of boxes."""
+    """Reads the boxes of durable jobs: their saved steps, waits and signals."""
 
     def box(
         self, queue: str, job_id: str, fence: str, worker: str, *, first: int = 1
@@ -142,7 +142,7 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Return those of the last signals of a box that no wait has taken, by number."""
+        """Return the signals that no wait has taken, by number, among the last signals of a box."""
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):

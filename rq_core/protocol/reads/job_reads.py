@@ -102,7 +102,7 @@ _SOURCES: Final = (
 
 
 class JobReads(QueueReader):
-    """The reads about jobs."""
+    """Reads the jobs of a queue: lists of jobs, single jobs, and their states."""
 
     def jobs(
         self,
@@ -161,8 +161,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return, by id, those of ``jobs`` that wait because a worker gave them back. Only the outbox's last RECENT_MAX
-        entries are read; earlier returns are left out."""
+        """Return, by id, the jobs among ``jobs`` that wait because a worker gave them back. Only the outbox's last
+        RECENT_MAX entries are read; earlier returns are left out."""
         open_ids = {
             job.id
             for job in jobs

@@ -1,4 +1,4 @@
-"""Which of some jobs match a filter, and the jobs' JSON."""
+"""Finds the jobs that match a filter, and reads the JSON of jobs."""
 
 from __future__ import annotations
 

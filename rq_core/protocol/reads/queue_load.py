@@ -24,7 +24,7 @@ class ScopeLoad:
     """Ms for which the oldest of the jobs that were read has waited for the scope (there may be older jobs); None:
     unknown."""
     blocked_jobs: int = 0
-    """Number of jobs in those blocked lanes of the scope that were read."""
+    """Number of jobs in the blocked lanes of the scope. Only lanes that were read are counted."""
     blocked_jobs_exact: bool = True
     """True if all lanes that wait for the scope were read."""
 
@@ -60,7 +60,7 @@ class Unserved:
 
     task: str
     jobs: int
-    """Number of these jobs, among the jobs that were read."""
+    """Number of jobs that workers have given back for this reason, among the jobs that were read."""
     task_known: bool | None
     """True if a running worker has the task. None: unknown, or no worker runs."""
 
@@ -71,7 +71,7 @@ class LateSchedule:
 
     name: str
     late_ms: int
-    """Ms since its instant was due."""
+    """Ms since the instant of the schedule was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class QueueOverview:
     remembered: int = 0
     """Number of entries of ``results``. An entry remembers the id of an ended job, or the job's result is kept."""
     remembered_bytes: int = 0
-    """Bytes of these entries in Redis, without RESULT_COST for each."""
+    """Bytes of the entries of ``results`` in Redis, without RESULT_COST for each entry."""
     kept_bytes: int = 0
     """Bytes of the queue's kept results, with RESULT_COST for each (the setting kept_max_bytes bounds them)."""
     unserved: Unserved | None = None
@@ -194,7 +194,7 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of all queues."""
+    """The state of all queues at one time, and the memory of the server."""
 
     queues: tuple[QueueOverview, ...]
     """The queues that could be read, by name."""

@@ -96,7 +96,7 @@ STRAY_MAX: Final = 50
 
 
 class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
-    """The reads of a client."""
+    """Reads queues, and their jobs, scopes and boxes. Also adds a queue to the list of queues."""
 
     # The list of queues.
 

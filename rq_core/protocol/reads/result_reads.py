@@ -1,8 +1,6 @@
-"""Looks at jobs that clients wait for: which are alive, and how the others ended, if Redis knows that.
-
-A look is one script that only reads, so its answers are of one moment. It returns a bounded number of bytes of kept
-results; a further look returns the results that had no room.
-"""
+"""Polls the jobs that clients wait for: whether each job has ended and, if Redis knows that, how. One poll is one
+script that only reads, so all its answers are of one moment. It returns a bounded number of bytes of kept results; a
+further poll returns the results that had no room."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
 from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
-"""Maximum number of jobs in one look, so that no look blocks Redis for long."""
+"""Maximum number of jobs in one poll, so that no poll blocks Redis for long."""
 
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The script's answer for a job that has ended, if only the next look returns the job's result."""
+"""The script's answer for a job that has ended, if only the next poll returns the job's result."""
 BYTES_MAX: Final = 1024 * 1024
-"""Number of bytes of results up to which one look returns further results. The last result may exceed this number."""
+"""Number of bytes of results after which one poll returns no further result. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
 """The text that a line of ``results`` has if the log, too, has the result."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
@@ -50,18 +48,18 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """The result of a look at a job that Redis does not have. Either the job's outcome is unknown, or the outcome is
+    """The result of a poll of a job that Redis does not have. Either the job's outcome is unknown, or the outcome is
     known and the result is not. The log may have both."""
 
     logged: tuple[int, int] | None
-    """Epoch and number of the outbox's last entry at the time of the look; the event of the job's end is this entry
-    or an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
+    """Epoch and number of the outbox's last entry at the time of the poll; the event of the job's end is this entry or
+    an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
     known: Outcome[Any] | None = None
     """How the job ended, if Redis knows it but only the log has the result."""
 
 
 Found = Outcome[Any] | Absent
-"""The result of a look for a job that is not alive."""
+"""The result of a poll of a job that is not alive."""
 
 
 class Endings:
@@ -98,22 +96,22 @@ class Endings:
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
-    """Return the command of one look at these jobs, at most PAGE of them."""
+    """Return the command of one poll of these jobs, at most PAGE of them."""
     return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
 class FoundEnds(NamedTuple):
-    """The parsed answer to one look."""
+    """The parsed answer to one poll."""
 
     found: dict[str, Found]
     later: list[str]
-    """Ids of the jobs that need another look."""
+    """Ids of the jobs that need another poll."""
     told_ms: int
-    """Ms, from the look on, for which scripts publish the ends of the queue's jobs."""
+    """Number of milliseconds after the poll for which scripts publish the ends of the queue's jobs."""
 
 
 def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
-    """Parse the answer to one look. Raises QueueDamaged if a line cannot be read."""
+    """Parse the answer to one poll. Raises QueueDamaged if a line cannot be read."""
     told, last, told_ms = reply
     found: dict[str, Found] = {}
     later = []

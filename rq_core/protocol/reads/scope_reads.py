@@ -115,7 +115,7 @@ class Standing(NamedTuple):
 
 
 class ScopeReads(QueueReader):
-    """The reads about scopes."""
+    """Reads the scopes of a queue: their limits, their holders and the jobs that wait for them."""
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
@@ -149,7 +149,7 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: the scope's own limit, else that of its family."""
+    """Return the stored limit that holds for a scope: the scope's own limit, or else the limit of its family."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
@@ -298,7 +298,7 @@ def _statuses(
 
 
 def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read when exhausted rates admit jobs again."""
+    """Return the commands that read the times at which exhausted rates admit jobs again."""
     members = [f"rate|{scope}" for scope in scopes]
     return [
         ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]

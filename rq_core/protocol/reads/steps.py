@@ -65,7 +65,7 @@ def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
 
 
 class QueueReader:
-    """The reads of one client."""
+    """Carries out reads of queues for one client."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery

@@ -1,4 +1,4 @@
-"""Decides when to look at the jobs that clients wait for.
+"""Decides when to poll the jobs that clients wait for.
 
 It does no I/O and starts no thread: :mod:`rq_core.connections.wait_thread` drives it.
 """
@@ -17,19 +17,19 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Pauses in seconds between looks at a job, if no message will come when the job ends. Each pause is used once; then
+"""Pauses in seconds between polls of a job, if no message will come when the job ends. Each pause is used once; then
 the last pause is repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Pauses in seconds between looks at a job, if a message will come when the job ends. These looks find the end of the
+"""Pauses in seconds between polls of a job, if a message will come when the job ends. These polls find the end of the
 job if the message was lost."""
 TOGETHER_S: Final = 0.02
-"""Looks that are due within this number of seconds are made together."""
+"""Polls that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Maximum number of jobs in one round of looks. After each round its waits get their results, so that among many
-jobs the first need not wait for the last."""
+"""Maximum number of jobs in one round of polls. The waits of a round get their results after the round, so that the
+first of many jobs need not wait until the last job is polled."""
 GRAINS: Final = 10
-"""The number of parts of a pause. A look at a job with messages is due at a multiple of such a part, so that many waits
-share a look."""
+"""The number of equal parts into which a pause is divided. If messages report the end of a job, its polls are due at
+multiples of such a part, so that many waits share a poll."""
 
 
 class Nothing(Enum):
@@ -39,7 +39,7 @@ class Nothing(Enum):
 
 
 Told = Found | Nothing | RqCoreError
-"""The result of a wait. It is an error if the last look at the job failed."""
+"""The result of a wait. It is an error if the last poll of the job failed."""
 
 
 class JobWait:
@@ -50,21 +50,22 @@ class JobWait:
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
     ) -> None:
-        """``deadline`` is on the clock of the waits."""
+        """``deadline`` is the time at which the wait times out, on the same clock as ``now`` in the methods of
+        Waits."""
         self.queue = queue
         self.id = job_id
         self.deadline = deadline
         self.tell = tell
         self.looks = 0
-        """Number of looks at the job that did not end the wait."""
+        """Number of polls of the job that did not end the wait."""
         self.over = False
         self.trouble: RqCoreError | None = None
-        """The error of the last look; None if that look did not fail."""
+        """The error of the last poll; None if that poll did not fail."""
         self.place = 0
-        """The number of the wait's place in the line of looks; 0: it has no place."""
+        """The number of the wait's place in the queue of polls; 0: it has no place."""
         self.hearing: object | None = None
-        """The subscription under which the last look found the job alive; None if there was no subscription, or if a
-        message about the job has come after that look."""
+        """The subscription that existed when the last poll found the job alive. None: there was no subscription, or a
+        message about the job has arrived after that poll."""
 
     def end(self, told: Told) -> None:
         """Give the result to ``tell``, unless the wait is already over."""
@@ -74,28 +75,28 @@ class JobWait:
 
 
 class Waits:
-    """The waits of one process."""
+    """All waits for jobs in one process, and the times of their polls."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
-        """The line of looks, a heap of (time of the look, number of the place, wait). An entry is void if its wait has
+        """The queue of polls, a heap of (time of the poll, number of the place, wait). An entry is void if its wait has
         another place by now."""
         self._number = itertools.count(1)
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
     def add(self, wait: JobWait, now: float) -> None:
-        """Begin to wait: the first look is due now."""
+        """Begin a wait. The first poll of its job is due now."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
 
     def next_at(self) -> float | None:
-        """Return the time at which the next look is due; None: no look is due."""
+        """Return the time at which the next poll is due; None: no poll is due."""
         while self._line and not self._counts(self._line[0]):
             self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be looked at now, by queue. The caller must later pass each wait to
+        """Return the waits whose jobs must be polled now, by queue. The caller must later pass each wait to
         ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
@@ -111,7 +112,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make looks due now for those jobs among ``ids`` that are awaited. A message has reported their ends."""
+        """Make polls due now for the awaited jobs among ``ids``. A message has reported the ends of these jobs."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -119,7 +120,7 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Make looks due now for all awaited jobs of a queue, since messages may have been missed."""
+        """Make polls due now for all awaited jobs of a queue, since messages may have been missed."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)
@@ -132,8 +133,8 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Record the result of a look that began at ``began``. ``found`` is the result for a job that is not alive.
-        None: the job is alive, or the look failed; then the wait's ``trouble`` is the error. ``hearing`` is the
+        """Record the result of a poll that began at ``began``. ``found`` is the result for a job that is not alive.
+        None: the job is alive, or the poll failed; then the wait's ``trouble`` is the error. ``hearing`` is the
         subscription on which a message about the job's end will come, if there is such a subscription."""
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.

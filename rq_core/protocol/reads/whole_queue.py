@@ -32,7 +32,7 @@ _MEMBER: Final = {"hash": "HGET", "zset": "ZSCORE"}
 
 
 class Snapshot(dict[str, Any]):
-    """A whole queue: key name → value in Python's types."""
+    """All data of a queue in Redis: the value of each key, in Python's types, by the key's short name."""
 
     since: str | None = None
     """The last entry of the outbox before the first page, if the queue changed while its pages were read; None: all
@@ -40,7 +40,7 @@ class Snapshot(dict[str, Any]):
 
 
 class WholeReads(QueueReader):
-    """The reads of a whole queue."""
+    """Reads all keys of a queue, at one moment or page by page."""
 
     def snapshot(self, queue: str) -> Plan[Snapshot]:
         """Read everything a queue has in Redis in one transaction, which is as large as the queue.

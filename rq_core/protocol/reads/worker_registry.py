@@ -71,9 +71,9 @@ class KnownTasks(NamedTuple):
     """The tasks of those workers of a queue that are not gone."""
 
     workers: int
-    """Number of these workers."""
+    """Number of the workers that serve the queue and are not gone."""
     tasks: frozenset[str] | None
-    """Names of all their tasks; None: not all could be read."""
+    """Names of all tasks of these workers; None: not all names could be read."""
 
     def knows(self, task: str | None) -> bool | None:
         """Return whether one of the workers has the task. None: unknown, or there is no worker."""

@@ -53,8 +53,8 @@ class ActionOutcome(NamedTuple):
     done: bool
     says: str
     leads_to: str = ""
-    """The address of the next page, if the action has made something that has a page; empty: the next page is that of
-    ``Action.back``."""
+    """The address of the page of the thing that the action has made, such as a copy of a job. If the action has made
+    nothing that has a page, this is empty, and the browser goes to the page of ``Action.back``."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]

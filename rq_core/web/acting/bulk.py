@@ -81,7 +81,7 @@ class BulkAsked(NamedTuple):
 
     @property
     def own(self) -> dict[str, str]:
-        """Return the fields of the form that only this change has."""
+        """Return the fields of the form that only this kind of change has, with their values."""
         return {name: self.form.get(name, "") for name in OWN_FIELDS.get(self.verb, ())}
 
     @property

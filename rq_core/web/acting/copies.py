@@ -37,8 +37,8 @@ NO_LOG: Final = (
 
 
 def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
-    """Count the jobs that can be copied, as far as the log has come, for COUNT_S seconds at most. A replay that was
-    begun is not counted again."""
+    """Count the jobs that can be copied, among the deaths that the log has already. The count ends after COUNT_S
+    seconds. A replay that was begun is not counted again."""
     try:
         asked = asked_for(form, now_ms)
     except UsageError as error:

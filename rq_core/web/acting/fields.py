@@ -70,7 +70,7 @@ def _seconds(form: Form, name: str) -> float | None:
 
 
 def copy_args(form: Form) -> dict[str, Any]:
-    """Return the arguments that copies have in place of those of their jobs. Raises InvalidOption."""
+    """Return the arguments that replace arguments of the original jobs in the copies. Raises InvalidOption."""
     text = form.get("args", "")
     try:
         found = json.loads(text or "{}")

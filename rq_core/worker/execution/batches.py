@@ -58,8 +58,8 @@ class Member:
         self.is_done = False
         """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
-        """The exception that a call of the handler with this job has raised; None: no call has, or the exception is
-        that of the whole batch."""
+        """The exception that a call of the handler with this job has raised. None: no call with this job has raised an
+        exception, or the exception concerns the whole batch."""
 
     @property
     def is_open(self) -> bool:
@@ -97,8 +97,8 @@ class BatchRun(Running):
         super().__init__(first.claim, context, first.task, {}, "", min(limits, default=None))
         self.members = members
         self.takes_place = takes_place
-        """True if the batch takes a place for a handler. A job from another queue than that of its task has a place
-        of its own already."""
+        """True if the batch takes a place for a handler. A job that was enqueued into another queue than the queue of
+        its task already has a place."""
 
     def facts(self) -> dict[str, Any]:
         """See Running.facts."""

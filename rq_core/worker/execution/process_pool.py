@@ -58,7 +58,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     sending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while an answer is sent, which another thread may do: messages on a pipe must not overlap."""
+    """A lock that is held while an answer is sent. Another thread may send an answer, too, and messages on a pipe must
+    not overlap."""
     reaped: bool = False
     """True if the process group was killed, or the process may have been joined. In both cases another process may have
     got its pid."""

@@ -29,8 +29,8 @@ LEASE_PAUSE_S: Final = 0.05
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds after which a job is parked if not the handler's own task waits but only a task that it started, and if no
-step begins or ends meanwhile."""
+"""Seconds after which a job is parked if no step begins or ends meanwhile, and if not the handler's own asyncio task
+waits but another task that the handler started."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -323,7 +323,7 @@ class LoopHome(_Home):
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Let the job not be parked during a call."""
+        """Keep the job from being parked during a call."""
         self._calls += 1
         self._consider()
         try:

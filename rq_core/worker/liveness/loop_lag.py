@@ -94,7 +94,7 @@ class LoopWatch:
 
 def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
     """Return the handler that a thread executes now, and the line that its function executes. If the function is not on
-    the stack, the line is that of the innermost call. None: no handler."""
+    the stack, the line is the line of the innermost call. None: the thread executes no handler."""
     passed: list[FrameType] = []
     for each in _outwards(frame):
         running = each.f_locals.get("running") if each.f_code.co_name == "_run_async" else None

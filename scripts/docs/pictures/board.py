@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def board() -> str:
-    """Return the picture."""
+    """Return the picture of the dashboard for Grafana, as SVG."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     parts: list[str] = []
     y = 14.0

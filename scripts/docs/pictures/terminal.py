@@ -30,7 +30,7 @@ _MINUTE: Final = 60_000
 
 
 def top() -> str:
-    """Return the picture."""
+    """Return the picture of ``rq-core top``, as SVG."""
     console = Console(width=WIDTH, color_system="truecolor", legacy_windows=False)
     lines = console.render_lines(render(_frame(), _before(), WIDTH), pad=False)
     while lines and not "".join(segment.text for segment in lines[-1]).strip():

@@ -14,7 +14,7 @@ from scripts.docs.pictures.drawing import arrow, box, cross, dot, picture, text
 
 
 class Fate(Enum):
-    """The effect of a call."""
+    """The effect of a call that enqueues a job."""
 
     RUNS = "its job runs"
     DUPLICATE = "gets the job of an earlier call"
@@ -22,7 +22,7 @@ class Fate(Enum):
 
 
 class Call(NamedTuple):
-    """One call of a producer."""
+    """One call of a producer that enqueues a job."""
 
     at: float
     """The time of the call, in seconds from the beginning of the scene."""
@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a job."""
+    """One run of a job in the picture."""
 
     began: float
     call: int

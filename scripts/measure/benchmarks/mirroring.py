@@ -1,6 +1,6 @@
 """Measures the events per second of one mirror process, and the floor: the same rows by plain executemany or COPY.
 
-The log is that of real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
+The log comes from real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
 writes the rows that the mirror wrote into empty tables of the same database, in transactions of as many events, and
 reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
 

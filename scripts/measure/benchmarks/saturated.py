@@ -46,12 +46,12 @@ class _Worker:
         self._held: Sequence[str] = ()
 
     def ask(self) -> None:
-        """Send a turn."""
+        """Send a request that settles the last job and claims the next job."""
         self._number += 1
         self._connection.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
 
     def hear(self) -> None:
-        """Receive the answer to the turn."""
+        """Receive the answer to the last request, and remember the claimed job."""
         replies: list[Any] = []
         self._connection.receive(1, replies)
         (reply,) = replies

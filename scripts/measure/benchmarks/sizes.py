@@ -30,7 +30,7 @@ class Sizes:
     mirror: int
     end_to_end: int
     relayed: int
-    """The number of rows of an inbox."""
+    """The number of rows that a relay hands over from an inbox."""
     polled: int
     """The number of rows of an inbox whose commits do not wake the relay. Each row waits for up to half a second."""
     starts: int

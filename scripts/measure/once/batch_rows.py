@@ -81,7 +81,8 @@ class Store:
 
 
 def measure(store: Store, count: int, rounds: int) -> list[float]:
-    """Return the ratio of each round: rows per second of the batch task, by those of single jobs."""
+    """Return the ratio of each round: the rows per second of the batch task divided by the rows per second of single
+    jobs."""
     ratios = []
     for n in range(rounds):
         began = time.perf_counter()

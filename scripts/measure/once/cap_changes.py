@@ -31,14 +31,14 @@ SLOW_US = 1_000
 
 @dataclass
 class Change:
-    """The cost of a change of a limit."""
+    """The measured cost of one change of a limit."""
 
     what: str
     change_ms: float
     first_ms: float
     """The time (ms) until a waiting worker claimed the first job that the change admitted."""
     admitted: int
-    """The number of jobs in that claim."""
+    """The number of jobs that the waiting worker got in this claim."""
     longest_ms: float
     """The duration (ms) of the longest script call after the change, as the server measured it. It is 0 if all calls
     were shorter than 1 ms."""

@@ -219,7 +219,7 @@ class LongLog:
         """State that no database mirrors the queue."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Accept any database."""
+        """Do nothing. Any audit database may mirror the queue."""
 
     def read_outbox(
         self, queue: str, start: str, count: int

@@ -3,10 +3,10 @@
     scripts/measure/once/run many-cancels [--jobs 2000000] [--engine NAME] [--small]
 
 The jobs to cancel are the first half of one list, so that afterwards the list begins with an entry for each job that is
-gone. A drain in another process claims and completes jobs of a higher priority, and enqueues as many. The command fails
-if a call takes more than 10 ms of the server, if the drain beside the cancel reaches less than 75 % of the drain alone,
-or if the first claim afterwards takes more than a second. ``--small`` measures 20,000 jobs, and compares nothing but
-numbers of jobs.
+gone. A drain in another process claims and completes jobs of a higher priority, and enqueues a new job for each
+completed job. The command fails if a call takes more than 10 ms of the server, if the drain beside the cancel reaches
+less than 75 % of the drain alone, or if the first claim afterwards takes more than a second. ``--small`` measures
+20,000 jobs, and checks only the numbers of jobs.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Figures:
     longest_ms: float
     """The longest command during the cancel, as the server measured it."""
     alone: float
-    """Jobs per second of the drain before and after the cancel."""
+    """The number of jobs per second that the drain completes before and after the cancel."""
     beside: float
-    """Jobs per second of the drain beside the cancel."""
+    """The number of jobs per second that the drain completes while the cancel runs."""
     first_s: float
     """The time (s) of the first claim after the cancel that got a job."""
     first_claims: int
-    """The number of claims until then."""
+    """The number of claims after the cancel until a claim got a job."""
     first_longest_ms: float
-    """The duration (ms) of the longest of these claims, as the server measured it."""
+    """The duration (ms) of the longest claim after the cancel until a claim got a job, as the server measured it."""
 
     @property
     def failures(self) -> list[str]:
@@ -87,8 +87,8 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 
 def drain(url: str) -> None:
-    """Claim and complete jobs, and enqueue as many, until standard input ends. Print the number of jobs so far after
-    each line of standard input."""
+    """Claim and complete jobs, and enqueue a new job for each of them, until standard input ends. Print the number of
+    jobs so far after each line of standard input."""
     import threading
 
     count, stopped = 0, threading.Event()
@@ -109,7 +109,7 @@ def drain(url: str) -> None:
 
 
 class Drain:
-    """The drain, in a process of its own."""
+    """A process that claims and completes jobs of the queue, and counts them."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(

@@ -48,7 +48,7 @@ from tests.kit.wait import wait_until
 
 MS_MAX: Final = 150.0
 OWN_MAX: Final = 30
-"""The number of commands that a page may send in addition to the look at all queues. That look has its own limit,
+"""The number of commands that a page may send in addition to the read of all queues. That read has its own limit,
 COMMANDS_MAX for each queue."""
 COMMAND_MS_MAX: Final = 10.0
 """The highest time (ms) that a command may take, since Redis does nothing else meanwhile."""
@@ -58,10 +58,10 @@ QUEUES: Final = ("images", "mail")
 """The queues of the log. The jobs of the second queue are in lanes."""
 TABS: Final = 50
 LOOKS_MAX: Final = 1.2
-"""The highest number of looks per second, for all tabs together."""
+"""The highest allowed number of readings of Redis per second, for all tabs together."""
 RATIO_MIN: Final = 0.9
 TAB_S: Final = 2.0
-"""The time (s) between two looks of a tab."""
+"""The time (s) between two requests of a tab for the same page."""
 STEPS: Final = 100
 """The number of SQLite's steps that are counted at once."""
 

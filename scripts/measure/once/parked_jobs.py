@@ -37,7 +37,7 @@ from tests.rigs.stage import Crew, directory, served, workers
 QUEUE: Final = "mail"
 WORKER: Final = "w-4211-9f3a61c2d0be"
 LATER_MS: Final = 10**9
-"""From now until the moment for which parked jobs wait."""
+"""The time (ms) from now until the moment for which parked jobs wait."""
 SLACK: Final = 0.02
 REDIS: Final = next(engine for engine in engines() if engine.name == "redis7")
 ENTRIES: Final = 10_000
@@ -60,7 +60,8 @@ def staged() -> Iterator[Crew]:
 
 
 def latency(rounds: int = 300) -> Iterator[tuple[str, bool]]:
-    """Send a signal to a parked job, and wait until its handler goes on; one job after the other."""
+    """Send a signal to a parked job, and measure the time until its handler continues, for one job after the other.
+    Yield the figures as a line, with whether they are within their bound."""
     calls, all_ms = [], []
     with staged() as crew:
         for number in range(rounds + 20):
@@ -148,7 +149,8 @@ def dumped(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def beside(count: int) -> Iterator[tuple[str, bool]]:
-    """Count the instructions of claims of plain jobs beside no parked job, beside one, and beside very many."""
+    """Count the instructions of a claim of a plain job in a queue without a parked job, with one parked job, and with
+    very many parked jobs."""
     spent = []
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
@@ -203,7 +205,8 @@ class Saves(instructions.Life):
 
 
 def saves() -> Iterator[tuple[str, bool]]:
-    """Count the instructions of saves of one step, beside those of a success of one job with a kept result."""
+    """Count the instructions of a call that saves one step. For comparison, count those of a call that reports the
+    success of one job with a kept result."""
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
         instructions.empty(server)

@@ -51,7 +51,7 @@ class Figures:
     copies: int
     """Number of ids of copies in the log."""
     again: dict[str, int]
-    """The outcomes of the replay after the complete one."""
+    """The outcomes of the replay that follows the complete replay."""
     holds: bool
     """True if `audit verify` accepts the log."""
     seconds: float
@@ -167,7 +167,7 @@ def measure(redis: str, audit: str, jobs: int, kills: int, seed: int = 40) -> Fi
 @click.option("--kills", default=5, show_default=True, type=click.IntRange(0, 50))
 @click.option("--replay", "replayed", nargs=2, hidden=True)
 def main(jobs: int, kills: int, replayed: tuple[str, str] | None) -> None:
-    """Print the figures of the replays. The exit status is 1 if a job has not one copy."""
+    """Print the figures of the replays. The exit status is 1 if a job has no copy, or more than one."""
     if replayed is not None:
         replay(*replayed)
         return

@@ -94,7 +94,7 @@ class Folder:
         """Claims that changed in this batch and may have a row in SQL already, by (job id, fence)."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same rows, each as the line that :func:`sql_audit.store.connection.copy.event_line` makes."""
+        """The rows in ``events``, each as the line that :func:`sql_audit.store.connection.copy.event_line` makes."""
         self._details = Details()
 
     # What to write.

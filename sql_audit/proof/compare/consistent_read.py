@@ -66,7 +66,7 @@ class QueueLost(CannotTell):
     def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
         super().__init__(cursor, says)
         self.alive = alive
-        """Number of jobs that are alive by the log."""
+        """Number of jobs that are alive according to the log."""
 
 
 class Deleted(CannotTell):

@@ -12,8 +12,8 @@ from sql_audit.store.job_rows import EventRow
 
 
 class LogFindings:
-    """The findings of the events replayed until now. Each finding is about ``row``, which the replay sets to each
-    event."""
+    """The findings of the events that were replayed already. Each finding is about ``row``, which the replay sets to
+    each event."""
 
     def __init__(self, queue: str, *, since_ms: int, before_cut: bool) -> None:
         """Begin without findings. Findings about events before ``since_ms`` (Unix ms) are not recorded."""

@@ -89,7 +89,7 @@ class Replay:
         self.at: tuple[int, int] = (0, 0)
         """The last replayed entry, as (epoch, seq)."""
         self._before: OutboxId | None = None
-        """The entry before ``at``."""
+        """The entry that was replayed before the entry ``at``."""
         self._ordinal = -1
         self._first_row: EventRow = ()
         """The first row of the last replayed entry."""

@@ -232,7 +232,7 @@ class POSTGRESQL:
     """Inserts jobs that have no row yet."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Inserts those jobs into the staging table that have a row in the table ``job`` already. UPDATE_JOBS reads the
+    """Inserts jobs into the staging table if the table ``job`` already has a row for them. UPDATE_JOBS reads the
     staging table."""
 
     UPDATE_JOBS: Final = (

@@ -20,7 +20,7 @@ SPAN: Final = _class_of(_LASTED)
 
 To find the claims that waited or ran at a moment, a query reads a part of the index for each class. Only claims that
 ended after the moment, by less than the bound of their class, can have begun before the moment. The bound of each class
-is ten times that of the class before, so a query reads at most about ten times as many claims as it finds.
+is ten times the bound of the class before, so a query reads at most about ten times as many claims as it finds.
 """
 
 RAN: Final = _class_of("(ended_at_ms - claimed_at_ms)")

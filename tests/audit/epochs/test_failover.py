@@ -50,6 +50,7 @@ class Pair:
             control.replicaof("NO", "ONE")
 
 
+@pytest.mark.slow
 def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:

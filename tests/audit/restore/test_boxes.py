@@ -26,7 +26,7 @@ STEPS = BATCH_MAX + 10
 
 
 def durable_job(client: Client, database: Database, *, kept: str = "full", steps: int = 3) -> None:
-    """Enqueue a job whose first claim saves some steps, begins one more and fails."""
+    """Enqueue a job. Its first claim saves ``steps`` steps, begins one more step without saving it, and fails."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)  # Values are logged once a mirror reads the queue.
     fence = claim(client, 1)["order"]
@@ -55,7 +55,7 @@ def boxes(client: Client) -> dict[str, str]:
 
 
 def lose(client: Client, what: str) -> None:
-    """Remove from Redis everything, the job's box, or one of its entries."""
+    """Remove one of three things from Redis: all data, the job's box, or one entry of the box."""
     boxes = queue_keys(QUEUE, client.prefix)("boxes")
     commands = {"everything": ["FLUSHALL"], "the box": ["DEL", boxes]}
     client.run(client.calls.delivery.ask([commands.get(what, ["HDEL", boxes, f"{LIFE}|2"])]))
@@ -125,7 +125,7 @@ def test_a_job_whose_steps_are_missing_in_the_log_fails_at_its_next_step(
         loaded(client, fence)
 
 
-def test_restore_creates_no_box_for_a_running_job(client: Client, database: Database) -> None:
+def test_restore_leaves_a_running_job_without_a_box(client: Client, database: Database) -> None:
     durable_job(client, database)
     fence = claim(client, 1)["order"]
     drain(client, database)
@@ -137,7 +137,7 @@ def test_restore_creates_no_box_for_a_running_job(client: Client, database: Data
     complete(client, {"order": fence})
 
 
-def test_entries_whose_job_is_not_restored_are_removed_after_an_hour(
+def test_box_entries_whose_job_is_not_restored_are_removed_after_an_hour(
     client: Client, database: Database
 ) -> None:
     durable_job(client, database)

@@ -86,6 +86,7 @@ def test_the_restore_command_exits_with_1_when_the_mirror_is_behind_redis(
     assert "rq-core: queue q: Redis has entries up to" in shown.output
 
 
+@pytest.mark.slow
 def test_a_worker_runs_a_restored_job_with_its_original_arguments(
     redis_url: str, database: Database, tmp_path: Any
 ) -> None:

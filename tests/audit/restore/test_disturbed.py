@@ -102,6 +102,7 @@ def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+@pytest.mark.slow
 def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+@pytest.mark.slow
 def test_restore_waits_while_the_backlog_is_full(
     client: Client, database: Database, redis_url: str
 ) -> None:

@@ -79,7 +79,7 @@ def delete_boxes(client: Client) -> None:
 
 
 @pytest.mark.parametrize("lose", [flush, delete_boxes])
-def test_a_parked_job_is_put_back_with_its_moments_and_the_signals_that_wait(
+def test_a_parked_job_is_restored_with_its_waits_and_the_signals_that_it_has_not_taken(
     client: Client, database: Database, lose: Any
 ) -> None:
     before = parked(client, database)
@@ -133,10 +133,11 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
 
 
 @pytest.mark.parametrize("steps", [BATCH_MAX + 10, 10])
-def test_a_signal_between_the_calls_of_a_restore_does_not_keep_its_box_broken(
+def test_a_box_is_restored_though_a_signal_is_sent_between_the_calls_of_the_restore(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Checks a box whose last entry, or whose last signal, comes with the second call."""
+    """Checks a box that needs two calls. The second call restores the last entry in one case, and the last signal in
+    the other."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]
@@ -229,7 +230,7 @@ def taken_and_forgotten(client: Client, database: Database, server: RedisServer)
 
 
 @pytest.mark.parametrize("name", ["refusal", "approval"])
-def test_a_signal_that_has_the_number_of_a_forgotten_one_is_put_back_as_waiting(
+def test_a_signal_with_the_number_of_a_forgotten_signal_is_restored_as_not_taken(
     start_redis: Callable[..., RedisServer], database: Database, name: str
 ) -> None:
     server = start_redis()
@@ -260,10 +261,11 @@ def test_a_signal_that_has_the_number_of_a_forgotten_one_is_put_back_as_waiting(
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_signal_that_was_sent_again_after_its_wait_was_forgotten_counts_as_taken(
+def test_a_signal_that_is_sent_again_after_redis_forgot_that_it_was_taken_counts_as_taken(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a signal that came again, with the same number. Its value is in the log once."""
+    """Checks a signal that a client sent a second time and that got the same number. The log has the value of this
+    signal once."""
     server = start_redis()
     with Client(server.url) as client:
         taken_and_forgotten(client, database, server)

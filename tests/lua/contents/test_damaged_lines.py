@@ -76,7 +76,8 @@ def assert_told_only_what_was_done(seed: Seed, call: Callable[[], object]) -> No
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", HELD)
-def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_changes_that_the_call_made(
+@pytest.mark.slow
+def test_a_call_on_a_claimed_job_with_a_damaged_state_line_logs_only_changes_that_the_call_made(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)
@@ -88,7 +89,8 @@ def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_changes_that_the_
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "claim"])
 @pytest.mark.parametrize("how", WAITING)
-def test_a_call_on_a_waiting_job_with_a_damaged_line_logs_only_changes_that_the_call_made(
+@pytest.mark.slow
+def test_a_call_on_a_waiting_job_with_a_damaged_state_line_logs_only_changes_that_the_call_made(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)

@@ -125,7 +125,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
     assert {"job|a": T + 50_000.0} == seed.snapshot()["scheduled"]
 
 
-def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
+def test_an_edited_deadline_is_written_to_the_state_line_and_to_the_index(seed: Seed) -> None:
     """Checks that the index gets the new entry and loses the old entry. Otherwise the index would grow with each
     edit."""
     seed.enqueue("a", "b")
@@ -336,7 +336,9 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_has_got_a_cap_since(seed: Seed) -> None:
+def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_got_a_cap_after_the_enqueue(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b")
     seed.cap("task=t", 1)
 

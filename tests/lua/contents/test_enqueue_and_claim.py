@@ -96,8 +96,9 @@ def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
     assert (("new",), (*ids, "new")) == (accepted.ids, accepted.duplicates)
 
 
-def test_the_event_has_who_enqueued_the_jobs_and_why(seed: Seed) -> None:
-    """Checks plain jobs and jobs with ties of several kinds in one call, and a reason that needs escapes."""
+def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> None:
+    """Checks plain jobs and jobs with optional fields (priority, deadline) in one call, and a reason with characters
+    that JSON escapes."""
     jobs = [seed.job("a"), seed.job("b", priority="low"), seed.job("c", expires_in_ms=1_000)]
     why = 'the "provider"\nis down → again'
     for _ in range(2):
@@ -110,7 +111,7 @@ def test_the_event_has_who_enqueued_the_jobs_and_why(seed: Seed) -> None:
     assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
 
 
-def test_a_record_whose_kind_is_the_reason_is_refused(seed: Seed) -> None:
+def test_a_job_record_whose_kind_number_is_not_the_number_of_a_kind_is_refused(seed: Seed) -> None:
     call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
     (record,) = call.each
     seed.enqueue("first")

@@ -10,7 +10,7 @@ DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 MANY = 250
 
 
-def test_enqueue_writes_a_deadline_into_the_line_the_event_and_the_index(seed: Seed) -> None:
+def test_enqueue_writes_a_deadline_into_the_state_line_the_event_and_the_index(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     jobs = (
         seed.job("a", expires_in_ms=1_000),

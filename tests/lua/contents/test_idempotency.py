@@ -41,7 +41,9 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_enqueue_writes_a_remembered_id_into_the_line_the_event_and_results(seed: Seed) -> None:
+def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_results(
+    seed: Seed,
+) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -415,6 +417,7 @@ class Model:
 
 
 @pytest.mark.parametrize("number", range(20))
+@pytest.mark.slow
 def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, number: int) -> None:
     dice, model = random.Random(number), Model()
     ids = [f"k{n}" for n in range(5)]

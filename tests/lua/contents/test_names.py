@@ -25,7 +25,7 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_enqueue_writes_a_unique_name_into_the_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_slots(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]

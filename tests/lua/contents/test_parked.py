@@ -135,7 +135,7 @@ def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
     assert {} == {c.id: c.fence for c in seed.claim(5).jobs}
 
 
-def test_a_parked_job_holds_no_place_in_its_caps_and_a_woken_job_waits_for_one(
+def test_a_parked_job_holds_no_place_in_its_caps_and_waits_for_a_place_when_it_is_woken(
     seed: Seed,
 ) -> None:
     seed.cap("host", 1)
@@ -150,7 +150,9 @@ def test_a_parked_job_holds_no_place_in_its_caps_and_a_woken_job_waits_for_one(
     assert ["a"] == [each.id for each in seed.claim(5).jobs]
 
 
-def test_a_job_that_a_signal_wakes_has_no_moment_left(seed: Seed) -> None:
+def test_a_signal_that_wakes_a_job_removes_the_timeout_of_its_wait_from_the_index(
+    seed: Seed,
+) -> None:
     seed.parked("a", "+5000")
 
     changes = seed.changes(lambda: seed.signal("a"))
@@ -159,7 +161,9 @@ def test_a_job_that_a_signal_wakes_has_no_moment_left(seed: Seed) -> None:
     assert changes["parked"] == {"a": (float(T), None)}
 
 
-def test_a_box_of_another_life_is_said_to_be_another_one(seed: Seed) -> None:
+def test_the_error_of_a_save_into_the_box_of_another_job_says_that_the_box_is_another(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     seed.signal("a")
     claim = seed.claim_one("a")
@@ -234,7 +238,7 @@ def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, miss
     assert before == seed.snapshot()["boxes"]
 
 
-def test_a_look_wakes_no_job_but_one_that_is_parked_and_whose_signal_is_there(seed: Seed) -> None:
+def test_a_check_of_parked_jobs_wakes_only_a_job_whose_signal_has_arrived(seed: Seed) -> None:
     life = "0" * 14 + "61"
     for job_id, what in (("a", "wait"), ("b", "sleep")):
         seed.parked(job_id, "+5000", what=what)

@@ -70,7 +70,9 @@ def test_a_success_stores_the_result_of_its_job(seed: Seed, lane: str, turn: boo
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
 
 
-def test_enqueue_writes_how_long_a_result_is_kept_into_the_line_and_the_event(seed: Seed) -> None:
+def test_enqueue_writes_how_long_a_result_is_kept_into_the_state_line_and_the_event(
+    seed: Seed,
+) -> None:
     enqueue(seed, "a")
     enqueue(seed, "b", unique="keep", name="t/b", expires_in_ms=HOUR)
     enqueue(seed, "c", remember_ms=HOUR)
@@ -207,8 +209,7 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
 
 
 def test_a_second_job_with_an_id_does_not_show_the_result_of_the_first_job(seed: Seed) -> None:
-    """Checks that the second job with the id does not show the result of the first job, whether the second job keeps a
-    result or not."""
+    """Checks a second job that keeps its result, and a second job that does not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
     enqueue(seed, "a")

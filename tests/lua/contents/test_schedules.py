@@ -421,7 +421,7 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_a_worker_is_woken_for_a_schedule_that_is_due_earlier_but_not_for_a_later_one(
+def test_a_worker_is_woken_for_a_schedule_that_is_due_earlier_but_not_for_a_later_schedule(
     seed: Seed,
 ) -> None:
     put(seed, declaration(seed, "a", every=60))

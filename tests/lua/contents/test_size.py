@@ -8,6 +8,7 @@ from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed
 
 
+@pytest.mark.slow
 def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
     """Checks the limit of 10,000 records in a call. Lua's stack has room for only 8,000 values."""
     count = 10_000

@@ -1,4 +1,4 @@
-"""Entries of gone jobs in a ready list: claims, and changes of many jobs, skip them by pages."""
+"""Entries in a ready list whose jobs are gone. Claims and changes of many jobs skip such entries page by page."""
 
 import random
 
@@ -11,8 +11,8 @@ from tests.kit.seed import Seed
 
 
 def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
-    """Enqueue this number of jobs, and cancel those whose numbers are not in ``alive``. Returns the ids of the others,
-    in order."""
+    """Enqueue this number of jobs, and cancel all of them except the jobs whose numbers are in ``alive``. Returns the
+    ids of the remaining jobs, in order."""
     ids = [f"j-{n}" for n in range(count)]
     seed.enqueue(*ids)
     seed.cancel(*(job for n, job in enumerate(ids) if n not in alive))
@@ -36,7 +36,7 @@ def test_a_claim_skips_a_bounded_number_of_entries_by_pages(seed: Seed) -> None:
     assert seed.meta("tombstones") == "0"
 
 
-def test_a_claim_that_may_skip_enough_entries_takes_the_job_behind_them(seed: Seed) -> None:
+def test_a_claim_that_may_skip_enough_entries_takes_the_job_after_them(seed: Seed) -> None:
     enqueue_and_cancel(seed, {1_800}, 1_801)
 
     assert [job.id for job in seed.claim(1).jobs] == ["j-1800"]
@@ -133,7 +133,7 @@ def test_no_argument_is_read_to_skip_entries(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_skipped_entry_does_not_make_a_lost_meta_again(seed: Seed) -> None:
+def test_skipping_an_entry_does_not_create_a_lost_key_meta(seed: Seed) -> None:
     source = PagedKey("ready:2", frozenset({State.READY}))
     seed.enqueue("gone")
     seed.cancel("gone")

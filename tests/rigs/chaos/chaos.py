@@ -40,7 +40,7 @@ get all events."""
 
 @dataclass
 class Outcome:
-    """The result of a run."""
+    """The result of a run of the chaos proof."""
 
     seed: int
     minutes: float

@@ -1,8 +1,8 @@
 """Judges the records of a chaos run, without I/O. Tests with invented records show that it finds each planted problem
 (test_judge.py).
 
-The columns are those of Jepsen (attempted, acknowledged, lost, unexpected, duplicated), and more columns for caps and
-the log.
+The report has the columns of Jepsen (attempted, acknowledged, lost, unexpected, duplicated), and further columns for
+caps and the log.
 """
 
 from __future__ import annotations

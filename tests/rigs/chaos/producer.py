@@ -33,7 +33,7 @@ OVERLAPS: Final[tuple[Overlap, ...]] = ("skip", "allow", "queue", "replace")
 
 
 def one(draw: random.Random) -> NewJob:
-    """Return one job of the mixture."""
+    """Return a job that is drawn at random from the mixture of tasks."""
     brief, priority = draw.uniform(0.0, 0.05), draw.choice(PRIORITIES)
     delay = draw.uniform(0.1, 2.0) if draw.random() < 0.15 else None
     kind = draw.random()

@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A producer's knowledge about a job."""
+    """A job that a producer tried to enqueue, and Redis' answer."""
 
     queue: str
     tried_ms: float
@@ -71,7 +71,7 @@ class Interval(NamedTuple):
     after_ms: float
     """The time of the last event that was not lost."""
     until_ms: float
-    """The time at which Redis went on without the lost events."""
+    """The time at which Redis continued without the lost events."""
 
 
 class Progress(NamedTuple):

@@ -272,7 +272,7 @@ def test_the_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
 
 
-def test_the_judge_accepts_a_gap_only_if_a_trim_within_it_explains_it() -> None:
+def test_the_judge_accepts_a_gap_only_if_a_trim_of_the_outbox_explains_the_gap() -> None:
     gap = Interval("q", 195, 310)
 
     assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])

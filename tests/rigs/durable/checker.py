@@ -36,7 +36,7 @@ class World(Protocol[State]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a search."""
+    """The result of the search of all states of a world."""
 
     states: int
     problem: str = ""

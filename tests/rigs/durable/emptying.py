@@ -14,7 +14,7 @@ LIVES = 2
 
 
 class Duty(NamedTuple):
-    """A worker that empties a box."""
+    """A worker that deletes a box, and the next command of this worker."""
 
     box: int
     does: str
@@ -26,7 +26,7 @@ class Boxes(NamedTuple):
     life: int
     """The number of the job that is alive with the id, or 0 if no job is alive."""
     used: int
-    """The number of jobs that have used the id so far."""
+    """The number of jobs that have used the id until now."""
     fields: tuple[int, ...]
     """The number of remaining fields in each box."""
     saved: bool

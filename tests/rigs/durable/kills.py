@@ -73,7 +73,7 @@ class Kill:
     passed: int = 0
 
     def point(self) -> None:
-        """Pass a point between two calls."""
+        """Count a point between two calls, and kill the process if this is the chosen point."""
         self.passed += 1
         if self.passed == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -163,7 +163,7 @@ def _run_worker(url: str, queue: str, at: int | None) -> None:
 
 @dataclass
 class Outcome:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     kills: int = 0
     jobs: int = 0

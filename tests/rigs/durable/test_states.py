@@ -8,6 +8,7 @@ BUGS = [(name, bug) for name, kind in SHORT.items() for bug in kind.bugs]
 
 
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.slow
 def test_each_order_of_calls_in_the_model_keeps_the_promises_and_can_end(name: str) -> None:
     verdict = SHORT[name].verdict()
 

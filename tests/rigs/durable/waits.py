@@ -57,7 +57,7 @@ class Worker(NamedTuple):
 
 
 class History(NamedTuple):
-    """One state of the whole world."""
+    """One state of the searched world: the job, its workers, and the signals."""
 
     job: Job
     workers: tuple[Worker, ...]
@@ -76,7 +76,7 @@ def put(entries: tuple[Entry | None, ...], at: int, entry: Entry) -> tuple[Entry
 
 
 def is_saved(entry: Entry | None) -> bool:
-    """Return whether an entry has its value."""
+    """Return whether an entry of a box exists and has a saved value."""
     return entry is not None and entry.value != ""
 
 

@@ -34,7 +34,8 @@ SLOWER: Final = 0.8
 """The lowest allowed ratio of the jobs per second with parked rows to the jobs per second without. Two equal runs may
 differ by as much."""
 LOOK_SLOWER_MS: Final = 0.5
-"""The highest allowed difference (ms) of the median times of a look, with parked rows and without."""
+"""The highest allowed difference (ms) between the median times of a read for metrics with parked rows and without
+parked rows."""
 REPEATS: Final = 5
 LOOKS: Final = 20
 
@@ -95,11 +96,11 @@ class Parked:
     database: str
     parked: int
     jobs_per_s: list[list[int]]
-    """The best and the median jobs per second, without parked rows and then with them."""
+    """The best and the median jobs per second: first without parked rows, then with parked rows."""
     idle_ms: list[float]
-    """The median time (ms) of a round without work."""
+    """The median time (ms) of a relay's round that finds no row."""
     look_ms: list[float]
-    """The median time (ms) of a look for metrics."""
+    """The median time (ms) of a read for metrics."""
 
     @property
     def holds(self) -> bool:

@@ -36,13 +36,13 @@ _TWICE: Final = text(
 
 
 class Loss(StrEnum):
-    """The ways in which Redis' history ends."""
+    """The ways in which Redis loses data, or hands over to a replica."""
 
     FLUSH = "flush"
     FAILOVER = "failover"
     """A failover to a replica that has all writes."""
     FAILOVER_BEHIND = "failover behind"
-    """A failover to a replica that has received no data since before the batch."""
+    """A failover to a replica that has received no data since before the batch, and so lacks the batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,17 +45,19 @@ LIFE_S: Final = (0.05, 0.5)
 """The shortest and the longest life (s) of a relay that is killed at any moment. A life begins with the relay's first
 step: before it, the relay has changed no row."""
 START_S: Final = 20.0
-"""The longest wait (s) for a relay's first step. Without rows there is none."""
+"""The longest wait (s) for a relay's first step. If there are no rows, a relay makes no step."""
 STEP_S: Final = 5.0
 """The longest life (s) of a relay that is killed at a step."""
 AT_EACH_STEP: Final = 20
-"""Per this number of kills, at least one kill must be at each step."""
+"""The number of killed relays for each of which every step must have had at least one kill. For example, at least 5 of
+100 kills must be at each step."""
 PACE_S: Final = 0.25
 """The time (s) for which rows are inserted, per kill of a relay. It is chosen so that relays always have rows."""
 SLOW_S: Final = 0.1
 """The seconds between two transactions while the kills are behind the transactions."""
 AGED_S: Final = 0.5
-"""The seconds after which the batches of killed relays are made old again."""
+"""The seconds between two times at which the rig makes the batches of killed relays older, so that other relays send
+these batches at once."""
 END_S: Final = 120.0
 CALL_ROWS: Final = 10
 """The number of rows in a call. It is small here, so that most batches need several calls."""
@@ -63,7 +65,7 @@ CALL_ROWS: Final = 10
 
 @dataclass
 class Outcome:
-    """The result of a run."""
+    """The result of a run of the rig: the rows that were committed, and the jobs that ran."""
 
     database: str
     transactions: int
@@ -99,7 +101,7 @@ class Outcome:
 
 
 class _Killed(NamedTuple):
-    """A relay that will be killed."""
+    """A process of a relay, and how the rig will kill it."""
 
     child: int
     """The id of its process."""
@@ -238,7 +240,7 @@ class Rig:
         run_mirror(source, self.audit_url, stop=event)
 
     def _relay(self, dies_at: tuple[str, int] | None, began: int) -> None:
-        """Be a relay, which closes the file ``began`` at its first step."""
+        """Run a relay in this process. The relay closes the file ``began`` at its first step."""
         seen: Counter[str] = Counter()
 
         def on_step(step: str) -> None:

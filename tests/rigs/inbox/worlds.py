@@ -37,7 +37,7 @@ AGE_S: Final = 10
 
 
 class Kind(StrEnum):
-    """The faults of a world."""
+    """The kinds of faults that happen in a world."""
 
     KILLS = "kills"
     """Only relays are killed."""
@@ -68,7 +68,7 @@ class PausedRelay:
         self._waits.acquire()
 
     def step(self) -> None:
-        """Let the relay go on until it waits again."""
+        """Let the relay continue until it waits again."""
         self._goes.release()
         self._waits.acquire()
         if self.failure is not None:
@@ -121,7 +121,7 @@ class PausedRelay:
 
 @dataclass
 class Outcome:
-    """The result of a world."""
+    """The result of a world: its actions and jobs, and the errors that the judge found."""
 
     kind: Kind
     seed: int
@@ -240,7 +240,7 @@ class World:
         return self._batch()
 
     def _batch(self) -> set[str]:
-        """Return the jobs of the present batch."""
+        """Return the jobs of the batch that the queue is sending now."""
         row = self._row()
         ids = row.ids or [] if row is not None else []
         found = self._stage.sql("SELECT id, job_id FROM rqc_inbox WHERE queue = ?", QUEUE)

@@ -1,4 +1,5 @@
-"""Judges from the log alone what durable jobs save, wait for and are sent (I20 to I23)."""
+"""Judges the steps that durable jobs save, their waits, and the signals that are sent to them (I20 to I23). The judge
+uses only the log."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ Wrong = Iterator[str]
 
 @dataclass
 class Step:
-    """One entry of a box."""
+    """One entry of a durable job: a step, a wait or a sleep."""
 
     name: str
     kind: str | None
-    """``wait`` or ``sleep``, or None for a step."""
+    """``wait`` or ``sleep``; None if the entry is a step."""
     until_ms: int | None = None
     digest: str | None = None
     """The digest of the saved value in the log, or the reason why no value is kept; None: the entry is only begun."""
@@ -53,9 +54,9 @@ class Boxes:
     """The boxes of all jobs, after each entry of the log."""
 
     boxes: dict[str, Box] = field(default_factory=dict)
-    """The boxes by their lives."""
+    """The boxes of all jobs, by the id of the box (its life)."""
     lives: dict[str, str] = field(default_factory=dict)
-    """The life of each job that has a box and has not left Redis."""
+    """The id of the box (its life) of each job that has a box and has not left Redis."""
     parked: dict[str, JobEvent] = field(default_factory=dict)
     """The ``parked`` event of each job that is parked."""
     must_wake: dict[str, str] = field(default_factory=dict)
@@ -119,7 +120,7 @@ class Boxes:
             yield f"I9: {entry.by} writes under {facts['fence']}, in force is {held}"
 
     def _box(self, job_id: str, life: str) -> tuple[Box, list[str]]:
-        """Return the box of this life, and what is wrong if the job has another one."""
+        """Return the box of this life. Also return an error if the job has another box."""
         known = self.lives.setdefault(job_id, life)
         box = self.boxes.setdefault(life, Box(job_id))
         is_other = known != life or box.job_id != job_id
@@ -148,7 +149,7 @@ class Boxes:
         box.entries[number] = Step(name, kind, None, facts["digest"])
 
     def _taken(self, entry: Entry, box: Box, facts: Mapping[str, Any], old: Step | None) -> Wrong:
-        """Check the end of a wait or a sleep: a signal, or its moment (I21)."""
+        """Check the end of a wait or a sleep: a signal has come, or the time is over (I21)."""
         name, number = facts["name"], facts["message"]
         mail = box.mail(name)
         if number is not None:
@@ -195,7 +196,8 @@ class Boxes:
 
     @staticmethod
     def _ripe_entry(box: Box, parked: JobEvent) -> str | None:
-        """Return the number of a wait of the parked job, if the signal for this wait has come; else None."""
+        """Return the number of a wait of the parked job whose signal has arrived; None if no such signal has
+        arrived."""
         for mark in parked.fields["waits"].split(","):
             step = box.entries.get(int(mark))
             if step is not None and step.kind == "wait" and box.mail(step.name):

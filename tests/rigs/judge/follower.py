@@ -12,7 +12,7 @@ READ: Final = 5_000
 
 
 class Judge(Protocol):
-    """A judge of a log."""
+    """Judges the entries of a log, which it gets in order."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Judge the next entries. No entry may be left out."""
@@ -22,8 +22,8 @@ J = TypeVar("J", bound=Judge)
 
 
 class Follower(Generic[J]):
-    """Passes the entries of an outbox to a judge. Like a mirror, it prevents that Redis trims entries that it has not
-    read."""
+    """Passes the entries of an outbox to a judge. Like a mirror, the follower keeps Redis from trimming entries that it
+    has not read yet."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
         self._client = client

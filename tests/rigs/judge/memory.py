@@ -33,6 +33,6 @@ def growth(memory: Sequence[int]) -> float:
 
 
 def said(memory: Sequence[int]) -> str:
-    """Return the figures as a sentence."""
+    """Return a phrase with the lowest and the highest memory (MiB), and its growth."""
     least, most = (found(memory) / 2**20 for found in (min, max))
     return f"memory {least:.1f} to {most:.1f} MiB, last third by middle third {growth(memory):.3f}"

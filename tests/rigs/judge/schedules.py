@@ -18,7 +18,7 @@ from rq_core.model.table.machine import Event
 
 @dataclass
 class Known:
-    """A schedule according to the log."""
+    """The state of a schedule, according to the log."""
 
     state: str
     version: int
@@ -27,9 +27,9 @@ class Known:
     """The rule of the schedule as JSON."""
     next_ms: int
     last_ms: int = 0
-    """The last instant in the log, or 0 before the first instant."""
+    """The last instant in the log (Unix ms), or 0 before the first instant."""
     declared: set[str] = field(default_factory=set)
-    """The rules that code has declared so far."""
+    """The rules that code has declared up to the present entry."""
 
 
 class Schedules:

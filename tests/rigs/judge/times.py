@@ -1,4 +1,4 @@
-"""Statistics of durations."""
+"""Computes percentiles of durations."""
 
 from __future__ import annotations
 

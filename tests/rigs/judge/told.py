@@ -14,7 +14,7 @@ class Answers:
     """The jobs that were sent, whatever happened to them."""
     acknowledged: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
-    """The jobs about which producers were told that they were never in the queue."""
+    """The jobs that, according to the answers to their producers, were never in the queue."""
     turned_away: set[str] = field(default_factory=set)
     """The jobs that a full cap or the holder of their unique name kept out when the call was last sent. An earlier
     reply may have been lost, and Redis may have forgotten that the job was in the queue. In this case the log has the

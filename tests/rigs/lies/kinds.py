@@ -41,7 +41,7 @@ OTHER_WORDS: Final = {
 
 
 class Lie(NamedTuple):
-    """One lie: ``tell`` changes the database."""
+    """A false statement in the database of the log. ``tell`` writes it."""
 
     kind: str
     about: str
@@ -51,7 +51,7 @@ class Lie(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The log that a lie changes."""
+    """The rows of the log before a lie changes them, by table."""
 
     dialect: str
     rows: Mapping[str, Sequence[Row]]

@@ -70,7 +70,7 @@ beginning counts."""
 
 
 def page(told: Sequence[Outcome]) -> str:
-    """Return the whole page."""
+    """Return the text of docs/lies.md."""
     refused = sum(outcome.refused for outcome in told)
     missed = [o for o in told if not (o.refused or o.found["verify"] or o.found["--head"])]
     text = _HEAD.format(part=f"one in {PART}", count=len(told), refused=refused, missed=len(missed))
@@ -101,7 +101,7 @@ class Missing(NamedTuple):
     lie: str
     about: str
     by: str
-    """The other judges that find the lie."""
+    """The judges apart from `verify` that find the lie."""
 
     def is_on(self, written: str) -> bool:
         """Return whether a page lists this lie."""

@@ -17,7 +17,7 @@ gets the same rows from both databases."""
 
 
 class Outcome(NamedTuple):
-    """The findings about one lie."""
+    """The judges that found one lie, and the errors of judges."""
 
     dialect: str
     kind: str

@@ -48,7 +48,7 @@ COMPARED = (QUEUE, PRUNED)
 
 
 class Stage:
-    """The log, its copies, and Redis beside it."""
+    """The log that the lies change, copies of its database, and the Redis server that it mirrors."""
 
     def __init__(self, client: Client, redis_url: str, database: Database) -> None:
         self.client = client

@@ -19,7 +19,7 @@ BASE_S = 0.003
 
 @dataclass
 class Exact:
-    """The results of one drain."""
+    """The measured values of a drain under a cap of N jobs."""
 
     kind: str
     n: int

@@ -23,7 +23,8 @@ FOLLOW = 500
 
 @dataclass
 class Race:
-    """The results of many rounds."""
+    """The measured values of all rounds. In a round, a producer enqueues or cancels a job while a holder of a cap
+    ends."""
 
     rounds: int
     seconds: float

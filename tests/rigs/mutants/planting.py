@@ -68,7 +68,7 @@ class Mutant:
 
 
 class Verdict(StrEnum):
-    """The possible results of a mutant."""
+    """The results that a run of a mutant's catcher can have."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"

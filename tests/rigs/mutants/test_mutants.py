@@ -4,6 +4,8 @@ catches."""
 from __future__ import annotations
 
 import ast
+import itertools
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,21 +38,29 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
 
 def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
     """Checks the marks of tests, because `scripts/test` omits slow tests and must still catch every mutant."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for mutant in MUTANTS:
+        file, *_classes, name = mutant.catcher.partition("[")[0].split("::")
+        names[file].add(name)
     slow = []
-    for catcher in {mutant.catcher for mutant in MUTANTS}:
-        file, *_classes, name = catcher.partition("[")[0].split("::")
+    for file, catchers in names.items():
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         marks = [
             n.value
             for n in tree.body
             if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark"
         ]
-        (found,) = (
-            node for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-        )  # fmt: skip
-        if any("mark.slow" in ast.unparse(mark) for mark in (*marks, *found.decorator_list)):
-            slow.append(catcher)
+        classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+        found = [
+            node for node in itertools.chain(tree.body, *classes)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in catchers
+        ]  # fmt: skip
+        assert sorted(catchers) == sorted(node.name for node in found), file
+        slow += [
+            f"{file}::{node.name}"
+            for node in found
+            if any("mark.slow" in ast.unparse(mark) for mark in (*marks, *node.decorator_list))
+        ]
 
     assert slow == []
 

@@ -37,7 +37,7 @@ class Second:
 
 @dataclass
 class Expiring:
-    """The results of a run."""
+    """The measured values of a run in which producers enqueue jobs with a short deadline."""
 
     rate: float = 0.0
     """The number of jobs that were enqueued per second."""

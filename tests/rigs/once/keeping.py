@@ -26,7 +26,7 @@ CALL_MS: Final = 10.0
 
 @dataclass
 class Keeping:
-    """The figures of a run."""
+    """The measured values of a run in which Redis keeps results for a short time."""
 
     kept: int = 0
     rate: float = 0.0

@@ -34,7 +34,7 @@ return {id, redis.call('HGET', KEYS[2], id) or '', redis.call('HGET', KEYS[3], i
 
 @dataclass
 class Race:
-    """The results of a race."""
+    """The results of a race in which many producers enqueue jobs with the same unique name."""
 
     enqueues: int = 0
     accepted: int = 0

@@ -17,18 +17,18 @@ from tests.rigs.parks.log import Log
 from tests.rigs.stage import workers
 
 PAUSES: Final = 0.1
-"""The share of signals before which the sender waits until the job is parked."""
+"""The share of signals before which the sender waits until the job is parked. The other signals are sent at once."""
 AT_ONCE: Final = "at once"
 LATE: Final = "late"
 
 
 @dataclass
 class Crowd:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     signals: int
     outcomes: Counter[str] = field(default_factory=Counter)
-    """The outcomes of the calls."""
+    """The number of calls with each outcome."""
     parks: int = 0
     wakes: int = 0
     taken: int = 0

@@ -21,14 +21,14 @@ SECONDS_EACH: Final = 5.0
 
 @dataclass
 class Deploys:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     jobs: int
     deploys: int = 0
     beside: list[int] = field(default_factory=list)
     """The number of parked jobs at each deploy."""
     late_ms: list[int] = field(default_factory=list)
-    """For each job, the time (ms) from its moment until it was woken."""
+    """For each job, the time (ms) from the end of its sleep until it was woken."""
     rolled_back: int = 0
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ def _parked(client: Client) -> int:
 
 
 def _judge(log: Log, found: Deploys) -> None:
-    """Compare when each job was woken with its moment."""
+    """Compare the time at which each job was woken with the end of its sleep."""
     due = {each.job: each.facts["due_ms"] for each in log.events("parked")}
     # A job is not parked if its sleep is already over: after its first claim was given back, for example.
     for each in log.events("woken"):

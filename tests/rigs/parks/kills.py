@@ -93,16 +93,16 @@ def _run_worker(url: str) -> None:
 
 @dataclass
 class Kills:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     jobs: int
     legs: int
     kills: int = 0
     effects: int = 0
     repeated: int = 0
-    """Effects that happened again, since their worker was killed before the save."""
+    """Number of effects that happened a second time because their worker was killed before it saved the step."""
     late: int = 0
-    """Effects of workers that had lost their claims within the step."""
+    """Number of effects of workers that had lost their claims during the step."""
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 

@@ -20,7 +20,7 @@ from tests.kit.schemas import lay_schema
 
 
 class Told(NamedTuple):
-    """An event of a job."""
+    """One event of a job, with its time (Unix ms) and its other fields."""
 
     job: str
     event: str
@@ -46,7 +46,7 @@ class Log:
         self._database.close()
 
     def follow(self) -> None:
-        """Copy all entries that Redis has."""
+        """Mirror all entries of Redis' outbox that SQL does not have yet."""
         auditlog.drain(self._mirror)
 
     def events(self, *kinds: str) -> Iterator[Told]:
@@ -60,7 +60,7 @@ class Log:
         return Counter(each.job for each in self.events(kind))
 
     def unended(self) -> int:
-        """Return how many jobs Redis has."""
+        """Return the number of jobs that have not ended, and so are still in Redis."""
         key = queue_keys(self._queue)("jobs")
         (found,) = self._client.run(self._client.calls.delivery.ask([["HLEN", key]]))
         return int(found)

@@ -18,11 +18,11 @@ from tests.rigs.stage import WORKER, workers
 
 @dataclass
 class Stops:
-    """The numbers of a run, and its problems."""
+    """The counts of a run, and the problems that the run found."""
 
     stops: int
     refused: Counter[str] = field(default_factory=Counter)
-    """The errors that the steps of the suspended workers raised when they were saved."""
+    """The errors that suspended workers got when they tried to save their steps."""
     stopped_s: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 

@@ -25,7 +25,7 @@ for name in (COLLECTED, NAPS, STOPS, ASKED, LONG):
 
 @app.task(queue=COLLECTED, retry=_ONCE)
 async def collect(count: int) -> None:
-    """Wait for this number of signals, and write what they bring into the witness file."""
+    """Wait for this number of signals, and write their values into the witness file."""
     job = durable()
     got = [await job.wait("number", int) for _ in range(count)]
     note("collected", got=got)
@@ -33,7 +33,7 @@ async def collect(count: int) -> None:
 
 @app.task(queue=NAPS, retry=_ONCE)
 async def nap(seconds: float) -> None:
-    """Sleep once."""
+    """Sleep for this time (s), in one durable sleep."""
     await durable().sleep("nap", seconds)
 
 
@@ -50,7 +50,7 @@ def stop_inside() -> None:
 
 @app.task(queue=ASKED, retry=_ONCE)
 async def ask() -> None:
-    """Wait for one signal, and write down when the handler goes on."""
+    """Wait for one signal, and write down when the handler continues."""
     await durable().wait("go", int)
     note("went")
 

@@ -32,7 +32,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Declared:
-    """The result of many rounds."""
+    """The result of all rounds in which clients declare a schedule at the same time."""
 
     rounds: int
     clients: int

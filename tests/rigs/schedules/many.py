@@ -1,4 +1,4 @@
-"""Stores very many schedules in one queue, and measures the time, their memory, and the cost of a claim."""
+"""Stores very many schedules in one queue. Measures the time to store them, their memory, and the cost of a claim."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Run:
     rate: float
     """The number of schedules that were stored per second."""
     bare: float
-    """The number of bare EVALSHA round trips per second, measured right before."""
+    """The number of EVALSHA round trips per second of a script that does nothing, measured right before the run."""
     bytes_each: float
     """The bytes of Redis' memory for each schedule, without the outbox."""
 
 
 @dataclass
 class Many:
-    """The results of several runs."""
+    """The measured values of several runs that store many schedules."""
 
     schedules: int
     runs: list[Run] = field(default_factory=list)

@@ -38,7 +38,7 @@ LONG_TIMES: Final = 5
 
 @dataclass(frozen=True)
 class Instant:
-    """A row of the view ``schedule_tick``."""
+    """An instant of a schedule: a row of the view ``schedule_tick``."""
 
     nominal_ms: int
     late_ms: int

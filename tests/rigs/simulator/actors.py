@@ -57,7 +57,7 @@ class Waiting(Protocol):
     """A strand, or an object that passes each stop on to a strand."""
 
     def wait(self, point: Point, /) -> Any:
-        """Stop until the strand is resumed."""
+        """Wait until the simulation lets the strand continue."""
         ...
 
 
@@ -253,7 +253,7 @@ def keep(job: NewJob, dice: random.Random) -> NewJob:
 
 @dataclass
 class Run:
-    """A running handler."""
+    """A handler that is running in a simulated worker."""
 
     claim: Claim
     ends_ms: int
@@ -271,7 +271,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a handler wrote."""
+    """A record in which a handler notes that it began or ended."""
 
     kind: str
     """The kind of line: began or ended."""

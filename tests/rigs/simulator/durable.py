@@ -95,7 +95,7 @@ class Seat:
 
 
 class Failing(Exception):
-    """Raised by a handler that fails."""
+    """The failure of a handler, raised by the handler."""
 
 
 @dataclass(eq=False)
@@ -158,7 +158,8 @@ class Handler:
             self.seen.append((entry, self._done(job, kind, name, words)))
 
     def _done(self, job: DurableSync, kind: str, name: str, words: Sequence[str]) -> str:
-        """Make one call, and return the digest of what it returned; ``over`` if a time was over."""
+        """Make one call of a durable handler. Return the digest of the returned value, or ``over`` for a sleep or a
+        wait whose time has passed."""
         if kind == "sleep":
             job.sleep(name, int(words[0]) / 1000)
             return OVER
@@ -314,7 +315,8 @@ def _mail(simulation: Simulation) -> list[str]:
 
 
 def _handlers(simulation: Simulation) -> list[str]:
-    """Compare what handlers passed and did with what their jobs saved, by the log (I20)."""
+    """Compare the entries that handlers passed, and the effects that they made, with the entries that their jobs saved
+    according to the log (I20)."""
     wrong: list[str] = []
     for key, box in sorted(simulation.watch.boxes.succeeded.items()):
         handler = simulation.handlers.get(key)

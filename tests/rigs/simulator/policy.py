@@ -57,5 +57,5 @@ class Pct:
 
 
 def policy_of(rng: random.Random, steps: int) -> Policy:
-    """Return the policy that a seed draws."""
+    """Choose a policy at random, for a run of this number of steps."""
     return Uniform() if rng.random() < 0.4 else Pct(rng, steps)

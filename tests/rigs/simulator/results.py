@@ -71,7 +71,7 @@ class Results:
     """The ids about which the log only says that Redis does not have the job."""
 
     def add(self, entry: Entry) -> None:
-        """Record an entry of the log."""
+        """Apply an entry of the log."""
         if entry.event not in EFFECTS or entry.event is Event.DISCARDED:
             return
         for event in entry.jobs:

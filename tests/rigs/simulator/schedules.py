@@ -20,7 +20,7 @@ BEAT: Final = "beat"
 """The schedule that code declares."""
 NAMES: Final = (BEAT, "tock")
 CODES: Final = 3
-"""The number of versions of the code."""
+"""The number of versions of the code. Each worker runs one version and declares its schedule."""
 AGAIN: Final = 0.1
 """The chance that a worker declares its schedules again in a turn. Real workers do this every hour."""
 PACES: Final = ((0, 10, 100), (0, 20, 200), (1, 30, 300))

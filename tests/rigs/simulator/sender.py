@@ -45,7 +45,7 @@ class Sender(Actor):
         return [simulation.mail.next(self.random.choice(jobs), name, self.name, self.random)]
 
     def wanted(self) -> list[Sending]:
-        """Return a signal for each wait without an end of a parked job."""
+        """Return a signal for each wait of a parked job that has no time limit."""
         found = []
         boxes, mail = self.simulation.watch.boxes, self.simulation.mail
         for job_id, event in sorted(boxes.parked.items()):

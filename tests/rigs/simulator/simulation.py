@@ -147,7 +147,7 @@ class Profile:
     faults: tuple[str, ...] = ()
     """The kinds of other faults that may happen."""
     many: int = 0
-    """The number of faults of these kinds in one simulation."""
+    """The number of faults in one simulation, of the kinds in ``faults``."""
 
 
 PROFILES: Final = (
@@ -189,7 +189,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands that may still arrive, though their sender no longer waits for them."""
+    """Commands that may still arrive at the server, though their sender no longer waits for their replies."""
 
     name: str
     commands: list[list[Any]]
@@ -197,7 +197,7 @@ class Late:
 
 @dataclass
 class Result:
-    """The result of a seed."""
+    """The result of the simulation of one seed."""
 
     seed: int
     profile: str

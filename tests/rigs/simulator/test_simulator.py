@@ -57,14 +57,12 @@ REPEATED = (0, 15, 2, 17, 4, 19, 20, 13)
 """One seed of each profile, in order, and then a seed with durable jobs. Seeds 15, 17, 19 and 20 have schedules."""
 
 
-@pytest.mark.parametrize("seed", REPEATED)
 @pytest.mark.slow
-def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage, seed: int) -> None:
-    """Checks the steps, the log, the records of handlers, all keys and the rows in SQL, also after other seeds have
-    run."""
-    first = Simulation(stage, seed).run()
-    Simulation(stage, SEEDS + seed).run()
-    again = Simulation(stage, seed).run()
+def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage) -> None:
+    """Checks the steps, the log, the records of handlers, all keys and the rows in SQL. Other seeds run between the two
+    runs of a seed."""
+    first = [Simulation(stage, seed).run() for seed in REPEATED]
+    again = [Simulation(stage, seed).run() for seed in REPEATED]
 
     assert first == again
 
@@ -106,9 +104,9 @@ CATCHING = {
     "result-of-the-job-before": 58,
     "value-of-a-refused-settlement": 133,
     "value-outlives-its-line": 57,
-    "old-code-brings-back": 143,
+    "old-code-brings-back": 107,
     "spread-added-twice": 17,
-    "saved-without-the-claim": 11,
+    "saved-without-the-claim": 65,
     "saved-twice": 7,
     "box-of-another-job": 7,
     "signal-does-not-wake": 7,
@@ -131,7 +129,9 @@ def test_a_planted_bug_is_found_and_its_failure_repeats(stage: Stage, name: str)
 
     assert (failure.why, failure.step) == (again.why, again.step)
     assert failure.trace == again.trace
-    Simulation(stage, failure.seed).run()
+    if failure.seed >= SEEDS:
+        # Another test runs the first hundred seeds without a bug.
+        Simulation(stage, failure.seed).run()
 
 
 def _first_failure(stage: Stage, plant: Plant, seeds: list[int]) -> Failed:

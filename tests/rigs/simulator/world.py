@@ -132,7 +132,7 @@ class World:
         """Load all scripts, whatever the previous simulation left in the server."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
-        known = {word for library in listed for word in library}
+        known = {library[b"library_name"] for library in listed}
         if not {script.function.encode() for script in made} <= known:
             for script in made:
                 self.control.execute_command(*script.loading)

@@ -33,7 +33,8 @@ RIGHT: Final = "&rqc:{*}:ended"
 
 @dataclass
 class Stage:
-    """The URL for waiting callers, the URL for the process that settles jobs, and the fault."""
+    """The servers of a run: the URL that waiting callers use, the URL that the process that settles jobs uses, and the
+    fault between them."""
 
     waits_at: str
     settles_at: str
@@ -58,7 +59,7 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 @contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage without faults."""
+    """Yield a stage on which nothing disturbs the connections."""
     with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
@@ -163,15 +164,19 @@ STAGES: Final[dict[str, Callable[[Engine, Path], Any]]] = {
 class Striker(threading.Thread):
     """A thread that applies the fault repeatedly until it is stopped."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, first_s: float) -> None:
+        """Apply the first fault after at most ``first_s`` seconds."""
         super().__init__(daemon=True)
         self._stage = stage
+        self._first_s = min(first_s, stage.every)
         self._over = threading.Event()
         self.count = 0
         self.trouble: BaseException | None = None
 
     def run(self) -> None:
-        while self._stage.every and not self._over.wait(self._stage.every):
+        while self._stage.every and not self._over.wait(
+            self._stage.every if self.count else self._first_s
+        ):
             try:
                 self._stage.strike()
             except BaseException as error:
@@ -197,8 +202,10 @@ def prove(
     faults: int = 1,
     callers: int = 16,
     seconds_max: float = SECONDS_MAX,
+    first_s: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
-    """Let callers wait ``jobs`` times on this stage, and longer if there were too few faults by then.
+    """Let callers wait ``jobs`` times on this stage, and longer if there were too few faults by then. The first fault
+    comes after at most ``first_s`` seconds.
 
     Returns the observations, and the promises that the observations do not meet.
     """
@@ -207,7 +214,7 @@ def prove(
     where = place / "servers"
     where.mkdir()
     with STAGES[name](engine, where) as stage:
-        striker = Striker(stage)
+        striker = Striker(stage, first_s)
         striker.start()
         try:
             found = crowd.run(

@@ -9,7 +9,9 @@ import pytest
 from tests.kit.servers import engines
 from tests.rigs.waits.stages import ALONE, STAGES, prove
 
-JOBS = 1_000
+JOBS = 400
+FIRST_S = 2.0
+"""The time (s) until the first failover. Callers continue until there was one."""
 
 
 @pytest.mark.timeout(180)
@@ -17,7 +19,7 @@ JOBS = 1_000
 @pytest.mark.slow
 def test_no_wait_is_lost_in_a_short_run(name: str, tmp_path: Path) -> None:
     """Checks only that the waits end. Their durations would include the load of other tests."""
-    found, short = prove(name, engines()[0], tmp_path, JOBS)
+    found, short = prove(name, engines()[0], tmp_path, JOBS, first_s=FIRST_S)
 
     assert [] == list(short), found.line(name)
     assert found.asked >= JOBS

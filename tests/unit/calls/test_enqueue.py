@@ -47,7 +47,7 @@ class Unchangeable(Exception):
     number: int
 
 
-def test_an_error_of_a_producers_generator_that_cannot_carry_the_accepted_jobs_is_raised_unchanged() -> (
+def test_an_error_of_a_producers_generator_is_raised_unchanged_if_it_accepts_no_attributes() -> (
     None
 ):
     def jobs() -> Any:

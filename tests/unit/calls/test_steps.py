@@ -12,7 +12,7 @@ from tests.unit.calls.scripted import Server, plans
 
 
 def reads_of(count: int) -> Steps[list[Any]]:
-    """Return a read that asks this number of questions."""
+    """Return a read that sends ``count`` commands and returns their replies."""
     return list((yield [["GET", n] for n in range(count)]))
 
 

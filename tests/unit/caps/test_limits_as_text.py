@@ -40,7 +40,7 @@ def test_an_invalid_limit_is_refused(text: str) -> None:
         read_limit(text)
 
 
-def test_the_remark_about_a_limit_that_was_not_changed_names_the_command_that_changes_the_limit() -> (
+def test_the_remark_that_a_stored_limit_is_kept_names_the_command_that_sets_the_declared_limit() -> (
     None
 ):
     kept = KeptLimit("mail", "task=send", Limit(10), Limit(5))
