@@ -18,7 +18,7 @@ TESTS = len(
 )
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_the_tests_of_a_django_project_pass(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, valkey: RedisServer
 ) -> None:

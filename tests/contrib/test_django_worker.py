@@ -72,6 +72,7 @@ def test_the_example_of_the_page_runs_from_the_migration_to_the_result(
     assert repr((422, 202, mail, [("a@b.c", True)])) == visited.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_supervised_workers_and_isolated_handlers_have_django(
     tmp_path: Path, valkey: RedisServer
 ) -> None:
