@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import django
@@ -85,6 +86,20 @@ def test_a_database_that_no_relay_can_read_is_refused(
         database_url("shop")
     with pytest.raises(ImproperlyConfigured, match="DATABASES has no alias 'nowhere'; it has"):
         database_url("nowhere")
+
+
+def test_the_migration_leaves_a_database_that_can_have_no_inbox_as_it_is(
+    databases: dict[str, Any],
+) -> None:
+    migration = importlib.import_module("rq_core.contrib.django.migrations.0001_inbox")
+    # It has no `execute`: each statement would raise an AttributeError.
+    editor = SimpleNamespace(connection=SimpleNamespace(vendor="mysql"))
+
+    migration.create_tables(None, editor)
+
+    editor.connection.vendor = "sqlite"
+    with pytest.raises(AttributeError):
+        migration.create_tables(None, editor)
 
 
 def test_without_django_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
+import asyncio
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
 from rq_core import current_job
@@ -12,16 +14,26 @@ used: list[Any] = []
 task = tasks.task
 
 
+def note_connection() -> None:
+    """Note the connection of this thread, which must be open."""
+    assert connections["default"].connection is not None
+    used.append(connections["default"])
+
+
 @task(queue_name="mail")
 def thank(order: int, *, words: str = "thank you") -> str:
-    used.append(connections["default"])
-    return f"{Order.objects.get(pk=order).to}: {words}"
+    found = Order.objects.get(pk=order)
+    note_connection()
+    return f"{found.to}: {words}"
 
 
 @task
 async def thank_async(order: int) -> str:
     found = await Order.objects.aget(pk=order)
-    used.append(connections["default"])
+    await sync_to_async(note_connection)()
+    while len(used) < 2:  # noqa: ASYNC110 - each handler may have a loop of its own
+        # The other handler runs at the same time.
+        await asyncio.sleep(0.01)
     return found.to
 
 
@@ -48,8 +60,9 @@ def give_back(value: Any, **_: Any) -> Any:
 
 @app.task(queue="own")
 def count_orders() -> int:
-    used.append(connections["default"])
-    return Order.objects.count()
+    found = Order.objects.count()
+    note_connection()
+    return found
 
 
 @app.task(queue="own", isolation="process", keep_result=True)

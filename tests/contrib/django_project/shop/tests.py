@@ -15,11 +15,12 @@ from django.utils import timezone
 from sqlalchemy import create_engine
 
 from rq_core import App, ResultUnavailable, testing
-from rq_core.contrib.django import Backend, app, database_url
+from rq_core.contrib.django import Backend, ClosingConnections, app, database_url
 from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
 from rq_core.contrib.django.setting_up import prepare_app, set_up
 from rq_core.worker import Worker, WorkerOptions
 from shop.models import Order
+from shop.other_jobs import jobs
 from shop.tasks import (
     count_orders,
     fail,
@@ -253,17 +254,26 @@ class Transactions(TransactionTestCase):
         found = await self.async_client.post("/thanks", {"order": order})
         return found.json()
 
-    def test_handlers_leave_no_connection_open(self) -> None:
+    def test_def_handlers_leave_no_connection_open(self) -> None:
         used.clear()
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c").pk
-            results = [thank.enqueue(order), thank_async.enqueue(order)]
+            result = thank.enqueue(order)
             count_orders.within("default").enqueue()
         work()
-        found = [each.task.get_backend().get_result(each.id) for each in results]
-        self.assertEqual(["a@b.c: thank you", "a@b.c"], [each.return_value for each in found])
-        self.assertEqual(3, len(used))
-        self.assertEqual([None] * 3, [each.connection for each in used])
+        self.assertEqual("a@b.c: thank you", thank.get_result(result.id).return_value)
+        self.assertEqual([None] * 2, [each.connection for each in used])
+
+    def test_async_handlers_have_connections_of_their_own_and_leave_none_open(self) -> None:
+        used.clear()
+        with transaction.atomic():
+            order = Order.objects.create(to="a@b.c").pk
+            results = [thank_async.enqueue(order) for _ in range(2)]
+        work()
+        found = [thank_async.get_result(each.id).return_value for each in results]
+        self.assertEqual(["a@b.c"] * 2, found)
+        self.assertEqual([None] * 2, [each.connection for each in used])
+        self.assertIsNot(used[0], used[1])
 
     def test_the_migration_makes_the_tables_of_the_inbox(self) -> None:
         for alias in ("default", "other"):
@@ -274,6 +284,13 @@ class Transactions(TransactionTestCase):
                 )
             engine.dispose()
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+    def test_the_migration_backwards_leaves_the_rows_and_forwards_finds_the_tables(self) -> None:
+        with transaction.atomic(using="other"):
+            give_back.using(backend="other").enqueue(1)
+        for target in (["zero"], []):
+            call_command("migrate", "rq_core", *target, database="other", verbosity=0)
+            self.assertEqual(1, rows("other"))
 
 
 AT_ONCE = {**settings.TASKS["default"], "OPTIONS": {"database": None}}
@@ -322,6 +339,17 @@ class Settings(TestCase):
         own = Backend("default", {"OPTIONS": {"app": "shop.other_jobs:jobs"}}).app
         self.assertIsInstance(own, App)
         self.assertIsNot(own, Backend("default", {}).app)
+
+    def test_a_worker_of_another_app_has_the_tasks_of_its_backend(self) -> None:
+        self.assertNotIn("shop.tasks.thank", jobs.tasks)
+        options = {"OPTIONS": {"app": "shop.other_jobs:jobs"}}
+        with self.settings(TASKS={"default": {**settings.TASKS["default"], **options}}):
+            prepare_app(jobs)
+            prepare_app(jobs)
+        self.assertEqual("mail", jobs.tasks["shop.tasks.thank"].options.queue)
+        self.assertLessEqual({"default", "mail", "low"}, set(jobs.queues))
+        (around,) = jobs.surroundings.arounds
+        self.assertIs(ClosingConnections, around.function)
 
     def test_a_name_that_rq_core_cannot_have_is_refused(self) -> None:
         with self.assertRaisesRegex(InvalidTask, "is no name for rq-core"):
