@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -16,6 +17,24 @@ if TYPE_CHECKING:
     from rq_core.app.app import App
 
 
+PRELOAD_VARIABLE: Final = "RQ_CORE_PRELOAD"
+"""Names a module that processes of isolated handlers import before the modules of tasks. A worker sets it for the
+processes that it starts."""
+
+
+def preload() -> None:
+    """Import the module that the environment variable RQ_CORE_PRELOAD names, if it names one."""
+    if module := os.environ.get(PRELOAD_VARIABLE):
+        importlib.import_module(module)
+
+
+def find_modules_here() -> None:
+    """Put the current directory first on sys.path, unless sys.path has it."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
 def load_app(target: str) -> App:
     """Import ``module:app`` (``app`` may be left out), with the current directory first on sys.path, and return the
     app.
@@ -25,9 +44,7 @@ def load_app(target: str) -> App:
     from rq_core.app.app import App
 
     module_name, _, attribute = target.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    find_modules_here()
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -36,13 +53,9 @@ def load_app(target: str) -> App:
             raise InvalidOption.of(
                 "target",
                 target,
-                f"must be module:app; there is no module {missing} in {here}, nor an installed one",
+                f"must be module:app; there is no module {missing} in {Path.cwd()}, nor an installed one",
             ) from None
-        raise TargetBroken(
-            module=module_name,
-            where=_where(error),
-            what=f"{type(error).__name__}: {error}".removesuffix(": "),
-        ) from error
+        raise broken_target(module_name, error) from error
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
         raise InvalidOption.of(
@@ -51,6 +64,12 @@ def load_app(target: str) -> App:
             f"must be module:app; {module_name} has no App named {attribute or 'app'}",
         )
     return app
+
+
+def broken_target(module: str, error: BaseException) -> TargetBroken:
+    """Return the error for a module whose import raised ``error``."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return TargetBroken(module=module, where=_where(error), what=what)
 
 
 def _where(error: BaseException) -> str:

@@ -2,8 +2,8 @@
 and audit logs.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
-``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox`` and
-``inbox_reader`` of an inbox. Each has a protocol below.
+``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox``,
+``inbox_reader`` and ``inbox_ddl`` of an inbox. Each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares the entry points of sql_audit.
@@ -11,7 +11,7 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
@@ -264,6 +264,11 @@ def inbox_reader_opener() -> OpenInboxReader:
     """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
     this function."""
     return cast(OpenInboxReader, _audit("inbox_reader"))
+
+
+def inbox_ddl() -> Callable[[str], Sequence[str]]:
+    """Return the function that returns the statements for the tables of an inbox, for a URL."""
+    return cast("Callable[[str], Sequence[str]]", _audit("inbox_ddl"))
 
 
 def reader_opener() -> OpenReader:

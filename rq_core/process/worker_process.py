@@ -61,6 +61,8 @@ class ServeOptions:
     """Address of the port for HTTP requests about the workers' health: PORT or HOST:PORT; None for no port."""
     reload: bool = False
     """If true, the worker is restarted when a Python file below the current directory changes."""
+    django: str | None = None
+    """The module of Django's settings, for an app in a Django project; None for other apps."""
     log_format: str = "text"
     log_level: str = "INFO"
 
@@ -83,7 +85,14 @@ def load(options: ServeOptions) -> App:
     Raises InvalidOption, TargetBroken or InvalidTask."""
     from rq_core.app.loading import load_app
 
-    app = load_app(options.target)
+    if options.django is None:
+        app = load_app(options.target)
+    else:
+        from rq_core.contrib.django.setting_up import prepare_app, set_up
+
+        set_up(options.django)
+        app = load_app(options.target)
+        prepare_app(app)
     app.connect_to(options.redis_url, prefix=options.prefix)
     if options.redact is not None:
         app.redact = options.redact

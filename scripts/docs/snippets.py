@@ -19,6 +19,10 @@ _BLOCK: Final = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DO
 _INCLUDED: Final = "--8<--"
 _AWAITS: Final = re.compile(r"^(async with|await) ", re.MULTILINE)
 PREAMBLES: Final = {
+    "docs/how-to/django.md": """
+        # pyright infers a wrong class for what Django's test client returns.
+        # pyright: reportAttributeAccessIssue=false
+    """,
     "README.md": """
         from rq_core import Cap, GiveUp, Rate, RetryLater, RetryPolicy
 

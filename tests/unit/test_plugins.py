@@ -37,6 +37,7 @@ def test_every_plugin_for_the_audit_log_is_declared_and_loads() -> None:
         "relay": plugins.relay_command(),
         "inbox": plugins.inbox_finder(),
         "inbox_reader": plugins.inbox_reader_opener(),
+        "inbox_ddl": plugins.inbox_ddl(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])

@@ -58,7 +58,13 @@ def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | No
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="[MODULE:APP]", default="")
+@click.option(
+    "--django",
+    metavar="SETTINGS",
+    help="Set Django up with this module of settings, before MODULE:APP is imported. Without MODULE:APP, run the tasks"
+    " of the project's own App (see rq_core.contrib.django). --inbox may name an alias of DATABASES.",
+)
 @click.option(
     "--queues",
     "-q",
@@ -180,6 +186,17 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
 
     The module is imported with the current directory first on the path.
     """
+    inbox_url = given["inbox_url"]
+    if given["django"] is not None:
+        from rq_core.contrib.django.setting_up import APP, set_up, url_of_inbox
+
+        target = target or APP
+        if inbox_url is not None:
+            with showing_causes(verbose=given["verbose"]):
+                set_up(given["django"])
+                inbox_url = url_of_inbox(inbox_url)
+    elif not target:
+        raise click.UsageError("Missing argument 'MODULE:APP'")
     check_target(target)
     from rq_core.metrics.page import worker_page
     from rq_core.process.serve import serve
@@ -202,10 +219,11 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         redis_url=given["redis_url"],
         prefix=given["prefix"],
         audit_url=given["audit_url"],
-        inbox_url=given["inbox_url"],
+        inbox_url=inbox_url,
         redact=given["redact"],
         health=given["health"],
         reload=given["reload"],
+        django=given["django"],
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

@@ -23,6 +23,7 @@ from rq_core.app.handlers.context import JobContext, job_here
 from rq_core.app.handlers.log_context import JobLogFilter
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import message_of, traceback_of
+from rq_core.app.loading import preload
 from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
 from rq_core.worker.execution.isolated_steps import PipeQuestions
@@ -55,6 +56,7 @@ WORDS_MAX: Final = 1_000_000
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:
+    preload()
     found = module_attribute(module, name)
     if not isinstance(found, Task):
         raise LookupError(f"no task {name} in module {module}")  # noqa: TRY004 - no wrong type

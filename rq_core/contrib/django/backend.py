@@ -1,0 +1,221 @@
+"""The backend of Django's own tasks.
+
+    TASKS = {
+        "default": {
+            "BACKEND": "rq_core.contrib.django.Backend",
+            "QUEUES": ["default", "mail"],
+            "OPTIONS": {"database": "default", "max_attempts": 5},
+        }
+    }
+
+A task that is enqueued inside ``transaction.atomic()`` is a row of the inbox in the same transaction. Outside of a
+transaction, it is enqueued at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils import timezone
+
+from rq_core.app.app import App
+from rq_core.app.inbox.rows import DIALECTS
+from rq_core.app.task import PreparedTask
+from rq_core.contrib.django import django_tasks, task_functions, task_results
+from rq_core.model.keys import is_name
+from rq_core.model.outcome import Kept, Succeeded
+from rq_core.model.table.machine import Priority
+
+KEEP_RESULT_S: Final = 86_400
+"""Seconds for which Redis keeps the result of a task, unless the option ``keep_result`` says otherwise."""
+_OPTIONS: Final = ("app", "database", "keep_result", "max_attempts", "timeout")
+_ROW: Final = (
+    "SELECT queue, task, args FROM rqc_inbox WHERE job_id = %s"
+    " UNION ALL SELECT queue, task, args FROM rqc_inbox_parked WHERE job_id = %s"
+)
+
+
+def priority_class(priority: int) -> Priority:
+    """Return the class of jobs for a priority of Django, from -100 to 100."""
+    if priority > 50:
+        return Priority.CRITICAL
+    if priority > 0:
+        return Priority.HIGH
+    return Priority.LOW if priority < 0 else Priority.NORMAL
+
+
+class Backend(django_tasks.BaseTaskBackend):
+    """Runs Django's tasks on rq-core's workers. Its OPTIONS:
+
+    - ``app``: the import path of an App, as ``shop.jobs:app``; by default the project's App, made from RQ_CORE.
+    - ``database``: the alias of the database with the inbox, "default" by default. None: no inbox, so that tasks are
+      enqueued at once, also inside a transaction.
+    - ``max_attempts``: after this number of failed attempts a task has failed; 3 by default.
+    - ``keep_result``: how long a result is kept, in seconds; a day by default. False keeps none.
+    - ``timeout``: the limit of one attempt, in seconds; by default that of the worker.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        if unknown := sorted(set(self.options) - set(_OPTIONS)):
+            known = ", ".join(_OPTIONS)
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] has the unknown option {unknown[0]!r}; OPTIONS may have {known}"
+            )
+        self.database: str | None = self.options.get("database", "default")
+        self.max_attempts: int = self.options.get("max_attempts", 3)
+        self.keep_result: Any = self.options.get("keep_result", KEEP_RESULT_S)
+        self.timeout: Any = self.options.get("timeout")
+
+    @property
+    def app(self) -> App:
+        """The App whose queues have the jobs."""
+        place = self.options.get("app", "rq_core.contrib.django:app")
+        module, _, name = str(place).partition(":")
+        found = getattr(importlib.import_module(module), name or "app", None)
+        if not isinstance(found, App):
+            raise ImproperlyConfigured(
+                f"TASKS[{self.alias!r}]: the option app must be MODULE:APP, as shop.jobs:app, not {place!r}"
+            )
+        return found
+
+    def prepare_worker(self) -> None:
+        """Declare the queues, and add all of Django's tasks to the app: a worker of the app runs them then."""
+        for queue in sorted(self.queues):
+            self.app.queue(queue)
+        task_functions.add_all(self.app, self)
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask for a task that this backend cannot run."""
+        super().validate_task(task)
+        for what, name in (("path", task.module_path), ("queue", task.queue_name)):
+            if not is_name(name):
+                raise django_tasks.InvalidTask(
+                    f"The task's {what} {name!r} is no name for rq-core: it may have up to 128 of the characters"
+                    " A-Z a-z 0-9 _ . : -"
+                )
+        task_functions.remember_task(task)
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue a job; inside a transaction of ``database``, insert it as a row of the inbox.
+
+        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue.
+        """
+        self.validate_task(task)
+        normal = task_results.made(task, self, "", args=args, kwargs=kwargs)
+        prepared = self._prepared(task)
+        given: dict[str, Any] = {"args": normal.args, "kwargs": normal.kwargs}
+        if task.priority:
+            given["priority"] = task.priority
+        if self._is_in_transaction():
+            assert self.database is not None
+            handle = prepared.within(self.database).enqueue(**given)
+        else:
+            handle = prepared.enqueue(**given)
+        result = task_results.made(task, self, handle.id, args=normal.args, kwargs=normal.kwargs)
+        django_tasks.signals().task_enqueued.send_robust(sender=type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the result of a job of one of Django's tasks. Raises TaskResultDoesNotExist.
+
+        A job that is neither in Redis nor in the inbox, and whose result is not kept any more, does not exist.
+        """
+        if is_name(result_id):
+            for found in self._looks(result_id):
+                if found is not None:
+                    return found
+        raise django_tasks.exceptions.TaskResultDoesNotExist(result_id)
+
+    def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
+        """Yield what is wrong with the settings, for ``manage.py check``."""
+        yield from super().check(**kwargs)
+        if self.database is None:
+            return
+        if self.database not in connections.settings:
+            yield checks.Error(
+                f"TASKS[{self.alias!r}]: DATABASES has no alias {self.database!r}.",
+                hint="Name the database with the inbox in the option database, or set it to None.",
+                id="rq_core.E001",
+            )
+        elif connections[self.database].vendor not in DIALECTS:
+            yield checks.Error(
+                f"TASKS[{self.alias!r}]: the database {self.database!r} can have no inbox:"
+                f" it must be PostgreSQL or SQLite, not {connections[self.database].display_name}.",
+                hint="Set the option database to None: tasks are then enqueued at once, also in a transaction.",
+                id="rq_core.E002",
+            )
+        elif not apps.is_installed("rq_core.contrib.django"):
+            yield checks.Warning(
+                "INSTALLED_APPS does not have rq_core.contrib.django, so that migrate makes no inbox.",
+                hint="Add it, or create the tables with `rq-core inbox migrate`.",
+                id="rq_core.W001",
+            )
+
+    def _prepared(self, task: Any) -> PreparedTask[..., Any]:
+        found = task_functions.task_in(self.app, task, self)
+        at = task.run_after
+        if at is not None and timezone.is_naive(at):
+            at = timezone.make_aware(at)
+        return found.with_options(
+            queue=task.queue_name,
+            priority=priority_class(task.priority),
+            at=at,
+            max_attempts=self.max_attempts,
+            timeout=self.timeout,
+            keep_result=self.keep_result,
+        )
+
+    def _is_in_transaction(self) -> bool:
+        if self.database is None:
+            return False
+        connection = connections[self.database]
+        # A connection that is not open has no transaction, and is not opened for the question.
+        is_open = connection.connection is not None
+        return connection.in_atomic_block or (is_open and not connection.get_autocommit())
+
+    def _looks(self, job_id: str) -> Iterator[Any]:
+        """Look for a job: in Redis, in the inbox, and in Redis again, since the job may have been handed over between
+        the two looks."""
+        yield self._in_redis(job_id)
+        if self.database is not None:
+            yield self._in_inbox(self.database, job_id)
+            yield self._in_redis(job_id)
+
+    def _in_redis(self, job_id: str) -> Any:
+        client = self.app.client
+        queues = sorted(self.queues) or client.run(client.calls.reads.queues())
+        job = client.run(client.calls.reads.job(job_id, queues))
+        if job is not None:
+            spec = task_results.task_in_spec(job.spec)
+            task = spec and task_functions.task_of(spec.task)
+            return spec and task and task_results.of_live_job(task, self, job, spec)
+        for queue in queues:
+            ended = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
+            if isinstance(ended, Succeeded) and isinstance(ended.kept, Kept):
+                document = json.loads(ended.kept.json)
+                task = task_functions.task_of(str(ended.kept.task))
+                return task and task_results.of_document(task, self, queue, job_id, document)
+        return None
+
+    def _in_inbox(self, database: str, job_id: str) -> Any:
+        connection = connections[database]
+        if "rqc_inbox" not in connection.introspection.table_names():
+            return None
+        with connection.cursor() as cursor:
+            cursor.execute(_ROW, [job_id, job_id])
+            row = cursor.fetchone()
+        task = row and task_functions.task_of(row[1])
+        return task and task_results.of_row(task, self, row[0], job_id, row[2])

@@ -1,0 +1,85 @@
+"""Django's database connections around handlers, and the URL of a database in DATABASES."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections, connections
+
+from rq_core.app.handlers.context import JobContext
+
+_SCHEMES: Final = {"postgresql": "postgresql", "sqlite3": "sqlite", "postgis": "postgresql"}
+"""The scheme of a database's URL, by the last word of its ENGINE."""
+_OF_DJANGO: Final = frozenset({"assume_role", "isolation_level", "pool", "server_side_binding"})
+"""The OPTIONS of a database that Django itself uses; the others are parameters of libpq."""
+
+
+class ClosingConnections:
+    """Closes Django's database connections around a handler: ``app.around(ClosingConnections)``.
+
+    Django keeps a connection for each thread. Around a ``def`` handler, connections of the handler's thread that are
+    unusable, or older than CONN_MAX_AGE, are closed before and after the handler. Around an ``async def`` handler,
+    Django's ORM has a thread of the handler's own, whose connections are all closed after the handler.
+    """
+
+    def __init__(self, _: JobContext) -> None:
+        self._thread: Any = None
+
+    def __enter__(self) -> None:
+        close_old_connections()
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        close_old_connections()
+
+    async def __aenter__(self) -> None:
+        self._thread = ThreadSensitiveContext()
+        await self._thread.__aenter__()
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        try:
+            await sync_to_async(connections.close_all)()
+        finally:
+            await self._thread.__aexit__(None, None, None)
+
+
+def database_url(alias: str) -> str:
+    """Return the URL of a database in DATABASES, as the commands ``rq-core inbox`` take it. Raises
+    ImproperlyConfigured."""
+    if alias not in connections.settings:
+        known = ", ".join(connections.settings)
+        raise ImproperlyConfigured(f"DATABASES has no alias {alias!r}; it has {known}")
+    facts = connections.settings[alias]
+    name, scheme = str(facts["NAME"]), _SCHEMES.get(facts["ENGINE"].rpartition(".")[2])
+    if scheme is None:
+        raise ImproperlyConfigured(
+            f"the database {alias!r} can have no inbox: it must be PostgreSQL or SQLite, not {facts['ENGINE']}"
+        )
+    if scheme == "sqlite":
+        if not name or ":memory:" in name or name.startswith("file:"):
+            raise ImproperlyConfigured(
+                f"the database {alias!r} can have no relay: {name!r} is no path of a file"
+            )
+        return f"sqlite:///{name}"
+    user, password, host = (str(facts.get(key) or "") for key in ("USER", "PASSWORD", "HOST"))
+    parameters = {
+        key: str(value)
+        for key, value in facts.get("OPTIONS", {}).items()
+        if key not in _OF_DJANGO and isinstance(value, str | int)
+    }
+    if host.startswith("/"):
+        # The directory of a socket.
+        parameters, host = {"host": host, **parameters}, ""
+        if port := str(facts.get("PORT") or ""):
+            parameters["port"] = port
+    at = f"{host}:{facts['PORT']}" if host and facts.get("PORT") else host
+    who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    query = f"?{urlencode(parameters)}" if parameters else ""
+    return f"postgresql://{who}{'@' if who else ''}{at}/{quote(name, safe='')}{query}"

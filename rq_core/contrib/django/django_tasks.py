@@ -1,0 +1,42 @@
+"""Imports Django's own tasks: ``django.tasks`` of Django 6.0 and later, or the package ``django_tasks`` for Django 5.2.
+
+Both have the same names in the same modules, except for two errors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import django
+from django.core.exceptions import ImproperlyConfigured
+
+from rq_core.installing import pip_install
+
+PACKAGE: Final = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+
+
+def _part(name: str) -> Any:
+    try:
+        return importlib.import_module(PACKAGE + name)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGE:
+            raise
+        raise ImproperlyConfigured(
+            f"Django before 6.0 has no tasks of its own: install the package django-tasks, as the extra `django` does"
+            f" with Python 3.11: {pip_install('django')}"
+        ) from None
+
+
+tasks: Final[Any] = _part("")
+base: Final[Any] = _part(".base")
+exceptions: Final[Any] = _part(".exceptions")
+InvalidTask: Final[type[Exception]] = (
+    getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+)
+BaseTaskBackend: Final[Any] = _part(".backends.base").BaseTaskBackend
+
+
+def signals() -> Any:
+    """Return the module of the signals. It imports the models, so it is imported when the first signal is sent."""
+    return _part(".signals")

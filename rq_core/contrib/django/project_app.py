@@ -1,0 +1,43 @@
+"""The project's App, made from the setting RQ_CORE.
+
+    # settings.py
+    RQ_CORE = {"redis": "redis://localhost:6379/0", "inbox": "default"}
+
+    # shop/tasks.py
+    from rq_core.contrib.django import app
+
+    @app.task(queue="mail")
+    def send(order_id: int) -> None: ...
+
+The setting has the arguments of App by name. ``inbox`` may be the alias of a database in DATABASES.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from rq_core.app.app import App
+from rq_core.contrib.django.databases import ClosingConnections, database_url
+
+
+def _project_app() -> App:
+    given: Any = getattr(settings, "RQ_CORE", {})
+    if not isinstance(given, dict):
+        raise ImproperlyConfigured("RQ_CORE must be a dict of the arguments of rq_core.App by name")
+    arguments = dict(given)
+    if arguments.get("inbox") in settings.DATABASES:
+        arguments["inbox"] = database_url(arguments["inbox"])
+    try:
+        made = App(**arguments)
+    except TypeError as error:
+        raise ImproperlyConfigured(
+            f"RQ_CORE has an argument that App does not take: {error}"
+        ) from None
+    made.around(ClosingConnections)
+    return made
+
+
+app = _project_app()

@@ -1,0 +1,280 @@
+"""Makes results for Django from what Redis and the inbox have.
+
+Redis drops a job that has ended, and keeps what its function returned. So the function of one of Django's tasks returns
+a document, which has all that a result for Django needs: the value, the arguments and the times.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils import timezone
+
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.redaction import traceback_of
+from rq_core.contrib.django import django_tasks
+from rq_core.errors import ResultUnavailable
+from rq_core.model.job import JobError, Spec, read_spec
+from rq_core.model.outcome import TOO_LARGE, reason_of
+from rq_core.model.result_encoding import VALUE_MAX
+from rq_core.model.state_line import JobState
+from rq_core.model.table.machine import State
+from rq_core.signals import GiveUp
+
+_Status: Final = django_tasks.base.TaskResultStatus
+UNKNOWN_WORKER: Final = "unknown"
+"""The id of a worker that Redis does not have any more: it has only the last worker of a job."""
+_RUNNING: Final = frozenset({State.RUNNING, State.CANCELLING})
+_UUID7: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}")
+_LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE)
+_MARGIN: Final = 1024
+"""Bytes that are left for the other fields of a document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MissingValue:
+    """The mark of a value that a task returned and that was not kept."""
+
+    reason: str
+
+
+class Result(django_tasks.base.TaskResult):
+    """A TaskResult whose value may be missing."""
+
+    __slots__ = ()
+
+    @property
+    def return_value(self) -> Any:
+        """See TaskResult.return_value. Raises ResultUnavailable for a value that was not kept."""
+        if isinstance(self._return_value, MissingValue):
+            reason = self._return_value.reason
+            raise ResultUnavailable(id=self.id, reason=reason, why=reason_of(reason))
+        return super().return_value
+
+
+def _moment(ms: int | None) -> datetime | None:
+    """Return a time as Django has it: with a time zone if USE_TZ is true."""
+    if ms is None:
+        return None
+    found = datetime.fromtimestamp(ms / 1000, UTC)
+    return found if settings.USE_TZ else timezone.make_naive(found)
+
+
+def _ms_of(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    aware = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
+    return int(aware.timestamp() * 1000)
+
+
+def _ms_of_id(job_id: str) -> int | None:
+    """Return the Unix ms at which a job's id was made; None if the id does not have a time."""
+    return int(job_id[:12], 16) if _UUID7.fullmatch(job_id) else None
+
+
+def _set(result: Any, **changes: Any) -> None:
+    for name, value in changes.items():
+        object.__setattr__(result, name, value)
+
+
+def made(task: Any, backend: Any, job_id: str, **facts: Any) -> Any:
+    """Return the result of a job of one of Django's tasks; without further facts, that of a job that waits."""
+    value = facts.pop("value", None)
+    given = {
+        "status": _Status.READY,
+        "enqueued_at": _moment(_ms_of_id(job_id)),
+        "started_at": None,
+        "finished_at": None,
+        "last_attempted_at": None,
+        "args": [],
+        "kwargs": {},
+        "errors": [],
+        "worker_ids": [],
+    }
+    result = Result(task=task, id=job_id, backend=backend.alias, **{**given, **facts})
+    _set(result, _return_value=value)
+    return result
+
+
+def varied(task: Any, backend: Any, queue: str, priority: int) -> Any:
+    """Return one of Django's tasks with the queue, the priority and the backend of a job."""
+    changes = {"queue_name": queue, "priority": priority, "backend": backend.alias}
+    if all(getattr(task, name) == value for name, value in changes.items()):
+        return task
+    return dataclasses.replace(task, **changes)
+
+
+# While a job runs.
+
+
+def running_result(
+    task: Any,
+    backend: Any,
+    job: JobContext,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    priority: int,
+) -> Any:
+    """Return the result of a job that begins to run in this process."""
+    now = timezone.now()
+    return made(
+        varied(task, backend, job.queue, priority),
+        backend,
+        job.id,
+        status=_Status.RUNNING,
+        started_at=now,
+        last_attempted_at=now,
+        args=args,
+        kwargs=kwargs,
+        worker_ids=[*[UNKNOWN_WORKER] * (job.claim - 1), job.worker],
+    )
+
+
+def positional_arguments(task: Any, result: Any) -> list[Any]:
+    """Return the positional arguments for the function of a task: with the context first, if the task takes it."""
+    context = [django_tasks.base.TaskContext(task_result=result)] if task.takes_context else []
+    return [*context, *result.args]
+
+
+def succeeded(result: Any, value: Any) -> dict[str, Any]:
+    """Note that a function has returned ``value``. Returns the document that Redis keeps.
+
+    Raises GiveUp if JSON cannot have the value. Arguments that do not fit beside the value are left out of the
+    document, and so is a value that is too large.
+    """
+    try:
+        plain = _normalized(value)
+    except (TypeError, ValueError) as error:
+        raise GiveUp(f"the task returned a value that is not JSON: {error}") from error
+    _set(
+        result,
+        status=_Status.SUCCESSFUL,
+        finished_at=timezone.now(),
+        _return_value=plain,
+    )
+    document: dict[str, Any] = {
+        "task": result.task.module_path,
+        "priority": result.task.priority,
+        "started": _ms_of(result.started_at),
+        "finished": _ms_of(result.finished_at),
+        "workers": result.worker_ids[-100:],
+    }
+    room = VALUE_MAX - _MARGIN - _size(document) - _size(plain)
+    if room < 0:
+        return document | {"missing": TOO_LARGE}
+    given = {"args": result.args, "kwargs": result.kwargs}
+    return document | {"value": plain} | (given if _size(given) <= room else {})
+
+
+def failed(result: Any, error: Exception) -> None:
+    """Note that a job has failed for the last time."""
+    kind = type(error)
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    said = django_tasks.base.TaskError(exception_class_path=path, traceback=traceback_of(error))
+    _set(result, status=_Status.FAILED, finished_at=timezone.now())
+    result.errors.append(said)
+
+
+def _normalized(value: Any) -> Any:
+    """Return a value in the types of JSON, as Django's own backends do. Raises TypeError or ValueError."""
+    plain = django_tasks.base.normalize_json(value)
+    json.dumps(plain, allow_nan=False)  # finds NaN, which Django's function lets pass
+    return plain
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
+
+
+# Afterwards, and before.
+
+
+def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
+    """Return the result of a job that is in Redis: it waits, runs or is dead."""
+    arguments = json.loads(spec.args_json)
+    claims = int(job.fields.get("claim", 0))
+    facts: dict[str, Any] = {}
+    if claims:
+        last = job.fields.get("by", UNKNOWN_WORKER)
+        began = _moment(_ms_of_fence(job.fields.get("fence")))
+        facts = {
+            "worker_ids": [*[UNKNOWN_WORKER] * (claims - 1), last],
+            "started_at": began,
+            "last_attempted_at": began,
+        }
+    if job.state in _RUNNING:
+        facts["status"] = _Status.RUNNING
+    elif job.state is State.DEAD:
+        facts |= {"status": _Status.FAILED, "finished_at": _moment(job.since_ms)}
+        facts["errors"] = [] if job.error is None else [_task_error(job.error)]
+    return _with_arguments(task, backend, job.queue, job.id, arguments, facts)
+
+
+def of_row(task: Any, backend: Any, queue: str, job_id: str, args_json: str) -> Any:
+    """Return the result of a job that is still a row of the inbox."""
+    return _with_arguments(task, backend, queue, job_id, json.loads(args_json), {})
+
+
+def of_document(task: Any, backend: Any, queue: str, job_id: str, document: dict[str, Any]) -> Any:
+    """Return the result of a job that has succeeded, from the document that Redis keeps."""
+    value = MissingValue(document["missing"]) if "missing" in document else document["value"]
+    began = _moment(document["started"])
+    facts = {
+        "status": _Status.SUCCESSFUL,
+        "started_at": began,
+        "last_attempted_at": began,
+        "finished_at": _moment(document["finished"]),
+        "worker_ids": document["workers"],
+        "value": value,
+    }
+    return _with_arguments(task, backend, queue, job_id, document, facts)
+
+
+def task_in_spec(text: str | None) -> Spec | None:
+    """Return a job's immutable JSON, parsed; None if it is missing or cannot be read."""
+    if text is None:
+        return None
+    try:
+        return read_spec(text)
+    except ValueError:
+        return None
+
+
+def _with_arguments(
+    task: Any,
+    backend: Any,
+    queue: str,
+    job_id: str,
+    arguments: dict[str, Any],
+    facts: dict[str, Any],
+) -> Any:
+    return made(
+        varied(task, backend, queue, arguments.get("priority", 0)),
+        backend,
+        job_id,
+        args=arguments.get("args", []),
+        kwargs=arguments.get("kwargs", {}),
+        **facts,
+    )
+
+
+def _ms_of_fence(fence: str | None) -> int | None:
+    return int(fence.partition("-")[0]) if fence else None
+
+
+def _task_error(error: JobError) -> Any:
+    """Return the error that a job died of. Redis has the name of the exception's class; its traceback has the
+    module."""
+    path = f"builtins.{error.type}" if hasattr(builtins, error.type) else error.type
+    for found in _LAST_LINE.findall(error.traceback or ""):
+        if found.rpartition(".")[2] == error.type and "." in found:
+            path = found
+    return django_tasks.base.TaskError(
+        exception_class_path=path, traceback=error.traceback or str(error)
+    )

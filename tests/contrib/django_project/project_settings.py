@@ -1,0 +1,51 @@
+"""Settings of a project that tests run. The variable SHOP_DATABASES names a directory for SQLite, or a socket's
+directory and a database of PostgreSQL."""
+
+import os
+from typing import Any
+
+import django
+
+KIND, _, PLACE = os.environ["SHOP_DATABASES"].partition(":")
+
+
+def _database(name: str) -> dict[str, Any]:
+    if KIND == "sqlite":
+        path = f"{PLACE}/{name}.sqlite3"
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": path,
+            "OPTIONS": {"timeout": 20},
+            "TEST": {"NAME": f"{PLACE}/test_{name}.sqlite3"},
+        }
+    user, host, port, database = PLACE.split(",")
+    return {
+        "ENGINE": "django.db.backends.postgresql", "NAME": f"{database}_{name}", "USER": user,
+        "HOST": host, "PORT": port,
+    }  # fmt: skip
+
+
+DATABASES = {
+    "default": {**_database("default"), "ATOMIC_REQUESTS": True},
+    "other": _database("other"),
+}
+_TASKS = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+INSTALLED_APPS = ["rq_core.contrib.django", "shop"]
+if _TASKS == "django_tasks":
+    INSTALLED_APPS.append("django_tasks")
+RQ_CORE = {
+    "redis": os.environ["SHOP_REDIS"],
+    "prefix": os.environ["SHOP_PREFIX"],
+    "inbox": "default",
+}
+_BACKEND = "rq_core.contrib.django.Backend"
+_QUEUES = ["default", "mail", "low"]
+TASKS = {
+    "default": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"max_attempts": 2}},
+    "other": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"database": "other"}},
+    "at_once": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"database": None}},
+}
+ROOT_URLCONF = "shop.urls"
+SECRET_KEY = "of a test"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

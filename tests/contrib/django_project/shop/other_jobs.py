@@ -1,0 +1,3 @@
+from rq_core import App
+
+jobs = App(prefix="other")

@@ -1,0 +1,367 @@
+"""Tests of rq-core in a Django project. Django's own test runner runs them, on its test databases."""
+
+import asyncio
+import datetime as dt
+import os
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import connections, transaction
+from django.test import TestCase, TransactionTestCase, override_settings
+from django.utils import timezone
+from sqlalchemy import create_engine
+
+from rq_core import App, ResultUnavailable, testing
+from rq_core.contrib.django import Backend, ClosingConnections, app, database_url
+from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
+from rq_core.contrib.django.setting_up import prepare_app, set_up
+from rq_core.worker import Worker, WorkerOptions
+from shop.models import Order
+from shop.other_jobs import jobs
+from shop.tasks import (
+    count_orders,
+    fail,
+    fail_once,
+    give_back,
+    thank,
+    thank_async,
+    used,
+)
+from sql_audit.inbox.database import inbox_url
+from sql_audit.inbox.schema import differences, missing_tables
+from sql_audit.inbox.service import run_relay
+
+Status = base.TaskResultStatus
+set_up(os.environ["DJANGO_SETTINGS_MODULE"])
+prepare_app(app)
+
+
+def rows(alias: str = "default") -> int:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM rqc_inbox")
+        return int(cursor.fetchone()[0])
+
+
+def work(*until: Any) -> None:
+    """Hand over the rows of both inboxes, and run a worker until no job is ready, and the tasks of these results have
+    ended."""
+    for alias in ("default", "other"):
+        run_relay(app.redis_url, app.prefix, database_url(alias), stop=threading.Event(), once=True)
+    while True:
+        asyncio.run(Worker(app, WorkerOptions(burst=True, concurrency=4)).run())
+        for result in until:
+            result.refresh()
+        if all(result.is_finished for result in until):
+            break
+    app.close()
+
+
+class Transactions(TransactionTestCase):
+    databases = frozenset({"default", "other"})
+
+    def test_a_rollback_gives_no_task(self) -> None:
+        with self.assertRaises(ZeroDivisionError), transaction.atomic():
+            result = thank.enqueue(Order.objects.create(to="a@b.c").pk)
+            self.assertEqual(Status.READY, thank.get_result(result.id).status)
+            raise ZeroDivisionError
+        self.assertEqual(0, rows())
+        work()
+        with self.assertRaises(exceptions.TaskResultDoesNotExist):
+            thank.get_result(result.id)
+
+    def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
+        with transaction.atomic():
+            kept = give_back.enqueue(1)
+            with self.assertRaises(ZeroDivisionError), transaction.atomic():
+                lost = give_back.enqueue(2)
+                raise ZeroDivisionError
+        work()
+        self.assertEqual(1, give_back.get_result(kept.id).return_value)
+        with self.assertRaises(exceptions.TaskResultDoesNotExist):
+            give_back.get_result(lost.id)
+
+    def test_a_task_has_its_result_by_its_id_after_the_worker_has_ended(self) -> None:
+        before = timezone.now() - dt.timedelta(seconds=1)
+        with transaction.atomic():
+            order = Order.objects.create(to="a@b.c")
+            result = thank.enqueue(order.pk, words="thanks")
+        self.assertEqual((1, Status.READY, []), (rows(), result.status, result.worker_ids))
+        waiting = thank.get_result(result.id)
+        self.assertEqual(([order.pk], {"words": "thanks"}), (waiting.args, waiting.kwargs))
+        work()
+        self.assertEqual(0, rows())
+        found = thank.get_result(result.id)
+        self.assertEqual((Status.SUCCESSFUL, "a@b.c: thanks"), (found.status, found.return_value))
+        self.assertEqual(([order.pk], {"words": "thanks"}), (found.args, found.kwargs))
+        self.assertEqual(("mail", "default"), (found.task.queue_name, found.backend))
+        self.assertEqual((1, True), (found.attempts, found.worker_ids[0].startswith("w-")))
+        times = [before, found.enqueued_at, found.started_at, found.finished_at, timezone.now()]
+        self.assertEqual(sorted(times), times)
+        self.assertEqual([], found.errors)
+        result.refresh()
+        self.assertEqual("a@b.c: thanks", result.return_value)
+        with self.assertRaises(exceptions.TaskResultMismatch):
+            give_back.get_result(result.id)
+
+    def test_with_atomic_requests_a_view_that_raises_leaves_no_order_and_no_task(self) -> None:
+        self.client.raise_request_exception = False
+        self.assertEqual(500, self.client.post("/orders", {"to": "nobody"}).status_code)
+        self.assertEqual((0, 0), (rows(), Order.objects.count()))
+        made = self.client.post("/orders", {"to": "a@b.c"}).json()
+        self.assertEqual((1, 1), (rows(), Order.objects.count()))
+        work()
+        self.assertEqual("a@b.c: thank you", thank.get_result(made["result"]).return_value)
+
+    def test_each_backend_has_the_inbox_of_its_own_database(self) -> None:
+        other = give_back.using(backend="other")
+        with transaction.atomic(using="other"):
+            result = other.enqueue("there")
+            outside = give_back.enqueue("at once")
+        self.assertEqual((0, 1), (rows(), rows("other")))
+        self.assertEqual("other", other.get_result(result.id).backend)
+        work()
+        self.assertEqual("there", other.get_result(result.id).return_value)
+        self.assertEqual("at once", give_back.get_result(outside.id).return_value)
+
+    def test_a_backend_without_a_database_enqueues_at_once(self) -> None:
+        with transaction.atomic():
+            result = give_back.using(backend="at_once").enqueue(5)
+            transaction.set_rollback(True)
+        self.assertEqual(0, rows())
+        work()
+        self.assertEqual(5, give_back.get_result(result.id).return_value)
+
+    def test_a_program_that_turns_autocommit_off_gets_a_row(self) -> None:
+        transaction.set_autocommit(False)
+        try:
+            give_back.enqueue(1)
+            self.assertEqual(1, rows())
+            transaction.rollback()
+        finally:
+            transaction.set_autocommit(True)
+        self.assertEqual(0, rows())
+
+    def test_priorities_queues_and_run_after_reach_the_queue(self) -> None:
+        soon = timezone.now().replace(microsecond=0) + dt.timedelta(hours=1)
+        ids = {
+            priority: give_back.using(priority=priority, queue_name="low").enqueue(priority).id
+            for priority in (-100, -1, 0, 1, 50, 51, 100)
+        }
+        later = give_back.using(run_after=soon).enqueue("later")
+        client = app.client
+        jobs = {n: client.run(client.calls.reads.job(each, ["low"])) for n, each in ids.items()}
+        self.assertEqual(
+            {
+                -100: "low", -1: "low", 0: "normal", 1: "high", 50: "high", 51: "critical",
+                100: "critical",
+            },
+            {n: job.fields.get("priority", "normal") for n, job in jobs.items()},
+        )  # fmt: skip
+        self.assertEqual(51, give_back.get_result(ids[51]).task.priority)
+        delayed = client.run(client.calls.reads.job(later.id, ["default"]))
+        self.assertEqual(
+            ("scheduled", int(soon.timestamp()) * 1000),
+            (str(delayed.state), int(delayed.fields["due"])),
+        )
+        app.handle_by_id("default", later.id).cancel()
+        work()
+        self.assertEqual(100, give_back.get_result(ids[100]).return_value)
+        self.assertEqual(100, give_back.get_result(ids[100]).task.priority)
+        with self.assertRaises(InvalidTask):
+            give_back.using(queue_name="unknown")
+
+    def test_a_failed_attempt_is_retried_and_the_context_knows_it(self) -> None:
+        result = fail_once.enqueue()
+        work(result)
+        found = fail_once.get_result(result.id)
+        self.assertEqual((Status.SUCCESSFUL, [2, result.id]), (found.status, found.return_value))
+        self.assertEqual((2, "unknown"), (found.attempts, found.worker_ids[0]))
+
+    def test_a_task_without_attempts_left_has_failed_with_its_error(self) -> None:
+        told: list[Any] = []
+
+        def tell(sender: Any, task_result: Any, **_: Any) -> None:
+            told.append((sender, task_result.id, task_result.status))
+
+        three = (signals().task_enqueued, signals().task_started, signals().task_finished)
+        for signal in three:
+            signal.connect(tell)
+        try:
+            result = fail.enqueue()
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(result)
+        finally:
+            for signal in three:
+                signal.disconnect(tell)
+        found = fail.get_result(result.id)
+        self.assertEqual((Status.FAILED, 2), (found.status, found.attempts))
+        (error,) = found.errors
+        self.assertEqual("shop.tasks.NoParcel", error.exception_class_path)
+        self.assertIn("lost on the way", error.traceback)
+        with self.assertRaises(ValueError):
+            found.return_value  # noqa: B018 - it raises
+        statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
+        self.assertEqual([(Backend, result.id, each) for each in statuses], told)
+
+    def test_a_receiver_that_raises_does_not_make_a_task_fail(self) -> None:
+        def refuse(**_: Any) -> None:
+            raise ZeroDivisionError
+
+        three = (signals().task_enqueued, signals().task_started, signals().task_finished)
+        for signal in three:
+            signal.connect(refuse)
+        try:
+            with self.assertLogs("django.dispatch") as logged:
+                result = give_back.enqueue(5)
+                work()
+        finally:
+            for signal in three:
+                signal.disconnect(refuse)
+        found = give_back.get_result(result.id)
+        self.assertEqual((5, 1, 3), (found.return_value, found.attempts, len(logged.records)))
+
+    def test_a_value_that_is_no_json_fails_the_task_at_once(self) -> None:
+        for value in ("bytes", "nan"):
+            result = give_back.enqueue(value)
+            with self.assertLogs("rq_core"):
+                work()
+            found = give_back.get_result(result.id)
+            self.assertEqual((Status.FAILED, 1), (found.status, found.attempts))
+            self.assertIn("is not JSON", found.errors[0].traceback)
+
+    def test_a_value_that_is_too_long_is_not_kept_and_its_task_succeeds(self) -> None:
+        result = give_back.enqueue("long")
+        beside = give_back.enqueue("short", rest="y" * 70_000)
+        work()
+        found = give_back.get_result(result.id)
+        self.assertEqual(Status.SUCCESSFUL, found.status)
+        with self.assertRaisesRegex(ResultUnavailable, "longer than 64 KiB"):
+            found.return_value  # noqa: B018 - it raises
+        found = give_back.get_result(beside.id)
+        self.assertEqual(("short", [], {}), (found.return_value, found.args, found.kwargs))
+
+    def test_an_async_view_enqueues_and_asks_for_the_result(self) -> None:
+        order = Order.objects.create(to="a@b.c")
+        answer = asyncio.run(self._post(order.pk))
+        self.assertEqual("READY", answer["status"])
+        work()
+        self.assertEqual("a@b.c: at once", thank.get_result(answer["result"]).return_value)
+
+    async def _post(self, order: int) -> Any:
+        found = await self.async_client.post("/thanks", {"order": order})
+        return found.json()
+
+    def test_def_handlers_leave_no_connection_open(self) -> None:
+        used.clear()
+        with transaction.atomic():
+            order = Order.objects.create(to="a@b.c").pk
+            result = thank.enqueue(order)
+            count_orders.within("default").enqueue()
+        work()
+        self.assertEqual("a@b.c: thank you", thank.get_result(result.id).return_value)
+        self.assertEqual([None] * 2, [each.connection for each in used])
+
+    def test_async_handlers_have_connections_of_their_own_and_leave_none_open(self) -> None:
+        used.clear()
+        with transaction.atomic():
+            order = Order.objects.create(to="a@b.c").pk
+            results = [thank_async.enqueue(order) for _ in range(2)]
+        work()
+        found = [thank_async.get_result(each.id).return_value for each in results]
+        self.assertEqual(["a@b.c"] * 2, found)
+        self.assertEqual([None] * 2, [each.connection for each in used])
+        self.assertIsNot(used[0], used[1])
+
+    def test_the_migration_makes_the_tables_of_the_inbox(self) -> None:
+        for alias in ("default", "other"):
+            engine = create_engine(inbox_url(database_url(alias)))
+            with engine.connect() as connection:
+                self.assertEqual(
+                    ((), []), (missing_tables(connection), list(differences(connection)))
+                )
+            engine.dispose()
+        call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+    def test_the_migration_backwards_leaves_the_rows_and_forwards_finds_the_tables(self) -> None:
+        with transaction.atomic(using="other"):
+            give_back.using(backend="other").enqueue(1)
+        for target in (["zero"], []):
+            call_command("migrate", "rq_core", *target, database="other", verbosity=0)
+            self.assertEqual(1, rows("other"))
+
+
+AT_ONCE = {**settings.TASKS["default"], "OPTIONS": {"database": None}}
+
+
+@override_settings(TASKS={"default": AT_ONCE})
+class OnAFake(TransactionTestCase):
+    def test_a_test_runs_tasks_without_a_server(self) -> None:
+        with testing.fake(app) as fake:
+            made = self.client.post("/orders", {"to": "a@b.c"}).json()
+            fake.drain()
+            found = thank.get_result(made["result"])
+        self.assertEqual("a@b.c: thank you", found.return_value)
+
+
+class Enclosed(TestCase):
+    """Django wraps each of these tests into a transaction that is rolled back."""
+
+    def test_a_task_is_a_row_that_never_leaves_the_test(self) -> None:
+        result = thank.enqueue(1)
+        self.assertEqual((1, Status.READY), (rows(), thank.get_result(result.id).status))
+        work_at = app.client.run(app.client.calls.reads.job(result.id))
+        self.assertIsNone(work_at)
+
+
+class Settings(TestCase):
+    def test_the_checks_name_what_is_wrong(self) -> None:
+        fine = Backend("default", {})
+        unknown = Backend("default", {"OPTIONS": {"database": "nowhere"}})
+        self.assertEqual([], list(fine.check()))
+        self.assertEqual(["rq_core.E001"], [each.id for each in unknown.check()])
+        with self.settings(INSTALLED_APPS=["shop"]):
+            self.assertEqual(["rq_core.W001"], [each.id for each in fine.check()])
+        mysql = connections["default"]
+        vendor, mysql.vendor = mysql.vendor, "mysql"
+        try:
+            self.assertEqual(["rq_core.E002"], [each.id for each in fine.check()])
+        finally:
+            mysql.vendor = vendor
+
+    def test_an_unknown_option_and_a_wrong_app_are_refused(self) -> None:
+        with self.assertRaisesRegex(ImproperlyConfigured, "unknown option 'retries'"):
+            Backend("default", {"OPTIONS": {"retries": 3}})
+        with self.assertRaisesRegex(ImproperlyConfigured, "must be MODULE:APP"):
+            Backend("default", {"OPTIONS": {"app": "shop.models:Order"}}).app  # noqa: B018
+        own = Backend("default", {"OPTIONS": {"app": "shop.other_jobs:jobs"}}).app
+        self.assertIsInstance(own, App)
+        self.assertIsNot(own, Backend("default", {}).app)
+
+    def test_a_worker_of_another_app_has_the_tasks_of_its_backend(self) -> None:
+        self.assertNotIn("shop.tasks.thank", jobs.tasks)
+        options = {"OPTIONS": {"app": "shop.other_jobs:jobs"}}
+        with self.settings(TASKS={"default": {**settings.TASKS["default"], **options}}):
+            prepare_app(jobs)
+            prepare_app(jobs)
+        self.assertEqual("mail", jobs.tasks["shop.tasks.thank"].options.queue)
+        self.assertLessEqual({"default", "mail", "low"}, set(jobs.queues))
+        (around,) = jobs.surroundings.arounds
+        self.assertIs(ClosingConnections, around.function)
+
+    def test_a_name_that_rq_core_cannot_have_is_refused(self) -> None:
+        with self.assertRaisesRegex(InvalidTask, "is no name for rq-core"):
+            Backend("default", {"QUEUES": []}).validate_task(_Odd)
+
+
+class _Odd:
+    """A task whose queue has a name with a space."""
+
+    func = staticmethod(thank.func)
+    module_path = "shop.tasks.thank"
+    queue_name = "no name"
+    priority = 0
+    run_after = None
+    takes_context = False
