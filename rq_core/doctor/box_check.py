@@ -52,7 +52,7 @@ def lives_of(found: Mapping[str, str]) -> set[str]:
     return set(map(life_of, found))
 
 
-def entries_of(found: Mapping[str, str], life: str) -> int:
+def count_entries(found: Mapping[str, str], life: str) -> int:
     """Return the number of entries that a box has without a gap, from the first one on."""
     return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
 

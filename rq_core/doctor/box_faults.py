@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from rq_core.doctor.box_check import entries_of, is_box_lost
+from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.lost_signals import LostSignals
 from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import entry_text, life_of, signal_in, write_header
@@ -128,7 +128,7 @@ def box_faults(
             box.compare_entry(number, texts[life])
         for number in sorted(signals):
             box.compare_signal(number, texts[life][f">{number}"])
-        is_lost = is_box_lost(found.get(life), entries_of(found, life))
+        is_lost = is_box_lost(found.get(life), count_entries(found, life))
         is_mendable = (
             box.is_known
             and len(box.members) <= MENDED_MAX
@@ -158,7 +158,7 @@ def corrected(
     kept = {name: text for name, text in members.items() if text is not None}
     for life, fault in mended.items():
         # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
-        kept[life] = write_header(fault.job_id, entries_of(kept, life), 0)
+        kept[life] = write_header(fault.job_id, count_entries(kept, life), 0)
     return kept
 
 

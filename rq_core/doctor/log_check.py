@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor import settings_check
-from rq_core.doctor.box_check import entries_of, is_box_lost
+from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.comparison import Owner, box_finding, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.image import Image
@@ -78,7 +78,7 @@ def _boxless(image: Image) -> Iterator[Finding]:
         life = job.fields.get("life")
         if life is None:
             continue
-        if is_box_lost(boxes.get(life), entries_of(boxes, life)):
+        if is_box_lost(boxes.get(life), count_entries(boxes, life)):
             says = f"job {job_id} has lost what its steps had saved, so its next step fails"
             how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
             yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
