@@ -52,6 +52,11 @@ def lives_of(found: Mapping[str, str]) -> set[str]:
     return set(map(life_of, found))
 
 
+def count_entries(found: Mapping[str, str], life: str) -> int:
+    """Return the number of entries that a box has without a gap, from the first one on."""
+    return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
+
+
 def _numbered(members: set[str], head: str) -> list[str]:
     """Return ``head`` followed by 1, 2, 3… as far as ``members`` has these texts without a gap."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)

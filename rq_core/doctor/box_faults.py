@@ -6,11 +6,11 @@ that a box lacks are found by :mod:`rq_core.doctor.lost_signals`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from rq_core.doctor.box_check import is_box_lost
+from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.lost_signals import LostSignals
 from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import entry_text, life_of, signal_in, write_header
@@ -128,11 +128,12 @@ def box_faults(
             box.compare_entry(number, texts[life])
         for number in sorted(signals):
             box.compare_signal(number, texts[life][f">{number}"])
-        end = next(n for n in range(1, len(entries) + 2) if n not in entries)
-        is_lost = is_box_lost(found.get(life), end - 1)
+        is_lost = is_box_lost(found.get(life), count_entries(found, life))
         is_mendable = (
             box.is_known
             and len(box.members) <= MENDED_MAX
+            and not _leaves_hole(box, entries, "|")
+            and not _leaves_hole(box, signals, ">")
             and (not is_lost or _is_complete(boxes[life]))
         )
         if is_lost and not is_mendable:
@@ -155,11 +156,18 @@ def corrected(
     for fault in mended.values():
         members.update(fault.members)
     kept = {name: text for name, text in members.items() if text is not None}
-    entries = Counter(life_of(name) for name in kept if "|" in name) if mended else {}
     for life, fault in mended.items():
         # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
-        kept[life] = write_header(fault.job_id, entries[life], 0)
+        kept[life] = write_header(fault.job_id, count_entries(kept, life), 0)
     return kept
+
+
+def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
+    """Return whether entries or signals without an event come before others that the log has. Numbers have no holes, so
+    the log itself lacks events; and a box with a hole counts as lost."""
+    removed = box.members.items()
+    gone = {n for n in numbers if n and (f"{box.life}{mark}{n}", None) in removed}
+    return bool(gone) and min(gone) < max(numbers - gone, default=0)
 
 
 def _is_complete(box: LoggedBox) -> bool:

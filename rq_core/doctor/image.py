@@ -226,6 +226,7 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
                 record,
                 view.jobs.get(job_id),
                 caps,
+                view.snapshot["boxes"],
                 in_state=in_state,
                 has_holes=view.log.has_holes,
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
+from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import JobRecord
 from rq_core.model.state_line import (
     StoredJob,
@@ -17,10 +18,10 @@ from rq_core.model.state_line import (
 from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset(
-    {"unique", "stands", "expires", "due", "priority", "seq", "life", "base"}
+    {"unique", "stands", "expires", "due", "priority", "seq", "life", "base", "waits"}
 )
-"""The fields that are restored from the log: indexes depend on them, and only scripts change them. Any other field
-keeps its value, and the change is logged."""
+"""The fields that are restored from the log: indexes or boxes depend on them, and only scripts change them. Any other
+field keeps its value, and the change is logged."""
 
 
 _ALL: Final = tuple(
@@ -46,6 +47,7 @@ def line_by(
     record: JobRecord,
     job: StoredJob | None,
     caps: Container[str],
+    boxes: Mapping[str, str],
     *,
     in_state: bool,
     has_holes: bool,
@@ -57,6 +59,9 @@ def line_by(
     A line counts as lost in three cases. First, it is missing or unreadable (then ``job`` has no value). Second, it has
     another state than the log, and the log has no holes. Third, the job is not ``in_state``, and its line differs from
     the log.
+
+    ``boxes`` are the members of the key. The line keeps its life if only this life has a box, which names the job:
+    otherwise the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)
@@ -68,6 +73,8 @@ def line_by(
     if differs and not in_state:
         return line_of(record, caps)
     changed = differs & PUT_BACK
+    if "life" in changed and _has_box_alone(job, record, boxes):
+        changed -= {"life"}
     if not changed:
         return None
     told = fields_of(record)
@@ -78,6 +85,12 @@ def line_by(
     except ValueError:
         return None
     return mended
+
+
+def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) -> bool:
+    """Return whether the box of a job's line names the job, and the job's life by the log has no box."""
+    header = header_in(boxes.get(job.fields.get("life", "")))
+    return header is not None and header.job_id == record.id and record.life not in boxes
 
 
 def _claimed(job: StoredJob, record: JobRecord) -> str | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor import settings_check
-from rq_core.doctor.box_check import is_box_lost
+from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.comparison import Owner, box_finding, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.image import Image
@@ -79,8 +78,7 @@ def _boxless(image: Image) -> Iterator[Finding]:
         life = job.fields.get("life")
         if life is None:
             continue
-        entries = next(n for n in itertools.count() if f"{life}|{n + 1}" not in boxes)
-        if is_box_lost(boxes.get(life), entries):
+        if is_box_lost(boxes.get(life), count_entries(boxes, life)):
             says = f"job {job_id} has lost what its steps had saved, so its next step fails"
             how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
             yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
@@ -131,7 +129,7 @@ def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[
 def _ripe(image: Image) -> Iterator[Finding]:
     """Yield a finding for each parked job that waits for a signal which its box has. A parked job whose moment is over
     needs no finding: the next claim wakes the job."""
-    boxes = image.view.snapshot["boxes"]
+    boxes, wanted = image.view.snapshot["boxes"], image.indexes["boxes"]
     for job_id, job in image.view.jobs.items():
         life, waits = job.fields.get("life"), job.fields.get("waits", "")
         if job.state is not State.PARKED or life is None or life not in boxes:
@@ -141,7 +139,8 @@ def _ripe(image: Image) -> Iterator[Finding]:
         for number in waits.split(","):
             entry = entry_in(boxes.get(f"{life}|{number}"))
             signals = "" if entry is None else f"{life}>{signal_of(entry.name)}"
-            if entry is not None and entry.kind == "wait" and signals in boxes:
+            is_there = signals in boxes and signals in wanted  # Otherwise the list is made up.
+            if entry is not None and entry.kind == "wait" and is_there:
                 says = f"job {job_id} is parked, and the signal {signal_of(entry.name)}, for which it waits, is there"
                 kept = [("line", job_id, image.view.standing[job_id])]
                 kept += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from rq_core.doctor.box_check import is_box_lost
+from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import members_of_signals, write_header
 
@@ -44,7 +44,7 @@ def lost_signals(
         if box is None or not missing:
             continue
         is_new = life not in found and box.entries == 0 and job_id in began
-        if not is_new and is_box_lost(found.get(life), _entries(found, life)):
+        if not is_new and is_box_lost(found.get(life), count_entries(found, life)):
             continue
         members = {life: write_header(job_id, 0, 0)} if is_new else {}
         unknown, texts = None, dict[int, str]()
@@ -60,11 +60,3 @@ def lost_signals(
 
 def _of(life: str, number: int) -> str:
     return f"{life}>{number}"
-
-
-def _entries(found: Mapping[str, str], life: str) -> int:
-    """Return the number of entries that a box has without a gap, from the first one on."""
-    number = 0
-    while f"{life}|{number + 1}" in found:
-        number += 1
-    return number

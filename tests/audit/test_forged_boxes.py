@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,12 @@ from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.broken import broken_after
+from tests.kit.liar import lying
 from tests.kit.scenes import SLOT, Scene
 from tests.kit.seed import LIFE, WORKER, Seed
 
 Forge = Callable[[Seed], None]
+OTHER_LIFE = "9f3a0b1c22aa0002"
 
 
 @pytest.fixture
@@ -184,6 +187,125 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
         assert says[0].endswith("; cancel the job, or write the true value back")
         violations, _ = compare(seed.client, database, seed.queue)
         assert violations
+
+
+def two_durable_jobs(seed: Seed) -> Any:
+    """Let two jobs save a step and park for a moment. Return all members of their boxes. The log has no values."""
+    durable(seed, kept="digest")
+    other = seed.running("b")
+    life = OTHER_LIFE
+    seed.save(other, life=life, value='"ch_2"')
+    seed.wait(other, "+50000", name="cool-off", what="sleep", entry=2, life=life)
+    seed.park(other, waits="2")
+    return seed.control.hgetall(boxes(seed))
+
+
+def repaired(seed: Seed, database: Database) -> list[Finding]:
+    found = found_by_doctor(seed, database)
+    assert found
+    return repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
+
+
+def test_repair_writes_back_what_a_parked_job_waits_for(seed: Seed, database: Database) -> None:
+    durable(seed)
+    mirror(seed, database)
+    line = str(seed.state("a"))
+    seed.control.hset(seed.keys("state"), "a", line.replace(" waits=2 ", " waits=1 "))
+
+    left = repaired(seed, database)
+
+    assert ([], line) == (left, str(seed.state("a")))
+
+
+def test_jobs_whose_lines_exchanged_their_boxes_keep_their_steps(
+    seed: Seed, database: Database
+) -> None:
+    true = two_durable_jobs(seed)
+    mirror(seed, database)
+    lines = {job_id: str(seed.state(job_id)) for job_id in ("a", "b")}
+    exchanged: dict[Any, Any] = {
+        "a": lines["a"].replace(LIFE, OTHER_LIFE),
+        "b": lines["b"].replace(OTHER_LIFE, LIFE),
+    }
+    seed.control.hset(seed.keys("state"), mapping=exchanged)
+
+    left = repaired(seed, database)
+
+    assert left == []
+    assert true == seed.control.hgetall(boxes(seed))
+    assert lines == {job_id: str(seed.state(job_id)) for job_id in ("a", "b")}
+
+
+@pytest.mark.parametrize("event", ["step_saved", "signalled"])
+def test_repair_removes_no_entry_and_no_signal_whose_event_sql_lost(
+    seed: Seed, database: Database, event: str
+) -> None:
+    durable(seed)
+    seed.signal("a", value="8", value_max=100)
+    mirror(seed, database)
+    true = seed.control.hgetall(boxes(seed))
+    with lying(database) as connection:
+        connection.exec_driver_sql(
+            "DELETE FROM job_event WHERE (epoch, seq) = (SELECT epoch, seq FROM job_event "
+            "WHERE type = ? AND job_id = 'a' ORDER BY epoch, seq LIMIT 1)",
+            (event,),
+        )
+
+    left = repaired(seed, database)
+
+    assert [Kind.BOX_DIFFERS] == [each.kind for each in left]
+    assert true == seed.control.hgetall(boxes(seed))
+
+
+def test_a_job_keeps_its_box_though_its_row_in_sql_names_another(
+    seed: Seed, database: Database
+) -> None:
+    durable(seed)
+    mirror(seed, database)
+    true, line = seed.control.hgetall(boxes(seed)), str(seed.state("a"))
+    with lying(database) as connection:
+        connection.exec_driver_sql("UPDATE job SET life = '9f3a0b1c22aa0002' WHERE job_id = 'a'")
+    assert Kind.LOG_DIFFERS in {each.kind for each in found_by_doctor(seed, database)}
+
+    left = repaired(seed, database)
+
+    assert ([], line) == (left, str(seed.state("a")))
+    assert true == seed.control.hgetall(boxes(seed))
+    assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
+
+
+def test_made_up_members_with_odd_numbers_do_not_let_a_box_count_as_lost(
+    seed: Seed, database: Database
+) -> None:
+    durable(seed)
+    mirror(seed, database)
+    true = seed.control.hgetall(boxes(seed))
+    odd: dict[Any, Any] = dict.fromkeys(
+        (f"{LIFE}{rest}" for rest in ("|0", "|x", "|01", ">0")), "odd"
+    )
+    seed.control.hset(boxes(seed), mapping=odd)
+
+    found = found_by_doctor(seed, database)
+
+    assert {Kind.BOX_DIFFERS} == {each.kind for each in found}
+    assert [] == repaired(seed, database)
+    assert true == seed.control.hgetall(boxes(seed))
+
+
+def test_a_made_up_list_of_signals_does_not_count_as_a_signal_that_is_there(
+    seed: Seed, database: Database
+) -> None:
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.park(claim)
+    mirror(seed, database)
+    seed.control.hset(boxes(seed), f"{LIFE}>approval", "1")
+
+    found = found_by_doctor(seed, database)
+
+    assert [Kind.INDEX] == [each.kind for each in found]
+    assert [] == repaired(seed, database)
+    assert str(seed.state("a")).startswith("parked ")
 
 
 def test_events_that_the_mirror_has_not_written_count(seed: Seed, database: Database) -> None:

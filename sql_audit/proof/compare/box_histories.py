@@ -80,11 +80,12 @@ def tell_boxes(
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
-    """Return the ids (lives) of the boxes of durable jobs, by the ids of the jobs. A broken script may have logged a
-    box that the job's line does not have."""
+    """Return the ids (lives) of the boxes of durable jobs, by the ids of the jobs. The log's life counts, as in the
+    line that the doctor restores: a line may name the box of another job, and a broken script may have logged a box
+    that the line does not have."""
     found = {i: record.life for i, record in log.records.items() if record.state and record.life}
     for job_id, line in standing.items():
-        if " life=" in line:
+        if job_id not in found and " life=" in line:
             with suppress(ValueError):
                 found[job_id] = read_job(job_id, line).fields.get("life")
     return {i: life for i, life in found.items() if life is not None and clean(i) == i}
