@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome
 
 
-READY_VARIABLE: Final = "RQ_CORE_READY_FD"
-"""The environment variable with the number of a file descriptor. A process beside the workers writes one byte to it:
-READY when it is ready, or AWAY before it ends because its database does not answer."""
-READY, AWAY = b"1", b"0"
 COMMANDS: Final = "rq_core.commands"
 AUDIT: Final = "rq_core.audit"
 
@@ -57,8 +53,7 @@ class EndingsReader(Protocol):
 
 
 class OpenEndings(Protocol):
-    """A function that returns an EndingsReader for a URL. Raises RqCoreError for a bad URL and for a driver that is not
-    installed."""
+    """A function that returns an EndingsReader for a URL. Raises RqCoreError for a bad URL or a missing driver."""
 
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
@@ -75,7 +70,7 @@ class Drift(Protocol):
 class CompanionCommand(Protocol):
     """A function that returns the command line of a process beside the workers, and the variables to add to its
     environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
-    is closed, or on SIGTERM. A mirror says that it is ready (READY_VARIABLE) once it has found that the database is the
+    is closed, or on SIGTERM. A mirror says that it is ready (lib/readiness) once it has found that the database is the
     log of this Redis. Before it ends, it finishes its work: a mirror copies the events that are left.
 
     ``made`` are queues that were created just now; a mirror begins with these queues. The URLs are passed in the

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rq_core.model.plugins import AWAY, READY, READY_VARIABLE
+from rq_core.model.lib.readiness import AWAY, READY, READY_VARIABLE
 
 log = logging.getLogger(__name__)
 

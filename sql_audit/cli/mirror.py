@@ -24,9 +24,9 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.model.lib.readiness import AWAY, READY, READY_VARIABLE
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
-from rq_core.model.plugins import AWAY, READY, READY_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
