@@ -151,7 +151,7 @@ class Task(PreparedTask[P, R]):
     """A function that workers can run by its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
-    """True if calling the function returns an awaitable."""
+    """True if the function, or the ``__call__`` of a callable object, is declared with ``async def``."""
     __name__: str
     __wrapped__: Callable[P, Any]
 

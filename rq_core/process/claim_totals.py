@@ -28,7 +28,9 @@ class FlowTotals:
     def depart(self, place: int, why: str | None = None) -> None:
         """Remove the ended process at ``place``, and keep its counts.
 
-        ``why`` is the reason of its replacement, retired or died; None if it is not replaced."""
+        ``why``: "retired" or "died", if its replacement is to be counted; None if the process is not replaced, or is
+        replaced because its code has changed.
+        """
         # Scrapes sum under the same lock, so that each counts an ended process exactly once.
         with self._lock:
             table = self._tables.pop(place, None)

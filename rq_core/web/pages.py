@@ -318,8 +318,8 @@ PAGES: Final = (
 """The pages. The menu has the pages whose paths contain no name. A page of a queue, job or schedule also has an address
 with the names after a ``?``: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
-"""The addresses of pages with names that cannot be part of a path, by page: ``/queue?queue=..``,
-``/job?queue=..&id=..``."""
+"""Other addresses of these pages, for a queue, job or schedule whose name a browser or server would change in a path,
+such as ``.``, ``..`` or ``a.json``. The queue named ``..`` has the address ``/queue?queue=..``."""
 ASKS: Final[Mapping[str, str]] = {
     "queue": "the name of a queue",
     "id": "the id of a job",

@@ -45,7 +45,7 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_each_question_has_the_same_answer_as_its_command(
+def test_the_page_gets_the_same_events_waits_and_claims_as_the_queries_of_the_log(
     asks: LogQuestions, database: Database
 ) -> None:
     engine, now = database.readers, int(time.time() * 1000)

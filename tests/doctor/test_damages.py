@@ -36,6 +36,7 @@ def test_an_undamaged_queue_has_no_findings(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_doctor_finds_and_repairs_planted_damage(seed: Seed, name: str) -> None:
+    """Checks also that the doctor changes nothing where only an operator can repair the damage."""
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)

@@ -134,7 +134,9 @@ def test_the_doctor_reports_no_finding_for_a_batch_that_has_not_arrived_yet(stag
     assert found(stage) == []
 
 
-def test_the_doctor_reports_a_lost_slot_of_a_batch_that_has_not_arrived_yet(stage: Stage) -> None:
+def test_the_doctor_reports_a_lost_slot_of_a_relay_that_is_sending_its_next_rows(
+    stage: Stage,
+) -> None:
     stage.insert("a")
     with stage.relay(at("committed", 3, end)) as relay, pytest.raises(Ended):
         finish(relay)

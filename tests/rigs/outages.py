@@ -169,8 +169,8 @@ class SentinelStage(Stage):
     def perform(self, kind: str, seconds: float) -> None:
         """Kill the primary with SIGKILL, and let the replica be promoted.
 
-        If the outage should last for more than two seconds, the sentinels need more votes than they have until then, so
-        that no sentinel can promote the replica.
+        If the outage lasts for more than SHORT_S seconds, the quorum is larger than the number of sentinels for that
+        time, so that no sentinel can promote the replica before the outage is over.
         """
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.

@@ -271,13 +271,19 @@ def test_a_change_of_a_set_literal_changes_the_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_killed_worker_process_disappears_from_the_list(
-    app: App, client: Client, witness: crew.Witness, valkey: RedisServer
+def test_a_killed_worker_process_counts_as_gone_once_it_is_silent_and_its_row_stays(
+    app: App,
+    client: Client,
+    witness: crew.Witness,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with worker_process(app.redis_url, witness) as process:
         (seen,) = wait_until(lambda: look(client).present, "it says that it is there", timeout=20)
         assert seen.says.pid == process.pid
         process.kill()
         process.wait(10)
+
+    monkeypatch.setattr(worker_registry, "SILENT_MS", 200)
+    wait_until(lambda: not look(client).present, "the killed worker counts as gone")
 
     assert [each.worker for each in look(client).workers] == [seen.worker]

@@ -231,7 +231,7 @@ async def _long(n: int) -> str:
 
 
 async def test_a_result_expires_after_the_given_time(connected: App) -> None:
-    """Checks that a later caller gets the answer "expired", whether or not a claim has already removed the result."""
+    """Checks that a later caller gets the answer "expired", or Gone if a claim has already removed the result."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)

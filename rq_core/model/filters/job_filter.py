@@ -47,9 +47,9 @@ class Filter:
 
     - ``queue``: the queue of the jobs.
     - ``task``: the name of the jobs' task.
-    - ``states``: the states, such as ("ready", "scheduled"). Without them, the states that the change is for.
+    - ``states``: the states, such as ("ready", "scheduled"). If empty, all states in which the change is possible.
     - ``priority``: the name of the jobs' priority.
-    - ``lane``: the line in which the jobs wait, as ``rq-core jobs`` shows it; "" is for the jobs without scopes.
+    - ``lane``: the name of the jobs' lane, such as "2+task=send"; "" is for jobs without scopes.
     - ``scope``: a scope of the jobs, such as "tenant=acme".
     - ``worker``: the worker that runs the jobs.
     - ``older``: the jobs have been in their state for at least this time, in seconds or a timedelta.
@@ -62,7 +62,8 @@ class Filter:
     - ``headers``: headers of the jobs, with their values.
     - ``args``: arguments of the jobs, with their values. A number and a text with the same digits are equal.
 
-    ``str(filter)`` is the filter as text, and Filter.parse reads this text. Raises InvalidName or InvalidOption.
+    ``str(filter)`` is the filter as text, and Filter.parse reads this text. Both Filter and Filter.parse raise
+    InvalidName or InvalidOption for a term that no job could have.
     """
 
     queue: str

@@ -1,7 +1,7 @@
-"""Checks INFO and CONFIG of a server, once when a process starts, to find out whether jobs are safe on it.
+"""Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
-Every client checks INFO at its first call to a server, and refuses a server that may delete jobs or takes no writes.
-Workers, mirrors and the doctor also check CONFIG, and log warnings about other problems.
+Every client checks INFO before its first call to a server. It refuses a server that is too old, may delete jobs or
+takes no writes. Workers, mirrors and the doctor also check CONFIG when they start, and log warnings.
 """
 
 from __future__ import annotations

@@ -120,12 +120,11 @@ class _Place(NamedTuple):
 
 
 def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
-    """Return a page of a sorted set in the order of scores, and of members with equal scores.
+    """Return a page of a sorted set, in the order of scores and then of members.
 
-    Redis finds members by score or by rank, and members with one score may be many. So the page is read by rank. It
-    must begin with a member of the page before, or with an earlier member; this shows that no member was skipped. If
-    members have left the set meanwhile, and the first member comes after the place, the page is read again from a
-    lower rank.
+    Many members may have the same score, so the set is read by rank. The range that is read must begin at the last
+    member of the page before, or earlier; this shows that no member was skipped. If it begins later, since members have
+    left the set meanwhile, it is read again from a lower rank.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

@@ -25,8 +25,8 @@ job if the message was lost."""
 TOGETHER_S: Final = 0.02
 """Polls that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Maximum number of jobs in one round of polls. The waits of a round get their results after the round, so that the
-first of many jobs need not wait until the last job is polled."""
+"""Maximum number of waits in one round of polls. The waits of a round get their results after the round, so that the
+first of many waits are not delayed until the last job is polled."""
 GRAINS: Final = 10
 """The number of equal parts into which a pause is divided. If messages report the end of a job, its polls are due at
 multiples of such a part, so that many waits share a poll."""

@@ -71,7 +71,7 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_each_instant_of_a_schedule_is_due_after_a_constant_part_of_its_spread(
+def test_an_instant_of_a_schedule_with_a_spread_is_due_later_by_the_shift_of_its_name(
     seed: Seed,
 ) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}

@@ -131,7 +131,7 @@ def test_a_prepared_chunk_is_not_sent_if_the_chunk_before_it_is_refused() -> Non
     assert len(server.sent("enqueue")) == 2
 
 
-def test_jobs_of_one_kind_send_their_common_fields_once() -> None:
+def test_an_enqueue_call_sends_the_common_fields_of_its_jobs_once() -> None:
     server = Server(enqueue=[OK])
     mixed = [
         NewJob(f"job-{n}", "q", profile("task", priority), "{}", delay_ms)
