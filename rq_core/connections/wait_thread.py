@@ -81,8 +81,8 @@ class Waiter:
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
         self._round: _Round | None = None
-        """The work of the thread that takes over new waits. With None, the next wait starts a thread; an earlier thread may
-        still be ending."""
+        """The work of the thread that takes over new waits. With None, the next wait starts a thread; an earlier thread
+        may still be ending."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
         """The waits of the thread that started last."""

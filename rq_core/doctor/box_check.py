@@ -48,7 +48,7 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives (ids) of all boxes of which ``found``, the fields of the key ``boxes``, has at least one."""
+    """Return the lives (ids) of the boxes that have a field in ``found``, the fields of the key ``boxes``."""
     return set(map(life_of, found))
 
 

@@ -28,7 +28,7 @@ class FlowTotals:
     def depart(self, place: int, why: str | None = None) -> None:
         """Remove the ended process at ``place``, and keep its counts.
 
-        ``why``: "retired" or "died", if its replacement is to be counted; None if the process is not replaced, or is
+        ``why``: "retired" or "died", if its replacement counts; None if the process is not replaced, or is
         replaced because its code has changed.
         """
         # Scrapes sum under the same lock, so that each counts an ended process exactly once.

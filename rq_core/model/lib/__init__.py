@@ -7,6 +7,6 @@
 - ``text``: makes text from jobs and servers safe to show.
 - ``logs``: log lines.
 - ``url``: URLs of servers.
-- ``readiness``: what a process beside the workers tells the supervisor.
+- ``readiness``: words with which a process beside the workers says whether it is ready.
 - ``cached_property``: cached properties without a lock.
 """

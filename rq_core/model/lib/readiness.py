@@ -1,4 +1,4 @@
-"""What a process beside the workers tells the supervisor that has started it."""
+"""Words with which a process beside the workers says to its supervisor whether it is ready."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class Change(NamedTuple):
 
 
 class Admin:
-    """The calls with which an operator changes jobs and settings. One call changes at most IDS_CHUNK jobs; more ids make
-    several calls. ``slot``, a call slot and the call's number, is for ids that fit into one call."""
+    """The calls with which an operator changes jobs and settings. One call changes at most IDS_CHUNK jobs; more ids
+    make several calls. ``slot``, a call slot and the call's number, is for ids that fit into one call."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
