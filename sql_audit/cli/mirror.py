@@ -133,7 +133,8 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def _tell_parent(word: bytes) -> None:
-    """Tell the supervisor that has started this mirror, if one has, that the mirror is ready, or its database away."""
+    """Send a word to the supervisor, if one has started this mirror: the mirror is ready, or its database does not
+    answer."""
     if place := os.environ.pop(READY_VARIABLE, ""):
         with contextlib.suppress(BrokenPipeError):
             os.write(int(place), word)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from rq_core import App, Cap, RetryPolicy, current_job
 
 WITNESS_VARIABLE: Final = "RQ_CORE_DEMO_WITNESS"
-"""The environment variable that names the witness file. Every finished job appends a line to this file, so it is a
-record of the jobs that does not depend on SQL."""
+"""The environment variable that names the witness file. Each run of a job appends a line to this file when its work is
+done, so it is a record of the jobs that does not depend on SQL."""
 QUEUE_VARIABLE: Final = "RQ_CORE_DEMO_QUEUE"
 """The environment variable that names the demo's queue for the worker processes."""
 QUEUE: Final = os.environ.get(QUEUE_VARIABLE) or f"demo-{os.getpid()}-{int(time.time())}"

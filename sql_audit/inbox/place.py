@@ -82,7 +82,7 @@ def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
     """Make a copied inbox an inbox of its own. The rows that were copied are parked: the original hands them over.
 
     ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is still in its
-    stored place.
+    stored place, or if no relay has stored a place yet.
     """
     return _settle(session, is_copy=True, same_place=same_place)
 

@@ -94,7 +94,7 @@ class _Queue:
     answer: BatchAnswer | None = None
     """The answer to a batch whose end, as far as this relay knows, is not in the database yet."""
     handled: int = 0
-    """The greatest number of handled rows that this relay has seen in the database."""
+    """The number of handled rows in the database after the last turn in which this relay had locked the queue."""
     most: int = sending.CALL_ROWS
     """Number of rows to read at once. It is lower if rows are large."""
     single: int = 0
@@ -231,7 +231,8 @@ class Relay:
         answer: BatchAnswer,
         step: _Step,
     ) -> RowCounts:
-        """Delete the rows of the batch that Redis has answered, and return their counts."""
+        """End the batch that Redis has answered, and return its counts. Its rows are deleted or parked; the rows of a
+        call that Redis refused stay."""
         relayed = held = duplicate = 0
         done: list[int] = []
         parked: list[int] = []

@@ -5,8 +5,8 @@ turn for this queue comes before the relay looks for queues with rows, which sav
 for rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
 changed.
 
-If Redis or the database does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles
-each time. Turns for the other queues continue.
+If Redis does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles each time.
+Turns for the other queues continue. If the database does not answer, all turns wait.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ class RelayService:
                 return
 
     def _version(self) -> int | None:
-        """Return a number that changes with each commit to a SQLite file; None for PostgreSQL."""
+        """Return a number that changes when another connection commits to a SQLite file; -1 if the file cannot be read;
+        None for PostgreSQL."""
         if self.session.address.get_backend_name() != "sqlite":
             return None
         try:
@@ -230,9 +231,9 @@ def run_relay(
     """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, until no row is left that can be
     sent now.
 
-    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if
-    another connection has locked it, the relay waits. Later errors are logged, and the turn is made again; with
-    ``once`` errors of the database are raised.
+    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if another
+    connection has locked it, the relay waits, except with ``once``. Later errors are logged, and the turn is made
+    again; with ``once`` errors of the database are raised.
     """
     session = Session(url)
     try:

@@ -25,7 +25,8 @@ class RelayRow(NamedTuple):
     ids: list[int] | None
     """The ids of the rows of the batch that is on its way; None: no batch is on its way."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock; negative: the stored time is not valid."""
+    """Milliseconds since the batch was chosen, by the database's clock; negative: the stored time is not valid, or it
+    is later than the present time."""
     taken_by: str | None
     relayed: int
     held: int

@@ -73,7 +73,7 @@ class Statements(NamedTuple):
     delete_rest: str
     """Deletes rows by their ids, also those that a user's statement is changing at that moment."""
     park: str
-    """Copies a row into ``rqc_inbox_parked`` with a reason."""
+    """Copies rows into ``rqc_inbox_parked`` with a reason."""
     pack: str
     """Writes what a relay made of a row that other code inserted: id of the job, args and packed."""
     has_id: str

@@ -34,7 +34,8 @@ class EventBatch:
 
     @property
     def found_out(self) -> bool:
-        """Return whether the batch has a fork, a break, a complete baseline, or a quarantined entry."""
+        """Return whether the batch has a fork, the beginning of an epoch, a break in the numbering, a complete
+        baseline, or an entry in quarantine."""
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)

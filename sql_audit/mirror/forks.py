@@ -61,7 +61,8 @@ class Fork:
     beginning: Beginning
     """The first entry of the epoch with which Redis continued."""
     survivor: OutboxId | None
-    """The last entry that both Redis and SQL have; None if Redis remembered nothing."""
+    """The last entry of the common history of Redis and SQL; None if Redis remembered nothing. Redis may have trimmed
+    it."""
     passed: Sequence[Quarantined] = ()
     """Redis' entries between the survivor and the new epoch, oldest first. SQL does not have them, and they cannot be
     mirrored, since the mirror is past their numbers."""

@@ -374,7 +374,8 @@ class Service:
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Wait until a queue has new entries or may be tried again, but at most WAIT_S."""
+        """Wait until a queue has new entries or may be tried again, but at most WAIT_S; longer if Redis does not
+        answer."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))

@@ -14,7 +14,7 @@ from sql_audit.store.schema.tables import mirror_proof
 def record_proofs(
     database: Database, result: VerifyResult, verdicts: Mapping[str, LogVerdict] | None = None
 ) -> None:
-    """Add a row to ``mirror_proof`` for each queue whose whole log was checked and found correct.
+    """Add a row to ``mirror_proof`` for each queue whose log was checked and has no violation.
 
     ``verdicts`` are the verdicts from SQL alone, by queue, if a comparison with Redis has changed ``result`` since.
     Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the

@@ -93,13 +93,14 @@ class RowProof:
         """Begin before the first event.
 
         ``end`` is the last entry that will be fed; ``orphaned`` are the ranges of orphaned events; ``ends`` are the
-        losses that ended all live jobs.
+        losses and complete baselines that ended live jobs without an event of the jobs themselves.
         """
         self.database = database
         self.queue = queue
         self.wrong: list[WrongRow] = []
         self.more = 0
-        """Number of further jobs with wrong rows, which are not in ``wrong``."""
+        """Number of further rows that differ, whose jobs are not in ``wrong``. A job with several such rows counts
+        several times."""
         self._end = end
         self._orphaned, self._ends = orphaned, ends
         self._derivation = Derivation(queue, ends, self._recall)

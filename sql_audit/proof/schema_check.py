@@ -295,7 +295,7 @@ def _functions(connection: Connection, schema: int) -> Iterator[str]:
 
 
 def _finds_in(function: Any) -> bool:
-    """Return whether a function's search_path has only the function's own schema."""
+    """Return whether a function sets only its search_path: to the function's own schema and ``pg_temp``."""
     settings: Sequence[str] = function.settings or []
     allowed = {
         f"search_path={name}, pg_temp" for name in (function.schema, _quoted(function.schema))

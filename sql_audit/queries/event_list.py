@@ -19,7 +19,8 @@ VALUE_MAX: Final = 100
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:
-    """Return the last ``lines`` events of each queue, in the order in which they happened."""
+    """Return the last ``lines`` events of each queue, sorted by time; events of the same time are sorted by queue and
+    place."""
     found = [event for queue in queues for event in queue_tail(engine, queue, lines)]
     return Found(sorted(found, key=lambda event: (event.at_ms, event.queue, event.place)))
 
@@ -35,8 +36,8 @@ def detail_of(event: LoggedEvent) -> dict[str, Any]:
 
 
 def short(value: Any) -> str:
-    """Return a value of an event as one line of at most VALUE_MAX characters. The line of an error has its type, its
-    message and its place in the code."""
+    """Return a value of an event as one line of at most VALUE_MAX characters. The line of an error has its type and its
+    message, cut in the same way, and then its place in the code."""
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback", "")))
         error = _cut(f"{value['type']}: {value.get('message', '')}")

@@ -90,7 +90,7 @@ class LoggedEvent:
     detail: dict[str, Any]
     orphaned: bool = False
     """True if Redis forgot the event, so that it is not part of the history that Redis continued. Only :func:`history`
-    sets this."""
+    and :func:`sql_audit.queries.event_pages.job_page_before` set this."""
 
     @property
     def number(self) -> str:

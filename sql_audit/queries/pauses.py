@@ -1,4 +1,4 @@
-"""Finds the pauses of a job: times in which no worker could claim the job for another reason than a limit.
+"""Finds the pauses of a job: times in which no worker could claim the job, and no limit was the reason.
 
 The job was scheduled, or it was parked, or a lost worker still held its claim.
 """

@@ -31,7 +31,8 @@ STATEMENT_MS: Final = 1_500
 EVENTS_MAX: Final = 200
 """Maximum number of events of a job in an answer."""
 ROWS_MAX: Final = 50
-"""Maximum number of rows of each kind in an answer: the last errors, losses, gaps and quarantined entries."""
+"""Maximum number of rows of each kind in an answer: the most frequent errors; the last losses, gaps and quarantined
+entries."""
 HOURS_MAX: Final = 2_000
 """Maximum number of rows of deaths in an answer: the rows of the last hours. There is one row for each task, error and
 hour."""
@@ -188,7 +189,8 @@ class LogQuestions:
         return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by outcome, from ``since_ms`` on and before ``until_ms``.
+        """Return how many claims ended in each minute, by queue and outcome, from ``since_ms`` on and before
+        ``until_ms``.
 
         If there is no ``queue``, claims of all queues count.
         """
@@ -196,12 +198,14 @@ class LogQuestions:
         return self._ask(lambda engine: _rows(engine, _MINUTES, asked))
 
     def errors(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
+        """Return the errors with which claims ended since ``since_ms``, by task and outcome, the most frequent
+        first."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
 
     def deaths(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return how many jobs died since ``since_ms``, by task, error and hour, the last hour first."""
+        """Return how many claims ended with the outcome ``died`` since ``since_ms``, by task, error and hour, the last
+        hour first. Jobs that died of a lost worker or of their deadline are not counted."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _DEATHS, asked))
 

@@ -43,7 +43,8 @@ class TaskReport:
     """Number of dead jobs, those that an operator has pruned included."""
     cancelled: int
     discarded: int
-    """Number of jobs that were never accepted, because a scope was full. ``jobs`` does not count them."""
+    """Number of jobs that were never accepted, because a scope was full. ``jobs`` counts them only in a report of a
+    given time."""
     waited_p50_ms: int | None
     waited_p95_ms: int | None
     ran_p50_ms: int | None
@@ -73,7 +74,7 @@ class Report:
     slowest: list[SlowJob]
     watermarks: list[Watermark]
     events: int = field(default=0)
-    """Number of events in the logs of the queues of the report."""
+    """Number of events in the logs of the queues of the report; 0 in a report of a given time."""
 
     @property
     def jobs(self) -> int:

@@ -144,8 +144,8 @@ class ScheduleHistory:
 
 
 def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
-    """Return the last ``count`` instants of a schedule, and the changes of the schedule since the first of these
-    instants."""
+    """Return the last ``count`` instants of a schedule, the changes of the schedule since the first of these instants,
+    and the last change before it. If there are fewer instants, return all changes."""
     with engine.connect() as connection:
         lost = orphans.ranges(connection, queue)
         changes = list(_changes(connection, queue, name, lost))

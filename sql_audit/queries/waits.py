@@ -1,7 +1,7 @@
 """Reads the waits of a job: their durations, the scopes that the job waited for, and the claims that held these scopes.
 
-``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for
-waits that no claim ended.
+``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read for its
+pauses, and for waits that no claim ended.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -118,7 +118,7 @@ class Why:
     pruned: PrunedTo | None = None
     """The last prune, if it may have removed claims that the job waited for; otherwise None."""
     pauses: list[JobPause] = field(default_factory=list)
-    """The times in which the job was scheduled, or a lost worker held its claim."""
+    """The times in which the job was scheduled or parked, or a lost worker held its claim."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:

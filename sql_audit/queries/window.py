@@ -89,7 +89,7 @@ def report_within(
     """Return the report of the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), for a
     queue or for all queues.
 
-    ``jobs`` counts the jobs that ended, or had a claim that ended, in this time. ``events`` is 0.
+    ``jobs`` counts the jobs that were cancelled or discarded, or had a claim that ended, in this time. ``events`` is 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []

@@ -108,8 +108,8 @@ def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
 def differing(
     connection: Connection, queue: str, *, since_ms: int, whole_since_ms: int
 ) -> list[tuple[int, str]]:
-    """Return the first 20 minutes of a queue that do not agree with ``job_attempt``: the minute (Unix ms) and a
-    sentence. Minutes before ``since_ms`` are not compared.
+    """Return the first 20 rows of ``claim_minute`` of a queue that do not agree with ``job_attempt``: the minute (Unix
+    ms) of each, and a sentence. Minutes before ``since_ms`` are not compared.
 
     Claims of minutes before ``whole_since_ms`` may have been pruned: these minutes may count more claims than
     ``job_attempt`` has, but never fewer.

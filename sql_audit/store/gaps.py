@@ -30,7 +30,7 @@ _BEGUN: Final = text(
 
 
 class Gap(NamedTuple):
-    """A place in the log where entries are missing."""
+    """A place in the log where entries are missing, or may be missing."""
 
     at: OutboxId
     """The first entry after the gap."""

@@ -67,7 +67,8 @@ class LossEnd(NamedTuple):
 
 
 def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
-    """Return the losses that ended live jobs of a queue, oldest first. Those in orphaned ranges are left out."""
+    """Return the losses and the complete baselines that ended live jobs of a queue, oldest first. Those in orphaned
+    ranges are left out."""
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):
         began = OutboxId(row.epoch, 0)

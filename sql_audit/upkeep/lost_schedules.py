@@ -88,7 +88,7 @@ class LostSchedules:
     """The schedules in Redis, by name."""
     wanted: dict[str, _Wanted] = field(default_factory=dict)
     packs: dict[str, str] = field(default_factory=dict)
-    """The jobs of schedules whose rules can be put back, by name."""
+    """The jobs of schedules whose rules Redis lost, by name; an empty text if neither the log nor Redis has the job."""
     last_ms: dict[str, int] = field(default_factory=dict)
     """The last instants of the schedules in ``packs`` according to the log, by name."""
 
@@ -101,7 +101,7 @@ def stored_entries(client: Client, queue: str) -> dict[str, str]:
 
 
 def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -> LostSchedules:
-    """Compare the state of schedules according to the log with ``stored_entries``.
+    """Compare the state of schedules according to the log with ``entries``, which ``stored_entries`` returned.
 
     The mirror must have caught up after the entries were read. Otherwise a change that an operator made just now looks
     as if Redis had lost it.

@@ -103,7 +103,8 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Return the cut of each queue's log. Queues without a job that is old enough are left out."""
+    """Return the cut of each queue's log. A queue is left out if no batch after its last cut is old enough, unless its
+    last prune was interrupted, or jobs before that cut are old enough now."""
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
         cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]

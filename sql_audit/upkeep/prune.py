@@ -8,7 +8,8 @@ recorded; it proves everything after the cut, and that the events before the cut
 A prune first verifies the log itself. It does not rely on recorded proofs, since a verifier could have recorded a false
 one. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its cut. Each
 such row is covered by the hash of a batch without entries, so a later head that is kept outside the database proves
-what the prune left. Each transaction removes some thousand jobs; the next prune continues one that was interrupted.
+what the prune left. Each transaction removes at most JOBS_AT_ONCE jobs, or, on PostgreSQL, the jobs with events in a
+whole month. The next prune continues one that was interrupted.
 
     cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
     prune(database, cuts, by="ada", now_ms=now)
@@ -43,7 +44,7 @@ from sql_audit.store.schema.triggers import refuse_truncate
 from sql_audit.upkeep.plan import Cut
 
 JOBS_AT_ONCE: Final = 1_000
-"""Maximum number of jobs that one transaction removes."""
+"""Maximum number of jobs that one transaction removes, except when it drops the partition of a month."""
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
 """Maximum seconds between two transactions. In this pause the mirror can write."""

@@ -35,7 +35,7 @@ from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, re
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Maximum number of times that a restore begins again because another restore changed the queue during it."""
+"""Maximum number of rounds of a restore. A further round begins if another restore changed the queue during a round."""
 WHY: Final = "audit restore"
 
 
@@ -76,7 +76,7 @@ class Applied:
 
     @property
     def complete(self) -> bool:
-        """Return whether no job is left about which an operator must decide."""
+        """Return whether no job and no schedule is left about which an operator must decide."""
         return not (
             self.unknown or self.left or self.uncertain or self.schedules_left
             or self.steps_lost or self.signals_lost
@@ -93,12 +93,13 @@ def restore_jobs(
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
-    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Return the changes.
+    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Put back the ids, names, steps
+    and schedules that Redis forgot. Return the changes.
 
     A job that may have ended in a gap of the log is restored only with ``accept_gaps``, since it may run a second time.
     A revived job with a claim in force is left to its worker, since it may be half done. ``wait_s`` is the number of
-    seconds that the mirror may need to catch up. ``on_progress`` is called with the number of handled jobs and the
-    number of all jobs.
+    seconds that the mirror may need to catch up. ``on_progress`` is called with the number of handled jobs, ids and
+    names, and the number of all of them.
 
     Raise MirrorBehind if the mirror does not catch up, RestoredMeanwhile if another restore keeps changing the queue,
     and the errors of Redis and SQL.

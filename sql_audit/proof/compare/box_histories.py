@@ -1,8 +1,8 @@
 """Adds SQL's history of the boxes of durable jobs to the doctor's log.
 
 Only events after the last place where SQL may lack events of a job are used. If that place comes after the job's
-beginning, the doctor reports members of the box without an event as unknown. Where Redis forgot events, a restore may
-have put back what they had written.
+beginning, the doctor reports entries and signals of the box without an event as unknown. Where Redis forgot events, a
+restore may have put back what they had written.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound

@@ -144,7 +144,7 @@ class Holders:
             keys[scope] = keys.get(scope, 0) + 1
 
     def release(self, task: str | None, held: Sequence[str]) -> None:
-        """Stop counting the holders of a claim that has ended."""
+        """Stop counting a claim that has ended as a holder of its scopes."""
         self.total -= 1
         self.tasks[task] -= 1
         if not self.tasks[task]:

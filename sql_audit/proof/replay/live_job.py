@@ -39,7 +39,7 @@ class Record:
     once: int | None
     """Unix ms up to which the job's id is remembered."""
     life: str | None
-    """The box of a durable job; None until the job has saved or begun a step."""
+    """The box of a durable job; None until the job has saved or begun a step, or received a signal."""
     waits: str | None
     """The numbers of the entries for which the job is parked, separated by commas."""
     base: str | None

@@ -16,7 +16,8 @@ class LogFindings:
     each event."""
 
     def __init__(self, queue: str, *, since_ms: int, before_cut: bool) -> None:
-        """Begin without findings. Findings about events before ``since_ms`` (Unix ms) are not recorded."""
+        """Begin without findings. Of the findings about events before ``since_ms`` (Unix ms), only losses are
+        recorded."""
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut

@@ -310,9 +310,10 @@ class Database:
     ) -> T:
         """Insert rows of ``job_event``, which must be in the order of their numbers.
 
-        Call ``meanwhile`` while the database works, and return the value of that call.
+        Call ``meanwhile``, and return the value of that call. The database works at the same time, except on SQLite if
+        there are fewer than BACKGROUND_ROWS rows.
 
-        Raise PlaceTaken if PostgreSQL has an event of another origin under one of the numbers.
+        Raise PlaceTaken if PostgreSQL has any event from the first of the numbers to the last.
         """
         if not rows:
             return meanwhile()
@@ -398,8 +399,8 @@ class Database:
 def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
     """Insert rows into SQLite: most rows in blocks with one INSERT per block, the last rows with one INSERT per row.
 
-    A block has SQLITE_ROWS rows, or a smaller power of two if there are fewer rows, so that only few different
-    statements are ever prepared.
+    The number of rows of a block is a power of two: at most SQLITE_ROWS, and at most half of the rows. So only few
+    different statements are ever prepared.
     """
     if not rows:
         return

@@ -33,8 +33,9 @@ def of_each_span(select: str, since: str, until: str, *, order: str, span: str =
     """Return a statement that selects the claims that were not over at ``since`` and had begun before ``until``, by
     index: the claims in force, and the ended claims of each class, joined by UNION ALL.
 
-    ``select`` is a SELECT with the other conditions. ``span`` is the expression of the class, RAN or SPAN. Of each
-    class at most ``:most`` claims are selected: those that ended first (``order`` ASC) or last (DESC).
+    ``select`` is a SELECT with the other conditions. It must itself exclude claims that had not begun before ``until``.
+    ``span`` is the expression of the class, RAN or SPAN. Of each class at most ``:most`` claims are selected: those
+    that ended first (``order`` ASC) or last (DESC).
     """
     parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
     for number, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):

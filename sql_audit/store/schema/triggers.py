@@ -39,8 +39,8 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
 
 
 def refuse_truncate(table: str) -> str:
-    """Return the statement that creates PostgreSQL's trigger against TRUNCATE. Unlike triggers for rows, partitions do
-    not inherit it."""
+    """Return the statement that creates PostgreSQL's trigger against TRUNCATE. Partitions inherit triggers for rows,
+    but not this trigger."""
     return (
         f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
         "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
