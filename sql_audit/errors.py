@@ -6,9 +6,11 @@ RqCoreError
 │   ├── HistoryUnknown
 │   ├── InboxUrlInvalid
 │   └── QueueNotMirrored
+├── InboxDamaged
 ├── InboxError              the database with the inbox, or its tables, are not usable
 │   ├── InboxCopied
 │   ├── InboxForeign
+│   ├── InboxInPlace
 │   ├── InboxRefused
 │   └── InboxUnavailable
 └── AuditError              the audit database, or its schema, is not usable

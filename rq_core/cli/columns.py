@@ -40,7 +40,8 @@ class Column(NamedTuple):
 
     @property
     def least(self) -> int:
-        """The smallest width of the column, in characters, at which no word is broken."""
+        """The smallest width of the column, in characters, at which no word is broken, except words of more than
+        WORD_MAX characters."""
         from rich.cells import cell_len
 
         if self.whole:

@@ -105,8 +105,8 @@ def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
 
 
 def audit_url_option(says: str) -> Callable[[F], F]:
-    """Return the option ``--audit``, which names the audit database. ``says`` is the option's help. A command without
-    the option receives None."""
+    """Return the option ``--audit``, which names the audit database. ``says`` is the option's help. A command receives
+    None if neither the option nor the environment variable is set."""
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def audit_url_option(says: str) -> Callable[[F], F]:
 
 def inbox_url_option(says: str) -> Callable[[F], F]:
     """Return the option ``--inbox``, which names the database with the inbox. ``says`` is the option's help. A command
-    without the option receives None."""
+    receives None if neither the option nor the environment variable is set."""
     return click.option(
         "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip

@@ -26,7 +26,7 @@ def terminal() -> Console:
     """Return the console that prints tables. It is as wide as the terminal; if the output is no terminal, its width is
     PIPED_WIDTH.
 
-    If the environment variable COLUMNS is a number, it is the width in both cases.
+    If the environment variable COLUMNS is a number from 1 to PIPED_WIDTH, it is the width in both cases.
     """
     from rich.console import Console
 

@@ -30,7 +30,7 @@ class BoxFaults(NamedTuple):
     says: list[str]
     """The differences, as text."""
     members: dict[str, str | None]
-    """The true text of each member that differs; None: the log does not have the member."""
+    """The true text of each member that differs; None: the log does not have the member, or does not have its value."""
     is_mendable: bool
     """True if the true texts of all these members are known."""
     untold: int = 0

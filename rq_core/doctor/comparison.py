@@ -113,7 +113,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
     """Return whether a member still has the value that it had when the edit was derived. Values are compared as
     repair.lua compares them.
 
-    ``now``: (key, member) → value; a missing member counts as unchanged.
+    ``now``: (key, member) → value; a member that ``now`` does not have counts as unchanged.
     """
     actual = now.get((edit.key, edit.member), edit.was)
     if edit.was == LOWER:

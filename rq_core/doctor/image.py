@@ -54,7 +54,7 @@ INDEXES: Final = (
     ),
 )
 """The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
-have a member; in `state`, only lost lines are derived."""
+have a member; in `state`, only lines that are lost or wrong are derived."""
 
 
 MOVED_ON_MS: Final = 60_000

@@ -57,8 +57,8 @@ def line_by(
 
     The result is the job's own line with the log's fields. If the job's own line is lost, the result is the log's line.
     A line counts as lost in three cases. First, it is missing or unreadable (then ``job`` has no value). Second, it has
-    another state than the log, and the log has no holes. Third, the job is not ``in_state``, and its line differs from
-    the log.
+    another state than the log, and the log has no holes. (If the log has only the claim in force, the line gets the
+    claim's fields.) Third, the job is not ``in_state``, and its line differs from the log.
 
     ``boxes`` are the members of the key. The line keeps its life if only this life has a box, which names the job:
     otherwise the job would lose its steps.

@@ -37,7 +37,7 @@ class LoggedSchedule(NamedTuple):
     """The state: on, paused, undeclared or removed; empty: the schedule was forgotten."""
     version: int
     next_ms: int | None
-    """The next instant (Unix ms); None: unknown."""
+    """The next instant (Unix ms); None: the event names no next instant."""
     rule: str | None = None
     """The rule as JSON; None: unknown, since the log begins later."""
     job_digest: str | None = None
@@ -61,7 +61,7 @@ class FoldedLog:
     may_be_restored: bool = False
     """True if a restore may have put back names and ids whose jobs only an audit database has."""
     moving: set[str] = field(default_factory=set)
-    """Ids of jobs that had an event while the queue was read in pages."""
+    """Ids of jobs, and names of schedules after SCHEDULE_MARK, that had an event while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
     """True if the log must have every live job: it begins with the queue, or with a complete baseline."""
@@ -252,7 +252,7 @@ def _note_change(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
-    """Store an entry's epoch, settings and limits in the log."""
+    """Store an entry's epoch, settings, limits and schedules in the log."""
     is_first, log.at_beginning = log.at_beginning, False
     log.epoch = entry.id.epoch
     data = entry.data

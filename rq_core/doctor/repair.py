@@ -31,7 +31,7 @@ class Evidence(NamedTuple):
     """A snapshot of a queue in Redis, its log, and findings from the audit database."""
 
     snapshot: Mapping[str, Any]
-    """See Operations.snapshot."""
+    """See rq_core.protocol.reads.whole_queue.Snapshot."""
     log: FoldedLog | None = None
     """The log of Redis' outbox and an audit database; None: only the snapshot's outbox is used."""
     findings: Sequence[Finding] = ()
@@ -48,7 +48,7 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot (see Operations.snapshot). ``keys`` are the key names for commands that an
+    """Return the findings of a snapshot (see Evidence.snapshot). ``keys`` are the key names for commands that an
     operator types. Without ``log``, the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
     snapshot (Unix ms); without it, times that are too far ahead are not found."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
@@ -105,7 +105,7 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 
 
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
-    """Read the members of all findings at one moment, and return the findings whose members still have their values.
+    """Read the members of these findings at one moment, and return the findings whose members still have their values.
     The other findings only show that the queue changed while its pages were read."""
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))

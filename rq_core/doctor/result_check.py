@@ -140,7 +140,7 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 def value_by(value: str | None, end: End | None) -> str | None:
     """Return the value that must be kept: ``value`` if it has the digest that the log has, otherwise the value in the
-    log; None if the log's value is lost."""
+    log; None if the log's value is lost. Without a success in the log, return ``value``."""
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:

@@ -1,5 +1,5 @@
-"""Describes every list of queues, workers, jobs, names and scopes. A description has the list's query, columns and
-document."""
+"""Describes every list of queues, workers, jobs, names, scopes and schedules. A description has the list's query,
+columns and document."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def utc(at_ms: float) -> str:
 
 
 def ago(at_ms: float, now_ms: float) -> str:
-    """Return a time (Unix ms) as text in UTC, followed by how long ago it was."""
+    """Return how long ago a time (Unix ms) was, or in how long it comes, followed by the time as text in UTC."""
     away = span(now_ms - at_ms)
     return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 

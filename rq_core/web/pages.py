@@ -55,7 +55,8 @@ class Now(NamedTuple):
     """The shared reading of the audit log, if the log is asked."""
 
     def names(self) -> list[str]:
-        """Return the name of the requested queue; if the address names no queue, the names of all queues in the log."""
+        """Return the name of the requested queue; if the address names no queue, the names of the first QUEUES_MAX
+        queues in the log."""
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -112,7 +113,7 @@ def _limits(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
-    """Read the jobs that are alive and that the search finds. A search for an id finds the job in any queue."""
+    """Read the jobs in Redis that the search finds. A search for an id without a queue finds the job in any queue."""
     asked = now.asked
     if asked.job_id:
         queues = [each.queue for each in now.state.queues] if now.state else []
@@ -232,7 +233,7 @@ def _errors(log: AuditQuestions, now: Now) -> Any:
 
 
 def _tail(log: AuditQuestions, now: Now) -> Any:
-    """Read the last events of all queues, or one page of the events of one queue."""
+    """Read the last events of the queues of ``Now.names``, or one page of the events of the requested queue."""
     asked = now.asked
     if asked.queue is None:
         return {"events": log.tail(now.names(), ROWS_MAX), "older": False, "newer": False}

@@ -129,7 +129,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
 
 
 def state_counts(found: QueueOverview) -> dict[str, int]:
-    """Return how many jobs a queue has in each state."""
+    """Return how many jobs of a queue are ready, running, scheduled and dead."""
     return {
         "ready": found.ready_jobs,
         "running": found.running,
@@ -289,7 +289,7 @@ def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
 
 
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return the steps of a job, each with the time since the previous step."""
+    """Return the way of a job: the type, time and actor of each event, with the time since the event before."""
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
@@ -329,8 +329,8 @@ def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Documen
 
 
 def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
-    """Return the rows of deaths by task and error, the most frequent first. Each row has the deaths by hour, and the
-    address of the list of claims."""
+    """Return the rows of deaths by queue, task and error, the most frequent first. Each row has the deaths by hour, and
+    the address of the list of claims."""
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)

@@ -21,8 +21,8 @@ LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
 """Number of future instants that a page shows."""
 LATE_MS: Final = 60_000
-"""If a job of a schedule was enqueued more than this number of milliseconds after its instant, it counts as late. The
-alert has the same limit."""
+"""An instant counts as late if it was served more than this number of milliseconds after its due time. The alert has
+the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:

@@ -25,8 +25,8 @@ from rq_core.model.table.machine import Event
 from rq_core.web.words import query
 
 OUTCOME: Final = "outcome"
-"""The word for the outcomes of ended claims, which only the audit log has. A search with this word reads all jobs from
-the log."""
+"""The word for the outcomes of ended claims, which only the audit log has. A search with this word lists claims, which
+are read from the log."""
 ID: Final = "id"
 """The word for a job's id. A value without a word is an id, too."""
 WORDS: Final = (*FILTER_WORDS, OUTCOME, ID)
@@ -182,7 +182,8 @@ def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: i
 
 
 def _outcomes(text: str, words: Words, queue: str) -> tuple[str, ...]:
-    """Return the outcomes that a search names. Raises InvalidOption beside words that the log cannot answer."""
+    """Return the outcomes that a search names. Raises InvalidOption for an unknown outcome, for successes of all
+    queues, and if the search also has a word that the log cannot answer."""
     said = _one_of(OUTCOME, text, (*OUTCOMES, *_GROUPS))
     outcomes = tuple(dict.fromkeys(o for each in said for o in _GROUPS.get(each, (each,))))
     for word, value in words if outcomes else ():

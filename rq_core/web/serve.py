@@ -33,7 +33,7 @@ class WebOptions:
     behind_https: bool = False
     inbox_url: str | None = None
     app: App | None = None
-    """The app whose tasks and options copies of jobs have."""
+    """The app that enqueues copies of jobs, with its tasks and options; None: the process has no code of tasks."""
 
 
 def gate_of(options: WebOptions) -> Gate:

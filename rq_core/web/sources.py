@@ -93,8 +93,8 @@ class RecentAnswers:
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of ``ask`` for this address. If an earlier result is less than a second old, return the
-        earlier result."""
+        """Return the result of ``ask`` for this address. If the address was asked for less than SHARED_S seconds
+        before, return the result of that time."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -214,8 +214,8 @@ class ActingSources(Sources):
         inbox_url: str | None = None,
         app: App | None = None,
     ) -> None:
-        """``app`` is the app whose tasks and options copies of jobs have; None: this process has no code of tasks. See
-        Sources for the errors."""
+        """``app`` has the tasks and options with which copies of jobs are enqueued; None: this process has no code of
+        tasks. See Sources for the errors."""
         super().__init__(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
         with contextlib.ExitStack() as own:
             # If this constructor raises an error, the sources are closed, too.

@@ -5,8 +5,8 @@
     has the options that a producer with rq-core computed (:mod:`rq_core.model.packed_job`), ``options`` those that
     another program wrote.
 ``rqc_inbox_parked``
-    rows that cannot be read, that Redis refuses, that a batch without an answer had, or that a copied database has. They
-    wait for an operator; the relay does not read them.
+    rows that cannot be read, that Redis refuses, that a batch without an answer had, or that a copied database has.
+    They wait for an operator; the relay does not read them.
 ``rqc_relay``
     one row for each queue: the batch that is being sent (``ids``, a JSON array), its call slot and call number, and the
     relays' counts. ``ids`` is null while no batch is being sent.

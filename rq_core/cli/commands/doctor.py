@@ -248,8 +248,8 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Return the comparison of one queue with its log; None if there is no log. ``is_logged`` says whether the log has
-    the queue."""
+    """Return the comparison of one queue with its log; None if there is no log, or if the log cannot be read.
+    ``is_logged`` says whether the log has the queue."""
     if audit_url is None or report["error"] is not None:
         return None
     try:

@@ -173,7 +173,8 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Return a phrase that says why no job was enqueued. It is about the other job, which has the returned handle."""
+    """Return a phrase that says why no job was enqueued. The phrase is about the other job, whose handle was
+    returned."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"

@@ -234,8 +234,8 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return a frame as text that is ``width`` characters wide and, if ``height`` is given, has at most ``height``
-    lines. Rates are averages since the frame ``before``."""
+    """Return a frame as text that is ``width`` characters wide and, if ``height`` is given, leaves out queues and
+    causes that do not fit ``height`` lines. Rates are averages since the frame ``before``."""
     from rich.console import Group
     from rich.text import Text
 

@@ -43,8 +43,9 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a callback for an option. The callback returns the option's URL or, if the option has no URL, the URL in
-    the environment variable ``variable``. It raises BadParameter if neither has a URL."""
+    """Return a callback for an option. The callback returns the option's URL; None if the option is missing. If the
+    option is given without a URL, it returns the URL in the environment variable ``variable``, and raises BadParameter
+    if the variable has no URL."""
 
     def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
         if url != "":

@@ -1,5 +1,5 @@
 """Changes of many jobs on the page /bulk: the page counts the jobs that match a filter, an operator confirms the
-number, and then each request of the form changes a few hundred of the jobs.
+number, and then each request of the form changes a part of the jobs, about CHANGED_MAX at most.
 
 No server runs the change by itself. Each answer has the *place* that the change has reached, and the next request
 sends this place back. So a change stops when the operator closes the page, and continues when the operator sends the
@@ -239,9 +239,9 @@ class Stretch(NamedTuple):
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. After each step is a pause of 1.5
-    times the step's duration, as in a change by ``rq-core``, so that workers have at least half of the server. After an
-    error the part ends with the steps before; an error in the first step is raised."""
+    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. After each step except the last
+    step of the change is a pause (``pause_after``), as in a change by ``rq-core``. After an error the part ends with
+    the steps before; an error in the first step is raised."""
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     begin = place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))

@@ -69,9 +69,9 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 
 
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
-    """Copy jobs, until CHANGED_MAX jobs were looked at or CHANGE_S seconds are over. Each job is copied once, also if
-    the same part is asked for again. After an error the part ends with the pages before, whose copies thus count for
-    the confirmed number; an error in the first page is raised."""
+    """Copy jobs, until the confirmed number is copied, CHANGED_MAX jobs were looked at, or CHANGE_S seconds are over.
+    Each job is copied once, also if the same part is asked for again. After an error the part ends with the pages
+    before, whose copies thus count for the confirmed number; an error in the first page is raised."""
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
     begin = place = asked.place or app.client.run(calls.bulk.begin(queue))
