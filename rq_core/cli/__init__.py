@@ -13,8 +13,8 @@ tests.)"""
 
 
 def main() -> None:
-    """Run the command line and exit with its status: 0 (done), 1 (not done), 2 (called wrongly) or 130
-    (interrupted)."""
+    """Run the command line and exit with its status: 0 (done), 1 (not done), 2 (called wrongly, or as the help of a
+    command says) or 130 (interrupted)."""
     from rq_core.cli.root import root
 
     root.main(prog_name="rq-core", obj=OWN_PROCESS)

@@ -8,7 +8,8 @@ far as Redis or the outbox has the data, and compares the queue again.
         left = repair(client, "mail", found, by="ada")
 
 A difference that is normal for a moment while workers run is not a finding: an expired lease that no claim has ended
-yet, or a due job that no claim has promoted yet.
+yet, or a due job that no claim has promoted yet. A *member* of a key is one field of a hash, or one element of a list
+or of a sorted set.
 
 - ``snapshot``: a snapshot of a queue, parsed.
 - ``log``: the events of the outbox, and of an audit database if there is one.

@@ -114,8 +114,8 @@ class _Box:
 def box_faults(
     boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
 ) -> Iterator[BoxFaults]:
-    """Yield the boxes that differ from the log. ``boxes`` are the boxes by the log, ``found`` are the members of
-    ``boxes`` in Redis, ``owners`` are the ids of jobs, by the ids (lives) of their boxes."""
+    """Yield the boxes that differ from the log. ``boxes`` are the boxes according to the log, ``found`` are the members
+    of the key ``boxes`` in Redis, ``owners`` are the ids of jobs, by the ids (lives) of their boxes."""
     texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     if boxes:
         for member, text in found.items():

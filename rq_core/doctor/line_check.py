@@ -60,8 +60,8 @@ def line_by(
     another state than the log, and the log has no holes. (If the log has only the claim in force, the line gets the
     claim's fields.) Third, the job is not ``in_state``, and its line differs from the log.
 
-    ``boxes`` are the members of the key. The line keeps its life if only this life has a box, which names the job:
-    otherwise the job would lose its steps.
+    ``boxes`` are the members of the key ``boxes``. The line keeps its life if only this life has a box, which names the
+    job: otherwise the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)

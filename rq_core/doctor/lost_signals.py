@@ -31,7 +31,7 @@ def lost_signals(
     owners: Mapping[str, str],
     began: Collection[str],
 ) -> Iterator[LostSignals]:
-    """Yield the signals that are in the log and not in Redis, by job. ``found`` are the members of ``boxes``;
+    """Yield the signals that are in the log and not in Redis, by job. ``found`` are the members of the key ``boxes``;
     ``owners`` are the ids of jobs, by the ids (lives) of their boxes; ``began`` are the ids of jobs whose whole log is
     known."""
     for life, job_id in owners.items():

@@ -98,8 +98,8 @@ class Session:
     def transaction(self) -> Iterator[Transaction]:
         """Begin a transaction, and commit it after the block.
 
-        Raise InboxRefused or InboxUnavailable for an error of the driver. After any error the connection is closed, and
-        whether the transaction was committed is unknown.
+        Raise InboxRefused or InboxUnavailable for an error of the driver. After any error the connection is closed.
+        After an error of the COMMIT itself, whether the transaction was committed is unknown.
         """
         with explaining(self.address):
             if self._connection is None:

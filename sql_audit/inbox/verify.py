@@ -70,7 +70,8 @@ def compare_with_log(
     wait_s: float = MIRROR_WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Comparison]:
-    """Return the comparisons of all queues of an inbox. Raise InboxError, or the errors of the log's driver."""
+    """Return the comparisons of all queues of an inbox, and of other queues with events by this inbox in the log. Raise
+    InboxError, or the errors of the log's driver."""
     by = f"inbox:{compare_place(session)}"
     before = {each.queue: each for each in states(session)}
     until = time.monotonic() + wait_s

@@ -79,8 +79,8 @@ class _Queue:
     idle: bool = False
     """True if the queue's last turn found nothing new."""
     held_since: float | None = None
-    """The time (monotonic, s) since which every turn has found the cursor locked by another mirror; None if the last
-    turn did not find it locked."""
+    """The time (monotonic, s) since which turns have found the cursor locked by another mirror, or at which stalled
+    sessions were last ended meanwhile; None if the last turn did not find it locked."""
     is_told: bool = False
     """True if the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None

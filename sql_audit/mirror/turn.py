@@ -121,7 +121,7 @@ class Mirror:
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The call that reads the next batch while SQL writes the current batch."""
         self._stamp: str | None = None
-        """The queue's stamp that this mirror last wrote to Redis."""
+        """The queue's stamp as this mirror last found it or set it."""
         self._attached_in: int | None = None
         """The epoch of the cursor when this mirror last attached the queue."""
         self._trims = True

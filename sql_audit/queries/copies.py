@@ -18,7 +18,7 @@ from sql_audit.store.connection.driver_errors import failure
 from sql_audit.store.storable_text import read_json
 
 _DEATHS: Final = ("died", "lease_expired")
-"""The outcomes of claims by which jobs die."""
+"""The outcomes of claims by which jobs may die."""
 _DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
 """The states of jobs that died and have not become alive again."""
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")

@@ -62,9 +62,9 @@ class EventPage:
 
     events: Sequence[LoggedEvent]
     older: bool
-    """True if the log has events before the first event of the page."""
+    """True if the log has, or may have, events before the first event of the page."""
     newer: bool
-    """True if the log has events after the last event of the page."""
+    """True if the log has, or may have, events after the last event of the page."""
 
 
 def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:
@@ -98,7 +98,7 @@ def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit
 
 
 def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
-    """Return the last instant of each schedule of a queue."""
+    """Return the last instant of each of the first SCHEDULES_MAX schedules of a queue."""
     with engine.connect() as connection:
         rows = connection.execute(_LAST_TICKS, {"queue": queue, "most": SCHEDULES_MAX}).all()
     return [_tick(row) for row in rows]

@@ -51,7 +51,7 @@ class TaskReport:
     ran_p95_ms: int | None
     throughput: float | None
     """Succeeded jobs per second, from the first enqueue to the last success; in a report of a given time, from the
-    first to the last claim that ended in it. None if this span is shorter than RATED_MS_MIN."""
+    first to the last claim that ended in it. None if no job succeeded, or if this span is shorter than RATED_MS_MIN."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,8 +272,8 @@ class _Run:
     # PostgreSQL: whole months.
 
     def drop_months(self) -> None:
-        """Drop the partitions whose events are all older than the shortest time for which jobs are kept. Events that
-        must stay are copied to a new partition of the month.
+        """Drop the partitions whose events are all older than the shortest time for which jobs are kept. A partition
+        without an event of a job to remove stays. Events that must stay are copied to a new partition of the month.
         """
         oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
         with self.database.readers.connect() as connection:

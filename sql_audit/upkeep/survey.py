@@ -1,4 +1,5 @@
-"""Finds the differences that a loss left between SQL and Redis: lost jobs, revived jobs, and forgotten ids and names.
+"""Finds the differences that a loss left between SQL and Redis: lost jobs, revived jobs, lost boxes and schedules, and
+forgotten ids and names.
 
     for job in survey(client, database, "mail").lost:
         print(job.job_id, job.was)

@@ -1,7 +1,7 @@
 """The table of actions: what operators and admins can change on the page. A row of the table makes the action's
 address, its form, and the check of the role.
 
-Each action is one call to a queue, the same call that ``rq-core`` makes. The audit log has the name of the person who
+Each action makes the same calls to Redis as the command of ``rq-core``. The audit log has the name of the person who
 sent the form, and the reason that the person gave.
 """
 

@@ -221,7 +221,8 @@ def _doubted(
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
-    """Yield a sentence for each entry that differs between Redis and SQL, and for each break between Redis' entries."""
+    """Yield a sentence for each break between Redis' entries, and for about REPORTED_MAX entries at most that differ
+    between Redis and SQL."""
     before: OutboxId | None = None
     reported = 0
     for entry_id, raw in both.log:
