@@ -98,7 +98,8 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """True if the worker enters the context manager that the provider returns."""
+        """True if the provider is a class of context managers. Other context managers are entered only if a generator, or
+        a decorator of contextlib, makes them."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"
