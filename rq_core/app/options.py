@@ -75,7 +75,7 @@ class EnqueueOptions(TypedDict, total=False):
       in seconds, or a timedelta.
     - ``idempotency_key`` is a text from which, together with the task's name, the id is made. The id is remembered for
       a day unless ``remember`` is given: each repetition of the call then returns the same job. A repetition with
-      another task or other arguments raises IdempotencyMismatch.
+      other arguments raises IdempotencyMismatch; a call of another task has another id.
     - ``headers`` are short texts that the handler finds in ``current_job().headers``; at most 2 KiB together.
     - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
       ``handle.result()``. True is an hour, False keeps no result.

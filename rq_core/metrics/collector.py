@@ -307,7 +307,7 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """Collects the counts of the processes of one ``rq-core worker``. It reads their shared memory and sends nothing."""
+    """Collects the counts of the processes of one ``rq-core worker``. Reads their shared memory, and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals

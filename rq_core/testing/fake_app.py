@@ -53,7 +53,7 @@ class Ran:
     claim: int
     """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """The job's state after the run: succeeded, scheduled or ready (both: it will run again), parked, dead, or cancelled. A
+    """The job's state after the run: succeeded, scheduled or ready (both: it runs again), parked, dead, or cancelled. A
     durable job that parked is ready if its wait was already over."""
     error: str | None
     """The exception of the handler, as ``ValueError: no such user``; None without an exception."""

@@ -123,7 +123,7 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether waiting jobs of batch tasks take all places without room for more, and no claim is under way."""
+        """Return whether waiting jobs of batch tasks take all places, leave no room, and no claim is under way."""
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.
@@ -164,7 +164,7 @@ class BatchHandlers(Handlers):
         lifetime.on_over = self._over
 
     def _over(self) -> None:
-        """Claim no more. Begin the batches that wait for further jobs if the worker retires; else give their jobs back."""
+        """Begin the batches that wait for further jobs if the worker retires; else give their jobs back."""
         self._on_over()
         if self._lifetime.retired and not self._lifetime.stops:
             self.executor.close_all()

@@ -184,7 +184,7 @@ class Watcher:
         self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval, whichever is shorter, so
+        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval (the shorter of both), so
         that due work in the queues is done."""
         event.clear()
         try:

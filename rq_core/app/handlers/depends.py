@@ -98,8 +98,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """True if the provider is a class of context managers. Other context managers are entered only if a generator, or
-        a decorator of contextlib, makes them."""
+        """True if the provider is a class of context managers, all of which are entered."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"

@@ -95,13 +95,13 @@ class JobHandle(Generic[R_co]):
     def state(self) -> str:
         """Return the job's state in one word.
 
-        A job in Redis is scheduled, ready, running, cancelling or dead. A job that has ended is succeeded, cancelled,
-        pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word if an audit
+        A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
+        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word if an audit
         database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed the job over to Redis. The job is ``parked`` if the relay could not read its row, or the queue refused
-        the job.
+        handed the job over to Redis. The job is also ``parked`` if the relay could not read its row, or the queue
+        refused the job.
 
         If the result is not kept, the state may also be ``gone`` for a moment right after the job's end, until the
         mirror has copied the end into SQL.
