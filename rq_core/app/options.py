@@ -47,7 +47,7 @@ KEEP_MS: Final = 3_600_000
 class EditOptions(TypedDict, total=False):
     """The changes of an edit. The caller passes at least one; the rest of the job does not change.
 
-    ``priority``: the job moves to the end of the line of this priority. ``delay`` (seconds from now, or a timedelta),
+    ``priority``: the job moves to the end of its lane of this priority. ``delay`` (seconds from now, or a timedelta),
     ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
     job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
     option, None changes nothing.

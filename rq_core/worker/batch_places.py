@@ -123,7 +123,7 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether waiting jobs of batch tasks take all places, leave no room, and no claim is under way."""
+        """Return whether no claim is under way, and waiting jobs of batch tasks take all places and leave no room."""
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.

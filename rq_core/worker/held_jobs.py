@@ -114,7 +114,7 @@ class Handlers:
         """Set when all jobs that arrived have started and executed their first step."""
         self.stepped.set()
         self.steps_took = FOREVER
-        """Seconds that the first steps took of the handlers that were last started together."""
+        """Seconds for the first steps of the handlers that started together last."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self, queue: str) -> bool:

@@ -283,7 +283,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class TaskFunction(Protocol):
-    """The members of a task that this module uses."""
+    """The attributes of a task that this module uses."""
 
     @property
     def name(self) -> str: ...

@@ -51,7 +51,7 @@ _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 
 
 class Awaited(Protocol):
-    """The members of a handle that a wait uses."""
+    """The attributes of a handle that a wait uses."""
 
     id: str
     queue: str

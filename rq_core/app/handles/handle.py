@@ -96,8 +96,8 @@ class JobHandle(Generic[R_co]):
         """Return the job's state in one word.
 
         A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
-        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word if an audit
-        database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
+        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word
+        if an audit database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
         handed the job over to Redis. The job is also ``parked`` if the relay could not read its row, or the queue
@@ -235,9 +235,9 @@ class JobHandle(Generic[R_co]):
         Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
         effect.
 
-        - ``priority``: the job moves to the end of the line of this priority.
+        - ``priority``: the job moves to the end of its lane of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
-          at which the job becomes ready. A job that was ready before returns to its former place in the line.
+          at which the job becomes ready. A job that was ready before returns to its former place in the lane.
         - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
           deadline.
         - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
