@@ -161,7 +161,7 @@ class JobOptions:
     due_ms: int = 0
     """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""
     id: str | None = None
-    """The job's id; None means that a new id is made."""
+    """The job's id; None: the id is new, or is made from ``idempotency_key``."""
     headers_json: str = ""
     expires_in_ms: int = 0
     """The deadline, in ms after Redis accepts the job; 0 if the deadline is a time, or if there is no deadline."""

@@ -98,7 +98,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """True if the provider is a class of context managers, all of which are entered."""
+        """True if the provider is a class of context managers: the worker enters each instance."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"
