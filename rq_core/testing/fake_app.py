@@ -196,7 +196,7 @@ class Fake:
             answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
-        """Claim one job of the first queue that has a ready job; from the queue of a batch task, up to ``size`` jobs.
+        """Claim one job of the first queue that has a ready job; from the queue of a batch task, up to a whole batch.
 
         Returns two values: a list with the claims, empty if no queue has a ready job; and, for queues without a ready
         job, the ms until their next due job.
