@@ -133,7 +133,7 @@ class BatchCapacity(Capacity):
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Take a place for a handler of N jobs, which waited until now."""
+        """Take a place for the handler of this number of jobs, which waited until now."""
         self.hold(queue, -jobs)
         self.taken += 1
 

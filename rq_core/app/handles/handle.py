@@ -44,7 +44,7 @@ class JobHandle(Generic[R_co]):
       since another job holds the unique name. The handle is then the handle of that earlier job.
     - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
-    - ``task``: the task's name; None for a handle that was made from an id.
+    - ``task``: the task's name; None for a handle that was made from an id, or by enqueue_many.
     """
 
     __slots__ = (

@@ -42,7 +42,7 @@ class BatchPlaces(Protocol):
         ...
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Note that a handler of N jobs takes a place."""
+        """Note that a handler of this number of jobs takes a place."""
         ...
 
 
