@@ -308,7 +308,8 @@ class App(CopyProducer):
     # Producers.
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
-        """Return the handle of a job of this app. Raises ScopeFull if a full scope rejected the job."""
+        """Return the handle of a job of this app. Raises ScopeFull, UniqueHeld or IdempotencyMismatch if the queue
+        refused the job."""
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:

@@ -7,7 +7,7 @@ types of JSON. For example, a datetime is refused there, since the handler would
 
 An argument that the caller leaves out stays out of the JSON, so the worker's default applies.
 
-pydantic is imported when a task is first used, not when a task is defined: defining tasks must stay cheap.
+pydantic is imported when a task is first used, and earlier only for ``keep_result``: defining tasks must stay cheap.
 """
 
 from __future__ import annotations

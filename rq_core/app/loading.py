@@ -36,8 +36,9 @@ def find_modules_here() -> None:
 
 
 def load_app(target: str) -> App:
-    """Import ``module:app`` (``app`` may be left out), with the current directory first on sys.path, and return the
-    app.
+    """Import ``module:app`` (``app`` may be left out), with the current directory on sys.path, and return the app.
+
+    The directory comes first on sys.path if it was not there.
 
     Raises InvalidOption if the module or the app does not exist, TargetBroken if the module itself raises an exception.
     """

@@ -47,7 +47,7 @@ KEEP_MS: Final = 3_600_000
 class EditOptions(TypedDict, total=False):
     """The changes of an edit. The caller passes at least one; the rest of the job does not change.
 
-    ``priority``: the job moves to the end of the line of this priority. ``delay`` (seconds from now, or a timedelta),
+    ``priority``: the job moves to the end of its lane of this priority. ``delay`` (seconds from now, or a timedelta),
     ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
     job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
     option, None changes nothing.
@@ -75,7 +75,7 @@ class EnqueueOptions(TypedDict, total=False):
       in seconds, or a timedelta.
     - ``idempotency_key`` is a text from which, together with the task's name, the id is made. The id is remembered for
       a day unless ``remember`` is given: each repetition of the call then returns the same job. A repetition with
-      another task or other arguments raises IdempotencyMismatch.
+      other arguments raises IdempotencyMismatch; a call of another task has another id.
     - ``headers`` are short texts that the handler finds in ``current_job().headers``; at most 2 KiB together.
     - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
       ``handle.result()``. True is an hour, False keeps no result.
@@ -161,7 +161,7 @@ class JobOptions:
     due_ms: int = 0
     """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""
     id: str | None = None
-    """The job's id; None means that a new id is made."""
+    """The job's id; None: the id is new, or is made from ``idempotency_key``."""
     headers_json: str = ""
     expires_in_ms: int = 0
     """The deadline, in ms after Redis accepts the job; 0 if the deadline is a time, or if there is no deadline."""

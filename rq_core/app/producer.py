@@ -44,7 +44,7 @@ AuditPayload = Literal["digest", "full"]
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return the maximum number of bytes of a job's arguments that the enqueued event carries. Raises InvalidOption."""
+    """Return the maximum number of bytes of a job's JSON that the enqueued event carries. Raises InvalidOption."""
     if audit_payload not in AUDIT_PAYLOADS:
         raise InvalidOption.of(
             "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
@@ -107,7 +107,7 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """Maximum number of bytes of a job's arguments that the enqueued event carries, by queue, for queues with a
+        """Maximum number of bytes of a job's JSON that the enqueued event carries, by queue, for queues with a
         setting of their own."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""

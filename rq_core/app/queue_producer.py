@@ -172,7 +172,7 @@ class QueueProducer(ManyProducer):
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return the states of at most ``limit`` scopes of a queue: first the scopes with limits of their own, then the
-        keys that jobs use."""
+        keys that jobs use, then the weights of a fair queue."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

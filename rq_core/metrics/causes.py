@@ -73,8 +73,9 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the current problems, the urgent ones first. Within each part: those of the server, those of the queues by
-    name, what could not be read, and those of the log and of the inbox. A ``log`` or ``inbox`` of None was not read."""
+    """Return the current problems, the urgent ones first. Within each part: those of the log, of Redis' memory, of the
+    queues by name, of what was not read of Redis, and of the inbox. If Redis could not be read, that comes before the
+    log. A ``log`` or ``inbox`` of None was not read."""
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 

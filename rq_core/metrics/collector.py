@@ -33,8 +33,8 @@ from rq_core.worker.settlement import NOT_RUN
 # Readings of Redis, of the log and of an inbox, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
-"""Outcomes of claims that alerts and panels use. Until a claim ends with one of these outcomes, its sample is 0. Other
-outcomes have no sample until a claim ends with them."""
+"""Outcomes of claims that alerts and panels use. As soon as a claim of a task has ended, the task has a sample of each
+of these outcomes, which may be 0. Other outcomes have no sample until a claim ends with them."""
 
 
 class Sample(NamedTuple):
@@ -233,7 +233,7 @@ class QueueCollector(Collector):
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
-        """True if Redis answered during the last collection."""
+        """True if the last collection could read Redis."""
 
     @classmethod
     def at(
@@ -307,7 +307,7 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """Collects the counts of the worker processes of one machine. It reads their shared memory and sends nothing."""
+    """Collects the counts of the processes of one ``rq-core worker``. Reads their shared memory, and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals

@@ -40,7 +40,7 @@ class Family(NamedTuple):
     kind: Literal["gauge", "counter", "histogram"]
     source: Literal["state", "log", "inbox", "worker"]
     """The source of the samples. ``state``: a reading of Redis; ``log``: the audit database; ``inbox``: the database
-    with the inbox; ``worker``: the counts of the worker processes of one machine."""
+    with the inbox; ``worker``: the counts of the processes of one ``rq-core worker``."""
     labels: tuple[str, ...]
     says: str
 

@@ -57,7 +57,7 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """Return the vitals of the live processes whose worker Redis has answered."""
+        """Return the vitals of the live processes whose worker has started and still claims."""
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]
         return [each for each in found if each.answered_at]
@@ -69,7 +69,7 @@ class FlowTotals:
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Number of processes that were replaced, by reason."""
+        """Number of processes that were replaced because they retired or died, by reason."""
         with self._lock:
             return dict(self._replaced)
 

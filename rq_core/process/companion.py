@@ -23,7 +23,7 @@ PAUSE_S_MAX: Final = 30.0
 """Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further pause
 is twice as long as the pause before."""
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds of life after which a process' end counts as its first failure again."""
+"""Seconds that a process must have run for its end to count as its first failure again."""
 
 
 class CommandLine(Protocol):
@@ -80,8 +80,8 @@ class Companion:
     def wait_until_ready(
         self, ready: Callable[[], bool], stopped: Callable[[], bool], unready: str
     ) -> int | None:
-        """Wait until the process says that it is ready and ``ready`` returns true, for READY_WAIT_S at most; then log
-        ``unready``, a sentence.
+        """Wait until the process says that it is ready and ``ready`` returns true. After READY_WAIT_S, end the wait and
+        log ``unready``, a sentence.
 
         Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
         even if the process is not ready: a slow process must not keep the workers from starting. Neither must a

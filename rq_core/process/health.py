@@ -112,7 +112,7 @@ class WorkerHealth:
 
 
 def local_workers(place: Path | None = None) -> list[WorkerHealth]:
-    """Return the workers of this user on this machine, by name. Files of dead workers are removed."""
+    """Return the workers of this user on this machine, in the order of their files. Removes files of dead workers."""
     found = []
     for file in sorted((place or pulse_directory()).glob("*.json")):
         try:

@@ -43,8 +43,8 @@ class LeaseGuard:
     """A thread of the supervisor that extends the leases of workers whose own heartbeat is overdue.
 
     It does not extend the leases of a worker that is stopped (SIGSTOP), which may never continue; it logs an error when
-    those leases are over. It kills a worker that is overdue and runs a job past its timeout, since nothing in the
-    process can end that handler; the worker's jobs run again elsewhere.
+    those leases are over. It kills a worker without a heartbeat for STUCK_S_MIN that still runs a job 30 s after the
+    job's timeout, since nothing in the process can end that handler; the worker's jobs run again elsewhere.
     """
 
     def __init__(

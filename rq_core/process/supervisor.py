@@ -64,7 +64,7 @@ PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
 
 
 class Met(NamedTuple):
-    """The queues that the supervisor contacted without an error."""
+    """The queues that exist, or that the supervisor has just created, and that answered without an error."""
 
     queues: list[str]
     made: list[str]
@@ -120,7 +120,7 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S_MAX: Final = 30.0
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds of life after which a worker's death counts as its place's first failure again."""
+"""Seconds that a worker must have run for its death to count as its place's first failure again."""
 END_WAIT_S: Final = 15.0
 """Seconds after the grace for a worker to give back its jobs, report, and end; then it is killed. A worker whose
 handler holds the GIL, or blocks the event loop, does not receive signals."""
@@ -213,8 +213,8 @@ class Supervisor:
         return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
-        """Start the mirror, if there is one, and wait until it has compared its database with the server and has
-        attached. Returns its exit status if it ended instead."""
+        """Start the mirror, if there is one. Wait READY_WAIT_S at most until it has compared its database with the
+        server and has attached. Returns its exit status if it ended instead."""
         if self._mirror is None:
             return None
         client, queues = self._app.client, self._met

@@ -37,9 +37,9 @@ RETIRED: Final = 75
 HURRY: Final = signal.SIGUSR1
 """The signal by which the supervisor ends the grace of a worker process."""
 CANNOT_RUN: Final = 69
-"""Exit status of a worker that cannot run: its server does not answer, or refuses it (EX_UNAVAILABLE)."""
+"""Exit status of a supervised worker that cannot run: its server does not answer, or refuses it (EX_UNAVAILABLE)."""
 BROKEN: Final = 70
-"""Exit status of a worker whose app cannot be imported, or is invalid (EX_SOFTWARE)."""
+"""Exit status of a supervised worker whose app cannot be imported, or is invalid (EX_SOFTWARE)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class Ran:
     claim: int
     """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """The job's state after the run: succeeded, scheduled or ready (both: a retry), parked, dead, or cancelled. A
+    """The job's state after the run: succeeded, scheduled or ready (both: it runs again), parked, dead, or cancelled. A
     durable job that parked is ready if its wait was already over."""
     error: str | None
     """The exception of the handler, as ``ValueError: no such user``; None without an exception."""
@@ -196,7 +196,7 @@ class Fake:
             answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
-        """Claim one job of the first queue that has a ready job; from the queue of a batch task, the jobs of a batch.
+        """Claim one job of the first queue that has a ready job; from the queue of a batch task, up to a whole batch.
 
         Returns two values: a list with the claims, empty if no queue has a ready job; and, for queues without a ready
         job, the ms until their next due job.

@@ -1,9 +1,9 @@
 """One worker: an asyncio loop that settles and claims in one round trip per turn (group commit).
 
 A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load
-such a batch is one job; under load batches grow. The worker claims no more jobs than it can start at once.
+a turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.
 
-Turns overlap with handlers. A claim asks for half of the places (for all of them if there are fewer than 16). When its
+Turns overlap with handlers. A claim asks for at most half of the places (or all, if there are fewer than 16). When its
 jobs arrive, the next turn is sent before their handlers start, so handlers run while Redis carries out the turn. The
 time per job is therefore the longer of Python's time and Redis' time, not their sum.
 

@@ -36,8 +36,8 @@ def batch_sizes(app: App) -> dict[str, int]:
 
 
 def jobs_at_once(app: App, options: WorkerOptions) -> int:
-    """Return the highest number of jobs that a worker may hold at once. A supervisor reserves memory for the leases of
-    this number of jobs."""
+    """Return the highest number of jobs that a worker may hold at once, or ROWS_MAX if that is less. A supervisor
+    reserves memory for the leases by this number."""
     served = options.serving(app.queues).queues
     sizes = [size for queue, size in batch_sizes(app).items() if queue in served]
     return min(options.concurrency * max(sizes, default=1), max(ROWS_MAX, options.concurrency))
@@ -123,7 +123,7 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether jobs of batch tasks take all places, no handler runs, and no claim is under way."""
+        """Return whether no claim is under way, and waiting jobs of batch tasks take all places and leave no room."""
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.
@@ -133,7 +133,7 @@ class BatchCapacity(Capacity):
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Take a place for a handler of N jobs, which waited until now."""
+        """Take a place for the handler of this number of jobs, which waited until now."""
         self.hold(queue, -jobs)
         self.taken += 1
 
@@ -164,7 +164,7 @@ class BatchHandlers(Handlers):
         lifetime.on_over = self._over
 
     def _over(self) -> None:
-        """Let no batch wait for further jobs, since the worker claims no more."""
+        """Begin the batches that wait for further jobs if the worker retires; else give their jobs back."""
         self._on_over()
         if self._lifetime.retired and not self._lifetime.stops:
             self.executor.close_all()

@@ -101,7 +101,7 @@ class DeathWatch:
         self._last: tuple[int, float] | None = None
         """Times of the last check: Redis' time (Unix ms), and the worker's monotonic time just after it (seconds)."""
         self.told = 0
-        """Number of deaths that were handed over to hooks."""
+        """Number of deaths that this watch handed over to hooks, even if another worker had already done so."""
 
     def begin(self) -> Plan[None]:
         """Set the mark from which on deaths are handed over to hooks, unless the queue has a mark. Run this before the

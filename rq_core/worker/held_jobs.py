@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Seconds that the first steps of a batch of handlers may take. If they take longer, handlers block the loop, and the
-next turn does not overlap with the next batch. Otherwise jobs that are claimed meanwhile would wait for the loop,
-without a heartbeat for their leases."""
+"""Seconds that the first steps of handlers that start together may take. If they take longer, handlers block the loop.
+Then the next turn is sent after the first steps of the arrived jobs, since the jobs that it claims would wait for the
+loop without a heartbeat for their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
 heartbeat."""
@@ -114,7 +114,7 @@ class Handlers:
         """Set when all jobs that arrived have started and executed their first step."""
         self.stepped.set()
         self.steps_took = FOREVER
-        """Seconds that the first steps of the last batch took."""
+        """Seconds for the first steps of the handlers that started together last."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self, queue: str) -> bool:
@@ -247,8 +247,8 @@ def lease_end(running: Running) -> float | None:
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Maximum seconds until a suspect may be claimed again. The seconds double each time that this process puts the suspect
-off."""
+"""Maximum seconds until a suspect may be claimed again, before a random factor (0.75 to 1.25). The seconds double each
+time that this process puts the suspect off."""
 REMEMBERED_MAX: Final = 10_000
 
 

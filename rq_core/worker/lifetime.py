@@ -24,7 +24,7 @@ from rq_core.worker.options import WorkerOptions
 log = logging.getLogger(__package__)
 
 MEASURE_EVERY_S: Final = 1.0
-"""Minimum seconds between two measurements of this process' memory."""
+"""Minimum seconds between two comparisons of this process' memory with ``max_memory``."""
 CANCEL_AGAIN_S: Final = 0.1
 
 
@@ -44,7 +44,7 @@ class WorkerStats:
 
 
 class Lifetime:
-    """A worker's life from its first claim to the end of its grace period."""
+    """Decides how long a worker claims, and how long its running jobs may continue after that."""
 
     def __init__(self, worker: str, options: WorkerOptions) -> None:
         self.worker = worker
@@ -59,7 +59,7 @@ class Lifetime:
         self.retired = False
         """True if the worker ends by itself, and another should replace it."""
         self.failure: RqCoreError | None = None
-        """The error that ended the worker although it was not asked to stop; None otherwise."""
+        """The first error that waiting does not cure, also during the grace period; None: no such error."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
         """Monotonic time at which the grace period is over, once it has begun."""

@@ -13,8 +13,8 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Maximum number of characters of kept results in one call: Redis copies them, and other clients wait meanwhile. A
-result that is also logged counts LOGGED times."""
+"""Maximum number of characters of kept results in one call, unless a single result has more: Redis copies them, and
+other clients wait meanwhile. A result that is also logged counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
 """The task of a settlement whose handler did not begin."""
@@ -30,7 +30,7 @@ class Settlement(NamedTuple):
     error: str = "null"
     """The error as a JSON object, or "null"."""
     lane: str = ""
-    """The lane to which a rolled back job belongs, if its task's policy has changed."""
+    """The lane into which a rolled back job must move; empty: the job stays in its lane."""
     task: str = NOT_RUN
     ran_s: float = 0.0
     """Seconds that the handler ran."""
@@ -43,8 +43,8 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements into two: the successes of these queues, by queue, to be sent with a claim of the same queue;
-    and all other settlements."""
+    """Divide settlements into two: successes of these queues, by queue, to be sent with a claim of the same queue, as
+    many as VALUES_MAX allows; and all other settlements."""
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX

@@ -1,6 +1,6 @@
 """A worker's handshake with its queues: checks the server, and writes the declarations of the code.
 
-Limits are declared in one epoch of Redis. In another epoch, which may have begun without data, they are declared again.
+A worker declares the limits again in a new epoch of Redis, since the epoch may have begun without data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ This is longer than it takes to ask three silent nodes for the map of slots."""
 
 
 class Startup:
-    """The start of a worker, up to its first claim."""
+    """The handshake of a worker with its queues, and its declarations, at the start and later."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
@@ -211,8 +211,8 @@ class Startup:
         """Declare the limits again, since a claim was carried out in another epoch of Redis than ``since``.
 
         ``since`` is the epoch when the claim was sent. (Another claim may have caused the new declaration already.)
-        Return True if the present epoch began without data: then the jobs of this claim may be counted in no cap. This
-        worker cannot know whether another one declared the limits before the jobs were claimed.
+        Return True if the jobs of this claim may be counted in no cap: the declaration failed, or the queue has limits
+        and an epoch since then began without data. Another worker may have declared the limits before the claim.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

@@ -39,7 +39,7 @@ class Ticker:
         self._client = client
         self._worker = worker
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """The tasks that serve schedules, by queue."""
+        """The asyncio tasks that serve schedules, by queue."""
         self._thread: ThreadPoolExecutor | None = None
         """The thread that computes instants. It is made for the first schedule that is due, since most workers have no
         due schedule."""

@@ -80,8 +80,8 @@ class Turns:
         self._flow = flow
 
     async def turn(self, group: QueueGroup) -> None:
-        """Wait until there are settlements to send or jobs to claim, then do so in one round trip. Raises RqCoreError
-        if the server cannot be used; the settlements are kept then."""
+        """Wait until there are settlements to send or jobs to claim, then make one round trip for both. Raises
+        RqCoreError if the server cannot be used; the settlements are kept then."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:

@@ -73,7 +73,7 @@ class WatchedQueue:
 
 
 class Watcher:
-    """Waits for wake tokens of these queues while the worker has free places and no reason to claim."""
+    """Waits for wake tokens of these queues, unless the worker is full or claims from all of the queues anyway."""
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ class Watcher:
         self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval, so that due work in the
-        queue is done."""
+        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval (the shorter of both),
+        so that due work in the queues is done."""
         event.clear()
         try:
             async with asyncio.timeout(min(LOOK_S_MAX, self._interval())):

@@ -296,8 +296,8 @@ class Burst:
         return any(queue.look or queue.asked for queue in self._groups.queues.values())
 
     async def over(self) -> bool:
-        """Return whether no job is running or due, and no ready job may run now. Log the jobs that are left although
-        they may not run."""
+        """Return whether no job is running or due, and no ready job may run now. Log the number of jobs that are left
+        because they may not run now."""
         if self._asking or self.active():
             return False
         self._asking = True
@@ -332,7 +332,7 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Hand over the last deaths to hooks. Return whether hooks' jobs were enqueued that must run now."""
+        """Hand over the last deaths to hooks. Return whether there were any: their hooks' jobs may have to run now."""
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:

@@ -49,8 +49,8 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the handler should leave out the job: the job was cancelled, its lease is lost, or the timeout
-        of the batch is over."""
+        """Return whether the handler should leave out the job: the job was cancelled, its lease is lost, the timeout of
+        the batch is over, or the worker stops."""
         return self.context.cancelled
 
     def fail(self, why: BaseException | str) -> None:
@@ -96,7 +96,7 @@ def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
 
 def result_of_one(job: Job[Any], found: Any, *, is_async: bool) -> Any:
     """Return the result of a job that was alone in its batch. ``found`` is what the handler has returned; if the
-    handler is async, it is awaited, and the function returns a coroutine."""
+    handler is async, this function returns a coroutine that awaits ``found``."""
 
     def result(value: Any) -> Any:
         if job.failure is not None:

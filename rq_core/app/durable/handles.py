@@ -32,7 +32,7 @@ class Durable:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> Durable:
-        """Return an object for the steps of the same job, with options for the next step.
+        """Return an object for steps of the same job. The options hold for each step that runs through this object.
 
         ``key`` distinguishes steps with the same name that run at the same time. ``check`` is a function for a step
         that an earlier run has begun but not saved: it is called with the step's arguments, and returns the value that
@@ -105,7 +105,7 @@ class DurableSync:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> DurableSync:
-        """Return an object for the steps of the same job, with options for the next step. See
+        """Return an object for steps of the same job. The options hold for each step that runs through this object. See
         :meth:`Durable.options`."""
         return DurableSync(self._steps, StepOptions(key, check, undo, begin))
 

@@ -22,7 +22,7 @@ _making: Final = threading.Lock()
 
 
 class JobContext:
-    """One claim of a job, as its handler sees it. The worker creates the object; the object's attributes do not change.
+    """One claim of a job, as its handler sees it. The facts of the claim do not change while the handler runs.
 
     ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of lost
     workers before this claim. ``headers`` are the texts that the producer sent with the arguments. ``schedule`` and
@@ -122,15 +122,14 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the handler should stop: its job was cancelled, its timeout is over, or its lease is lost."""
+        """Return whether the handler should stop: its job was cancelled, its timeout is over, its lease is lost, or the
+        worker stops."""
         return self._why() is not None
 
     def raise_if_cancelled(self) -> None:
-        """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
+        """Raise JobCancelled, HandlerTimeout, LeaseLost or WorkerStopping if the handler should stop.
 
-        For ``def`` handlers, which cannot be interrupted; ``async def`` handlers are cancelled where
-        they await.
-        """
+        For ``def`` handlers, which cannot be interrupted; ``async def`` handlers are cancelled where they await."""
         if (why := self._why()) is not None:
             raise why
 

@@ -1,5 +1,5 @@
 """Hooks, which are functions that are called when a job has died: ``@app.task(on_dead=…)``.
-:mod:`rq_core.worker.dead_hooks` calls them."""
+:mod:`rq_core.worker.dead_hooks` enqueues a job for each call."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
     ``asynccontextmanager``, or a class; each may also be async. A provider's only arguments are its own dependencies.
-    It is called once per attempt of a job, even if several parameters need its value. With ``scope="process"`` it is
-    called once per worker process, when its value is first needed. Raises InvalidOption.
+    It is called once per attempt of a job, or for each call of a step's function, even if several parameters need its
+    value. With ``scope="process"`` it is called once per worker process, at the first need. Raises InvalidOption.
     """
     if not callable(provider):
         raise InvalidOption.of("Depends", provider, "must get a function or a class")
@@ -98,7 +98,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """True if the worker enters the context manager that the provider returns."""
+        """True if the provider is a class of context managers: the worker enters each instance."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"

@@ -250,8 +250,8 @@ async def call_surrounded(
     """Call a task's function inside the ``around`` functions, with the values of ``steps`` in addition to its
     arguments.
 
-    If there is no ``job``, the caller is not a worker, and the ``around`` functions are not used. Returns the
-    function's result.
+    Without a ``job``, the call is that of a step, or a direct call outside of a worker; the callers then pass no
+    ``arounds``. Returns the function's result.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)
@@ -283,7 +283,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class TaskFunction(Protocol):
-    """The members of a task that this module uses."""
+    """The attributes of a task that this module uses."""
 
     @property
     def name(self) -> str: ...

@@ -126,7 +126,7 @@ def _parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _real(loc: Loc, value: Any) -> Loc:
-    """Return a place of a validation error without the parts that name members of a union."""
+    """Return a place of a validation error without the parts that name types of a union."""
     if value is None:
         return loc
     found: list[Any] = []

@@ -67,8 +67,8 @@ class Returned:
         )
 
     def problem_of(self, value: Any, packed: str) -> str:
-        """Return why a value has no JSON form, with the place in the value; empty if ``packed``, which ``dump`` has
-        returned for the value, says nothing of that."""
+        """Return why a value has no JSON form, with the place in the value; empty unless ``packed``, which ``dump`` has
+        returned for the value, has the reason not_json."""
         if packed != f"{NO_VALUE}{NOT_JSON}":
             return ""
         if isinstance(value, Iterator):

@@ -45,13 +45,13 @@ _WHY_ROW: Final = {
 }
 """Reasons why a job that is not in Redis has not ended, by the place of the job's row."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between successive reads of a log that lags behind Redis. After the last value, the pause stays the same."""
+"""Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child inherited. They stay open: closing one would end the parent's connection."""
 
 
 class Awaited(Protocol):
-    """The members of a handle that a wait uses."""
+    """The attributes of a handle that a wait uses."""
 
     id: str
     queue: str

@@ -44,7 +44,7 @@ class JobHandle(Generic[R_co]):
       since another job holds the unique name. The handle is then the handle of that earlier job.
     - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
-    - ``task``: the task's name; None for a handle that was made from an id.
+    - ``task``: the task's name; None for a handle that was made from an id, or by enqueue_many.
     """
 
     __slots__ = (
@@ -95,13 +95,13 @@ class JobHandle(Generic[R_co]):
     def state(self) -> str:
         """Return the job's state in one word.
 
-        A job in Redis is scheduled, ready, running, cancelling or dead. A job that has ended is succeeded, cancelled,
-        pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word if an audit
-        database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
+        A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
+        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word
+        if an audit database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed the job over to Redis. The job is ``parked`` if the relay could not read its row, or the queue refused
-        the job.
+        handed the job over to Redis. The job is also ``parked`` if the relay could not read its row, or the queue
+        refused the job.
 
         If the result is not kept, the state may also be ``gone`` for a moment right after the job's end, until the
         mirror has copied the end into SQL.
@@ -235,9 +235,9 @@ class JobHandle(Generic[R_co]):
         Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
         effect.
 
-        - ``priority``: the job moves to the end of the line of this priority.
+        - ``priority``: the job moves to the end of its lane of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
-          at which the job becomes ready. A job that was ready before returns to its former place in the line.
+          at which the job becomes ready. A job that was ready before returns to its former place in the lane.
         - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
           deadline.
         - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.

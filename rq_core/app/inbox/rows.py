@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INSERT_ROWS: Final = 5_000
 """Maximum number of rows in one INSERT."""
 INSERT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of arguments after which an INSERT takes no further row."""
+"""Number of characters of arguments after which an INSERT takes no further row."""
 
 _COLUMNS: Final = ("queue", "job_id", "task", "args", "options", "packed")
 _REJECTS: Final = ("reject|", "most|")

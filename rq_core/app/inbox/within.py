@@ -90,7 +90,7 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. Equal objects are called once for a transaction."""
+    """Wakes a relay when it is called. A session of SQLAlchemy calls equal objects once for a transaction."""
 
     app: Producer
     queues: frozenset[str]

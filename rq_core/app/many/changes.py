@@ -47,9 +47,9 @@ class ChangeProducer(ScheduleProducer):
     """A producer with the methods for changes of many jobs. Threads may share a producer.
 
     Each change goes through the queue in pages of at most 250 jobs. After each page it pauses 1.5 times as long as the
-    page took, so that workers can work in between. Jobs move while the queue is read, so the change reads the whole
-    queue up to three times, and ends early if a reading changes no job. A change that was stopped at any moment can be
-    repeated, or can continue: each job is changed once.
+    page took (1 s at most), so that workers can work in between. Jobs move while the queue is read, so the change reads
+    the whole queue up to three times, and ends early if a reading changes no job. A change that was stopped at any
+    moment can be repeated, or can continue: each job is changed once.
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:

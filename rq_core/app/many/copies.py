@@ -36,7 +36,7 @@ class Replayed:
     name: str
     """The name of the replay: the id of each copy is ``ID.rNAME``."""
     matched: int
-    """Number of jobs that died and match."""
+    """Number of jobs that died and match; with ``limit``, of those that the replay reached."""
     copied: int
     """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PAGE: Final = 250
 """Maximum number of jobs that are copied at once."""
 LOG_WAIT_S: Final = 30.0
-"""Seconds for which a replay waits for the mirror."""
+"""Maximum seconds for which a copy, or each page of a replay, waits for the mirror."""
 POLL_S: Final = 0.05
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")

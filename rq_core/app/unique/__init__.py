@@ -1,4 +1,4 @@
-"""Unique jobs: of all jobs with the same unique name, at most one job is alive.
+"""Unique jobs: at most one job holds a unique name at a time.
 
 - ``naming``: makes a job's name from its arguments.
 - ``kinds``: Unique, Throttle, Debounce and Latest.

@@ -4,9 +4,9 @@ run.
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
 
-A unique job takes its name when it is enqueued, and holds the name until the job succeeds, dies, is cancelled or
-expires. Retries, rollbacks and lost workers do not free the name. While the job holds the name, other enqueues with the
-same name return the handle of that job.
+A job with Unique takes its name when it is enqueued, and holds the name until the job succeeds, dies, is cancelled,
+expires or is replaced. Retries, rollbacks and lost workers do not free the name. While the job holds the name, other
+enqueues with the same name return the handle of that job, unless ``on_duplicate`` says otherwise.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Debounce(Named):
 @dataclass(frozen=True)
 class Latest(Named):
     """The rule that for each unique name at most one job runs and at most one job waits. The waiting job has the
-    arguments of the last call. It is the same as ``Debounce(0)`` with a ``Cap(1)`` for the same ``per``.
+    arguments of the last call. Latest equals a ``Debounce(0)`` together with a ``Cap(1)`` for the same ``per``.
 
     ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
     cap. A job that failed is retried with its own, older arguments, even after a newer job has run. If a retry must not

@@ -79,8 +79,8 @@ def _running(
 ) -> Iterator[Any]:
     """Yield the result of a job that runs now, and send Django's signals about it.
 
-    ``task_finished`` is sent when the job succeeds, or fails and will not run again. Django logs the exception of a
-    receiver; the exception does not make the job fail.
+    ``task_finished`` is sent when the job succeeds, gives up, or fails with an exception in its last attempt, but not
+    after a timeout. Django logs the exception of a receiver; that exception does not make the job fail.
     """
     job = current_job()
     result = task_results.running_result(task, backend, job, args, kwargs, priority)
@@ -97,7 +97,7 @@ def _running(
 
 
 def _is_last(error: Exception, job: JobContext, backend: Any) -> bool:
-    """Return whether a job that failed with this error will not run again."""
+    """Return whether this error is the job's last: GiveUp, or in the last attempt any error but a HandlerSignal."""
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)
     return job.attempt >= int(backend.max_attempts)

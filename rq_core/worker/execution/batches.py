@@ -42,7 +42,7 @@ class BatchPlaces(Protocol):
         ...
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Note that a handler of N jobs takes a place."""
+        """Note that a handler of this number of jobs takes a place."""
         ...
 
 
@@ -58,8 +58,8 @@ class Member:
         self.is_done = False
         """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
-        """The exception that a call of the handler with this job has raised. None: no call with this job has raised an
-        exception, or the exception concerns the whole batch."""
+        """The handler's exception with which this job fails, once no smaller half is tried. None: no such exception, or
+        the exception concerns the whole batch."""
 
     @property
     def is_open(self) -> bool:
@@ -364,7 +364,7 @@ def _work_of(run: BatchRun, call: Callable[..., Any]) -> Callable[[], Any]:
 
 async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
     """Call the handler with all members that are still open. With ``on_error="halve"``, call it with halves of the
-    members after an exception. Raises the exception of the handler if there is nothing to halve."""
+    members after an exception. Raises the handler's exception without ``halve``, or if it is one of _OF_ALL."""
     context, task = run.context, run.task
     assert isinstance(context, BatchContext)
     assert task.batch is not None

@@ -61,8 +61,8 @@ NOT_BEGUN: Final = (
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
 """Outcomes that the process of an isolated handler may report, except a retry: any other word counts as a retry."""
 HEAR_S: Final = 0.01
-"""Seconds for which the loop, after the timeout of an isolated handler, still waits for a report that the handler's
-process has sent before."""
+"""Seconds that the loop waits, after the timeout of an isolated handler, for a report that the handler's process sent
+before the timeout."""
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled although the
 handler still runs. This is less than the time for which the worker still extends the lease of a job that has timed

@@ -29,8 +29,8 @@ LEASE_PAUSE_S: Final = 0.05
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds after which a job is parked if no step begins or ends meanwhile, and if not the handler's own asyncio task
-waits but another task that the handler started."""
+"""Seconds after which a job is parked if no step begins or ends meanwhile. They apply if the handler's own asyncio task
+does not wait, but another asyncio task that the handler started."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -68,8 +68,8 @@ class Saver:
 
     def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker. ``end`` asks the
-        handler to stop; call it on the loop. A handler with isolation, which runs here in a test, cannot park either
-        way."""
+        handler to stop; call it on the loop. A task with isolation, whose handler runs here only in a test, cannot
+        park."""
         task, context = running.task, running.context
         ends = None if task.isolation is not None else end
         kept = task.options.audit_result
@@ -277,7 +277,7 @@ class LoopHome(_Home):
             await asyncio.wait(self._unfinished)
 
     async def park(self, entry: int) -> None:
-        """Park the job as soon as none of its steps runs. It does not return."""
+        """Park the job as soon as none of its steps runs. This call does not return."""
         pending = self._waits[entry] = asyncio.get_running_loop().create_future()
         assert self._running is not None
         is_own = asyncio.current_task() is self._running.handler

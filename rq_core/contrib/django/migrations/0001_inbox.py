@@ -13,7 +13,7 @@ _URLS: Final = {"postgresql": "postgresql://localhost/any", "sqlite": "sqlite://
 
 
 def create_tables(_: Any, schema_editor: Any) -> None:
-    """Create the tables that are missing. A database of another kind can have no inbox, and stays as it is."""
+    """Create the tables, unless rqc_inbox exists. A database of another kind can have no inbox, and stays as it is."""
     connection = schema_editor.connection
     if connection.vendor not in _URLS:
         return
