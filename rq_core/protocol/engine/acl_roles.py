@@ -148,7 +148,7 @@ def commands_of_script(name: str) -> frozenset[str]:
 
 
 def commands_of_role(role: str) -> list[str]:
-    """Return all commands of a role, sorted."""
+    """Return the commands of a role, sorted, without those for the keys that all queues share (lists, inbox)."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
     of_scripts = (c for name in known.scripts for c in commands_of_script(name))

@@ -101,7 +101,7 @@ class QueueOverview:
     """Maximum number of jobs of the queue that may run at once; None: any number."""
     oldest_ready_ms: int | None
     """Ms for which the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is
-    ready."""
+    ready, or unknown."""
     oldest_ready_exact: bool
     """True if no other ready job is older."""
     oldest_blocked_ms: int | None

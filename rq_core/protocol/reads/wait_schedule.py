@@ -75,7 +75,7 @@ class JobWait:
 
 
 class Waits:
-    """All waits for jobs in one process, and the times of their polls."""
+    """The waits that one thread polls, and the times of their polls."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
