@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Maximum seconds that the probe takes."""
+"""Maximum seconds that the probe takes; in a thread, for the connection and again for the first byte."""
 SPEAKS: Final = "ERR it speaks "
 """The beginning of the text of ``OtherProtocol``."""
 

@@ -150,7 +150,7 @@ if TYPE_CHECKING:
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """True if all earlier events that matter were folded. It is False if the first folded event was not one of
+        """True if all earlier events that matter were folded. It is False until one of the folded events is one of
         BEGINNINGS."""
 
         # Any other.

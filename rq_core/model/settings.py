@@ -99,7 +99,8 @@ SLOT_ANSWER: Final = "|a"
 call."""
 
 LISTEN_MS: Final = 60_000
-"""Time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs."""
+"""Maximum time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs. The minimum is half
+of it."""
 
 OUTBOX_RING: Final = 1_000
 """Approximate number of entries to which an outbox is trimmed while no mirror is attached."""
