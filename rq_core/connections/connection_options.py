@@ -1,4 +1,4 @@
-"""Converts a URL to a pool of redis-py, which makes connections. Nothing connects here."""
+"""Converts a URL to a pool of redis-py, which makes connections later. Only ``embedded://`` starts a server at once."""
 
 from __future__ import annotations
 

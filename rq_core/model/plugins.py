@@ -193,7 +193,7 @@ class AuditQuestions(Protocol):
         ...
 
     def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many jobs died since ``since_ms``, by task, error and hour (``hour_ms``), the last hour first."""
+        """Return how many ``died`` events came since ``since_ms``, by task, error and ``hour_ms``, last hour first."""
         ...
 
     def findings(self) -> dict[str, Any]:

@@ -83,8 +83,8 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Ms for which Redis remembers a call slot after the slot's last call. (A call slot has the number of a client's last
-call, so that a repeated call is not carried out twice.)"""
+"""Maximum ms for which Redis remembers a call slot after the slot's last call; the minimum is five sixths of it. (A
+call slot has the number of a client's last call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
 """The beginning of the names of call slots for calls that may be repeated days later; callers choose the rest of the

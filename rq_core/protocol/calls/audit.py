@@ -248,9 +248,9 @@ def put_back(
 def entries_again(
     job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
 ) -> list[Restoration]:
-    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. The last
-    signal, and then the entries, come after all other members: without the last entry no worker continues the job, and
-    without both no signal changes the box."""
+    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. All
+    other members come first, then the last signal, then the entries in order. Until the last one is written, no
+    worker continues the job, and no signal changes the box."""
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"

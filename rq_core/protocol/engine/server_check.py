@@ -1,7 +1,7 @@
 """Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
-Every client checks INFO before its first call to a server. It refuses a server that is too old, may delete jobs or
-takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports them.
+Every client checks INFO before its first handshake with a queue. It refuses a server that is too old, may delete jobs
+or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports them.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class QueueOverview:
     leases_over: int
     """Number of running jobs with an expired lease. No call has ended their claims yet."""
     inactive_ms: int | None
-    """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has done
+    """Ms since a worker last asked for jobs or extended a lease, to within a tenth of a lease; None: no worker has done
     so in this epoch."""
     ends_leases_in_ms: int
     """Ms until a claim call may again end the claims whose leases have expired. It is above 0 after an

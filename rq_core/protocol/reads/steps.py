@@ -140,7 +140,7 @@ PAGE: Final = 500
 """Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
-"""Length in bytes from which a value in ``jobs`` counts as long: then its job always has a line in ``state``."""
+"""Length in bytes from which a value in ``jobs`` is long. A job with a long value always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
 """Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
