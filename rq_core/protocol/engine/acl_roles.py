@@ -55,7 +55,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
+    """Commands that the role sends outside of scripts, without LOOKING, CALLING, ``lists`` and ``inbox``."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ class JobList:
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
-    """Number of the queue's dead jobs, in a list of dead jobs; else 0."""
+    """Number of all dead jobs of the queue, in the answer of ``JobReads.dead``; else 0."""
 
 
 class _Source(NamedTuple):

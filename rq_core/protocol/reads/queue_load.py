@@ -114,7 +114,7 @@ class QueueOverview:
     """Number of running jobs with an expired lease. No call has ended their claims yet."""
     inactive_ms: int | None
     """Ms since a worker last asked for jobs or extended a lease, to within a tenth of a lease; None: no worker has done
-    so in this epoch."""
+    so yet."""
     ends_leases_in_ms: int
     """Ms until a claim call may again end the claims whose leases have expired. It is above 0 after an
     epoch began, or after workers reconnected after an outage."""
