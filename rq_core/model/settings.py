@@ -77,7 +77,8 @@ COUNTERS: Final = (
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
 """The values of an App's ``audit_payload``, each with the maximum number of bytes of a job's JSON that the enqueued
-event keeps. If the JSON is longer, the log has only its digest."""
+event keeps. If the JSON is longer, the log has only the digest of the arguments and the
+timeout."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
