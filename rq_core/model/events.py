@@ -1,7 +1,8 @@
 """Decodes entries of the outbox, and folds events: it applies a job's events, in order, to a record of the job's state.
 
 The doctor and the comparisons of Redis with SQL fold with this module. The mirror and ``audit verify`` have code of
-their own, by the same tables. Tests compare all results, and the key ``state``. This module does no I/O.
+their own, by the same tables. Tests compare the results with each other and with the key ``state``. This module does no
+I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
 """An environment variable. If it is set to anything but 0 or an empty text, refusals are overruled in this process and
-in the processes that it starts: they refuse a server only for a reason that an operator may not overrule."""
+in its children: they refuse a server only for a reason that an operator may not overrule."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
