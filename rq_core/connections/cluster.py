@@ -72,7 +72,8 @@ def _seed(text: str) -> Node:
 
 
 class _Nodes(Generic[W]):
-    """The transports to the nodes of a cluster; each is created when it is first needed."""
+    """The transports to the nodes of a cluster. Those to the nodes that the URL names are created at once, any other
+    when it is first needed."""
 
     one_slot = True
 

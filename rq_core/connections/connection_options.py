@@ -1,4 +1,4 @@
-"""Converts a URL to a pool of redis-py, which makes connections. Nothing connects here."""
+"""Converts a URL to a pool of redis-py, which makes connections later. Only ``embedded://`` starts a server at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """Return a URL that redis-py understands. For ``embedded://``, start or find the server that comes with rq-core.
+    """Return the URL of a server. For ``embedded://``, start or find the server that comes with rq-core, and return its
+    URL. Return any other URL unchanged.
 
     Raises InvalidOption for a URL of no known kind.
     """

@@ -157,7 +157,7 @@ class Deafness:
         self.until: dict[str, float] = {}
         """Queue → clock time from which it may be subscribed again."""
         self.warned: set[str] = set()
-        """The warnings that were logged: each is logged once."""
+        """The texts of the warnings that were logged: each is logged once, for the first queue that it concerns."""
 
 
 class Listener:

@@ -4,8 +4,8 @@ redis-py makes the connections, and could also keep them. But its pools lock, re
 whenever a connection is taken or given back, and every exchange takes one connection: that was half of Python's work in
 an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects each when it is taken.
 
-If all connections that the URL allows are in use (redis-py allows 100 if the URL names no limit), callers wait in a
-queue. A caller fails when the queue has not moved for a while.
+If all connections that the URL allows are in use (recent redis-py allows 100 if the URL names no limit), callers wait
+in a queue. A caller fails when the queue has not moved for a while.
 """
 
 from __future__ import annotations

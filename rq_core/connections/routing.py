@@ -221,7 +221,7 @@ _KEYLESS: Final = frozenset({
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
-"""Commands that are sent to every primary."""
+"""Commands that are sent to every primary that is not doubted."""
 
 
 def key_of(command: Command) -> str | None:
@@ -298,8 +298,8 @@ class Routing:
         that did not arrive.
 
         A command without a key goes to the node of the exchange's other commands (TIME reads that node's clock), else
-        to any primary. Commands that load scripts go to all primaries, and so does CONFIG GET, whose replies are
-        joined.
+        to any primary. Commands that load scripts go to all primaries that are not doubted, and so does CONFIG GET,
+        whose replies are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -395,8 +395,8 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """Return one reply in place of the replies of all primaries: a permanent error if any primary replied with a
-        permanent error; otherwise a success if any primary succeeded (lists are joined); otherwise a temporary error.
+        """Return one reply in place of the replies of several primaries: an error reply if any primary sent one;
+        otherwise a success if any primary succeeded (lists are joined); otherwise Unsent or Lost.
 
         Such a success may hide that a node failed to load a script. A later call to that node then reports the missing
         script, and the script is loaded again.

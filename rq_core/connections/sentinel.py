@@ -47,8 +47,8 @@ ANSWER_WITHIN_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 """Seconds between two requests for the primary's address while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
-"""Seconds until the next request after a request that no sentinel answered: dead sentinels must not delay callers of a
-primary that works."""
+"""Seconds until the next request after as many failed requests in a row as there are sentinels: dead sentinels must not
+delay callers of a primary that works."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
@@ -72,7 +72,7 @@ class Sentinels:
         self._look_at = 0.0
         """Monotonic time from which the sentinels are asked again."""
         self._failed = 0
-        """Number of requests in a row that no sentinel answered."""
+        """Number of requests in a row, each to one sentinel, that gave no address."""
 
     def _begin_process(self) -> None:
         self._own_lock = threading.Lock()
@@ -349,7 +349,8 @@ def parse_sentinel_url(
 ) -> tuple[str, dict[str, Any]]:
     """Return the arguments for redis-py's pool to reach the primary: a URL, in which the host has no meaning, and
     options.
-        Raises ValueError; its text continues the words "must be a URL".
+
+    Raises ValueError; its text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

@@ -16,7 +16,8 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Maximum seconds that the probe takes."""
+"""Maximum seconds that the probe takes in an event loop. In a thread, the connection and the first byte may each take
+as long."""
 SPEAKS: Final = "ERR it speaks "
 """The beginning of the text of ``OtherProtocol``."""
 

@@ -69,7 +69,7 @@ class Transport(Protocol):
     def place(self, key: str) -> object:
         """Return an object that identifies the server of a key, as far as the server is known.
 
-        Keys with equal objects are on one server.
+        Keys with equal objects are on one server, unless their servers are not known yet.
         """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:

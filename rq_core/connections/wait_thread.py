@@ -1,5 +1,5 @@
-"""Waits for the ends of jobs: one thread of a process checks the jobs of all waits, on its own connection to each
-server.
+"""Waits for the ends of jobs: one thread checks the jobs of all waits of an app in a process, on its own connection to
+each server.
 
 The thread receives messages about ends (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs now and
 then. It starts with the first wait, and ends when no wait has begun for a while. Threads and event loops share it; a

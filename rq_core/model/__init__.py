@@ -1,6 +1,7 @@
 """The facts that all rooms share: states, events, keys, names, numbers, and how a job and a scope are written as text.
 
-This room does no I/O and imports only :mod:`rq_core.errors`. It does not know how calls reach Redis.
+This room does no I/O and imports only :mod:`rq_core.errors` and :mod:`rq_core.masking`. It does not know how calls
+reach Redis.
 
 Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 

@@ -1,7 +1,8 @@
 """Decodes entries of the outbox, and folds events: it applies a job's events, in order, to a record of the job's state.
 
-``doctor`` folds the outbox with this module. ``sql_audit`` decodes and folds with code of its own, by the same tables.
-Tests compare the results of both with each other and with the key ``state``. This module does no I/O.
+The doctor and the comparisons of Redis with SQL fold with this module. The mirror and ``audit verify`` have code of
+their own, by the same tables. Tests compare the results with each other and with the key ``state``. This module does no
+I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})
@@ -150,7 +151,7 @@ if TYPE_CHECKING:
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """True if all earlier events that matter were folded. It is False if the first folded event was not one of
+        """True if all earlier events that matter were folded. It is False until one of the folded events is one of
         BEGINNINGS."""
 
         # Any other.

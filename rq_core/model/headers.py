@@ -1,6 +1,6 @@
 """The headers of a job: short strings that a producer sends with the arguments, such as the id of a request.
 
-Headers are at the beginning of the job's JSON. The JSON of a job without headers has no field for them. The digest of
+Headers come before the task in the job's JSON. The JSON of a job without headers has no field for them. The digest of
 the job's arguments does not cover its headers.
 """
 

@@ -1,6 +1,6 @@
 """The names and types of a queue's keys, and the rules for names. Only this module builds names of keys.
 
-All keys of a queue share one hash tag, so that a queue lives in one Cluster slot.
+All keys of a queue share one hash tag, so that a queue is in one Cluster slot.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 and audit logs.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
-``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox``,
-``inbox_reader`` and ``inbox_ddl`` of an inbox. Each has a protocol below.
+``history``, ``endings``, ``drift``, ``mirror``, ``reader``, ``questions`` and ``copies`` of an audit log; ``relay``,
+``inbox``, ``inbox_reader`` and ``inbox_ddl`` of an inbox. Each has a function below that returns it.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares the entry points of sql_audit.
@@ -193,7 +193,7 @@ class AuditQuestions(Protocol):
         ...
 
     def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many jobs died since ``since_ms``, by task, error and hour (``hour_ms``), the last hour first."""
+        """Return how many ``died`` events came since ``since_ms``, by task, error and ``hour_ms``, last hour first."""
         ...
 
     def findings(self) -> dict[str, Any]:
@@ -398,9 +398,9 @@ class InboxQueue:
     relayed: int
     """Number of rows that became jobs."""
     sent_ms: int | None
-    """Ms since a relay chose the batch that it is sending to Redis now; None: no batch is being sent."""
+    """Ms since a relay chose the rows that it is sending to Redis now; None: no rows are being sent."""
     damage: str | None = None
-    """The reason why the counts and the batch cannot be read; None: they were read."""
+    """The reason why these numbers cannot be read; None: they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,8 +432,8 @@ class InboxReader(Protocol):
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
         """Return the problems of the inbox that ``look`` does not show. They concern its tables, its place, the rights
-        of a relay, and differences between its last batches and the Redis of a client. Raises the same errors as
-        ``look``."""
+        of a relay, and differences between the rows that it sent last and the Redis of a client. Raises the same errors
+        as ``look``."""
         ...
 
     def close(self) -> None:

@@ -77,14 +77,15 @@ COUNTERS: Final = (
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
 """The values of an App's ``audit_payload``, each with the maximum number of bytes of a job's JSON that the enqueued
-event keeps. If the JSON is longer, the log has only its digest."""
+event keeps. If the JSON is longer, the log has only the digest of the arguments and the
+timeout."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Ms for which Redis remembers a call slot after the slot's last call. (A call slot has the number of a client's last
-call, so that a repeated call is not carried out twice.)"""
+"""Maximum ms for which Redis remembers a call slot after the slot's last call; the minimum is five sixths of it. (A
+call slot has the number of a client's last call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
 """The beginning of the names of call slots for calls that may be repeated days later; callers choose the rest of the
@@ -99,7 +100,8 @@ SLOT_ANSWER: Final = "|a"
 call."""
 
 LISTEN_MS: Final = 60_000
-"""Time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs."""
+"""Maximum time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs. The minimum is half
+of it."""
 
 OUTBOX_RING: Final = 1_000
 """Approximate number of entries to which an outbox is trimmed while no mirror is attached."""

@@ -9,7 +9,7 @@ in the first line of the job's value in ``jobs``, before the JSON. They stay the
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}
 
-If the job dies of an error, ``error=`` and the error's type and message (JSON) replace the first line of the value.
+If the job dies of an error, ``error=`` and the error as JSON replace the first line of the value.
 
 :func:`line_of_job` returns a job's line from either place. :func:`read_state_line` parses a line. :func:`read_job`
 parses and checks a line, for the doctor.
@@ -58,7 +58,8 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error that killed the job; None if the job died for another reason, or is not dead."""
+    """The error that killed the job; None if it died for another reason or is not dead, or if the error was not
+    read."""
 
     @property
     def since_ms(self) -> int | None:

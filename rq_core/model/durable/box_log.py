@@ -77,7 +77,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note what a restore may have put back of an event that Redis has forgotten, or beside such events."""
+        """Note in ``also`` the first lines that a restore may have written because of this event, after Redis forgot it
+        or other events about the box."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}

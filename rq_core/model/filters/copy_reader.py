@@ -27,9 +27,9 @@ class CopyReader(Protocol):
     """Reads one audit log. Threads may share it. Each method raises RqCoreError if the database does not answer."""
 
     def died(self, which: Filter, after: After | None, limit: int, /) -> DiedJobs:
-        """Return a page of the jobs that died and have not become alive again, the last death first. ``which`` may
-        have the terms queue, task, error, worker, scope and between. A page may be empty although there are further
-        pages."""
+        """Return a page of the jobs that died while they were claimed and have not become alive again, the last death
+        first. ``which`` may have the terms queue, task, error, worker, scope and between. A page may be empty although
+        there are further pages."""
         ...
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:

@@ -157,7 +157,8 @@ ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIM
 """Events that end a claim, and that can happen only to a job with a claim in force."""
 
 JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
-"""Events after which a job is no longer in Redis. In SQL, the states of these jobs have the names of the events."""
+"""Events by which a job leaves Redis; after ``expired``, it may be dead instead. In SQL, the states of jobs that have
+left have the names of the events."""
 
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target

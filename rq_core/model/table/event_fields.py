@@ -14,7 +14,8 @@ _E = Event
 
 
 class EventField(NamedTuple):
-    """One position of a job's array in an outbox entry. Trailing fields may be left out (null)."""
+    """One position of an array in an outbox entry: a job's array, or the array of an event about the queue. Trailing
+    fields may be left out (null)."""
 
     name: str
     meaning: str

@@ -130,8 +130,8 @@ TRAITS: Final = tuple(
 fields only at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer passes. In a state line they come after the traits that scripts compute, and before the
-lane, since enqueue writes them there."""
+"""The traits that a producer passes. In a state line they come directly before the lane, since enqueue writes them
+there; some of the other traits come after the lane."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
 """The fields of a state line before the lane. Claims do not change them."""

@@ -35,8 +35,8 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 
 class Event(StrEnum):
-    """The events of jobs and queues. Their names are past participles. The script that makes a change also writes the
-    event."""
+    """The events of jobs and queues. Their names end in past participles, except ``baseline``. The script that makes a
+    change also writes the event."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"

@@ -27,7 +27,7 @@ class Reason(StrEnum):
     POISON = "poison"
     """The job died: its lease had expired max_losses times."""
     EXPIRED = "expired"
-    """The job died: its deadline had passed, and the job had failed or lost a worker before."""
+    """The job died: its deadline had passed, and the job was parked, or had failed or lost a worker before."""
     UNREADABLE = "unreadable"
     """The job died: a worker could not read the job's JSON."""
     CANCELLED = "cancelled"

@@ -80,8 +80,8 @@ class Admin:
         why: str = "",
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
-        """Make dead jobs ready again. Returns the outcome by id: requeued, gone, or the state of a job that is not
-        dead."""
+        """Make dead jobs ready again. Returns the outcome by id: requeued, held (another job holds the unique name),
+        gone, or the state of a job that is not dead."""
         return (yield from self._for_ids("requeue", queue, ids, by, why, slot=slot))
 
     def prune(
@@ -224,9 +224,9 @@ class Deletion:
         return int(claims)
 
     def empty(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[int]:
-        """Cancel the waiting jobs and remove the dead ones.
+        """Cancel all jobs, and remove the dead ones.
 
-        Returns the number of removed jobs; a job that a worker claims meanwhile stays in the queue.
+        Returns the number of removed jobs. A job that runs is asked to stop, and stays in the queue until it ends.
         """
         keys, gone, cursor = queue_keys(queue, self._delivery.prefix), 0, "0"
         while True:

@@ -63,8 +63,8 @@ class Restoration(NamedTuple):
     - entry: the life of a box, and the numbers of its header.
     """
     detail: str
-    """The rest of the event's fields, as JSON; for an entry, the name of the box's member, without the box's id (life)
-    at its beginning."""
+    """The rest of the fields of ``restored``, as JSON. For remove: the event that had ended the job. For
+    an entry: the name of the box's member, without the box's id (life) at its beginning."""
     spec: str = ""
 
 
@@ -74,9 +74,9 @@ class Restored(NamedTuple):
     last: str
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
-    """The outcome by id: restored, removed, remembered, named, known, held, gone, or the state of a job that was not
-    changed. For a record that restores a job, ``remembered`` means that the job was not restored: another job of its id
-    has ended after the loss."""
+    """The outcome by id: restored, removed, remembered, named, kept, known, held, gone, or the state of a job that was
+    not changed. For a record that restores a job, ``remembered`` means that the job was not restored: another job of
+    its id has ended after the loss."""
 
 
 class Audit:
@@ -213,9 +213,10 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Return the record that restores a job in the last state that the log has for it. The job keeps its counters; a
-    claim that was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable
-    JSON. ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not in PUT_BACK."""
+    """Return the record that restores a job. Its last state in the log decides its new state: see _TARGETS. The job
+    keeps its counters; a claim that was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is
+    the job's immutable JSON. ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not
+    in PUT_BACK."""
     assert record.state is not None
     target = _TARGETS[record.state]
     kept = replace(
@@ -247,9 +248,9 @@ def put_back(
 def entries_again(
     job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
 ) -> list[Restoration]:
-    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. The last
-    signal, and then the entries, come after all other members: without the last entry no worker continues the job, and
-    without both no signal changes the box."""
+    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. All
+    other members come first, then the last signal, then the entries in order. Until the last one is written, no
+    worker continues the job, and no signal changes the box."""
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"

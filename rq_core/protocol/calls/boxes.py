@@ -46,8 +46,8 @@ class NotSaved(NamedTuple):
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
-    """Return the call that saves steps, or records that steps begin. Its answer has the records that were not carried
-    out, by their places from 0."""
+    """Return the call that reports steps that begin or were carried out, waits and sleeps. Its answer has the records
+    that were not carried out, by their places from 0."""
     tail = {
         place: unpack_result(record.packed)
         for place, record in enumerate(records, 1)

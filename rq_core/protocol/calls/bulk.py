@@ -188,7 +188,7 @@ _PLACE: Final = re.compile(
 
 
 class BulkStep(NamedTuple):
-    """The result of one call of a change of many jobs."""
+    """The result of one step of a change of many jobs. A step may make several calls."""
 
     place: BulkPlace
     """The place up to which the change was made."""
@@ -219,8 +219,8 @@ class JobsChanged:
     looked: int = 0
     """Number of jobs that were read."""
     complete: bool = True
-    """True if the last reading of the queue found no further job to change. If False, the limit was reached, or
-    producers keep enqueueing jobs that match."""
+    """True in a dry run, or if the last reading of the queue found no further job to change. If False, the limit was
+    reached, or producers keep enqueueing jobs that match."""
     damaged: tuple[str, ...] = ()
     """A message for each job that could not be read."""
 
@@ -394,8 +394,8 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 
 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
-    """Return whether a job came into its state after the change began, so that the change may have caused it: a
-    requeued job that died again, or an edited job that ran and waits again."""
+    """Return whether the change may have brought a job into its state: the job came into it after the change began, and
+    may be a requeued job that died again, or an edited job that ran and waits again."""
     if (job.since_ms or 0) <= begun_ms:
         return False
     return verb in (REQUEUE, PRUNE) or (verb is EDIT and "claim" in job.fields)

@@ -35,7 +35,7 @@ from rq_core.protocol.reads.steps import read_lines
 CHANGES_MAX: Final = 20
 """Maximum number of attempts of one change, if a change by another operator comes first each time."""
 SEEN_MAX: Final = 1_000
-"""Maximum number of jobs, and of outbox entries, that are searched for a task's name."""
+"""Approximate number of lines of ``state``, of jobs in lists, and of outbox entries, that are searched for a task."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 

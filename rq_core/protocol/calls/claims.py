@@ -37,7 +37,8 @@ class Claimed:
     jobs: tuple[Claim, ...]
     now_ms: int
     next_due_ms: int | None
-    """Unix ms at which the next scheduled job is due; None: no job is scheduled."""
+    """Unix ms at which the next entry of ``scheduled`` (a job, a rate, a family or a schedule) is due; None: there is
+    no entry."""
     more: bool
     """True if claimable jobs are left."""
     ticks: bool = False

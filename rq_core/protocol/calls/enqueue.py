@@ -36,7 +36,7 @@ class Accepted(NamedTuple):
     """The outcome of an enqueue."""
 
     ids: tuple[str, ...]
-    """Ids of the jobs that are now in their queues, in the order given."""
+    """Ids of the jobs that are now in their queues; within each queue, in the order given."""
     duplicates: tuple[str, ...] = ()
     """Ids of jobs that were not accepted, since another job of the id is live or remembered; that job was not
     changed."""

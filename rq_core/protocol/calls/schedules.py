@@ -27,9 +27,9 @@ HAND_MAX: Final = 250
 PUT_MAX: Final = 250
 """Maximum number of schedules in one call that declares them."""
 PUT_BYTES: Final = 4 * 1024 * 1024
-"""Maximum number of bytes of jobs in one call."""
+"""Number of bytes of jobs from which on a call takes no further schedule."""
 LATE_MAX: Final = 20
-"""Maximum number of times that an instant is computed again because it passed before the call was carried out."""
+"""Maximum number of times that a change is sent, if its instant passes each time before the call is carried out."""
 
 Record = tuple[str, int, int, int, str, str]
 
@@ -59,7 +59,8 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change, and the version that is stored now."""
 
     outcome: str
-    """The outcome: changed, same, kept, conflict, undeclared (no code declares the schedule), or gone."""
+    """The outcome: changed, same, kept, conflict, undeclared (no code declares the schedule), gone, or late (after
+    LATE_MAX attempts)."""
     version: int
     """Version of the stored schedule; 0: none is stored."""
     next_ms: int
@@ -239,8 +240,8 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume, remove or release a schedule. Without ``version``, the change does not depend on the stored
-        version."""
+        """Pause, resume, remove or release a schedule. Without ``version``, only a resume depends on the stored
+        version: the version whose rule it has read must still be stored."""
         check_name("queue", queue)
         check_schedule_name(name)
         expected = -1 if version is None else version

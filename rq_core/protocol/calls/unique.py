@@ -55,8 +55,8 @@ class UniqueNames:
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str | None]]:
-        """Free names. Returns by name the id of the job that held the name and stays in the queue without the name;
-        None if no job held it. Raises InvalidOption for an invalid name."""
+        """Free names. Returns by name the id of the job that held the name; None if no job held it. A job that has not
+        ended continues without its name. Raises InvalidOption for an invalid name."""
         holders: dict[str, str | None] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         once = tuple(dict.fromkeys(map(check_unique_name, names)))

@@ -55,7 +55,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
+    """Commands that the role sends outside of scripts, without LOOKING, CALLING, ``lists`` and ``inbox``."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def commands_of_script(name: str) -> frozenset[str]:
 
 
 def commands_of_role(role: str) -> list[str]:
-    """Return all commands of a role, sorted."""
+    """Return the commands of a role, sorted, without those for the keys that all queues share (lists, inbox)."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
     of_scripts = (c for name in known.scripts for c in commands_of_script(name))

@@ -305,7 +305,8 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns a temporary error, or None; raises ServerUnsuitable for a permanent error."""
+        """Load scripts. Returns a temporary error, or None. After a permanent error for a function, calls are sent as
+        scripts; a permanent error for a script raises ServerUnsuitable."""
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
@@ -375,7 +376,7 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Make new epochs of the queue greater than ``epoch``. (A mirror passes the last epoch that SQL has.)"""
+        """Make the epochs that this client's handshakes begin greater than ``epoch``, the last epoch that SQL has."""
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:

@@ -18,9 +18,9 @@ class Prepared:
     """The names of the function libraries that a server has after ``prepare``."""
 
     loaded: tuple[str, ...]
-    """The functions that were loaded: the server lacked them, or had them with another text."""
+    """The functions that were loaded: the server lacked them, or had them with another text. In a cluster: all."""
     known: tuple[str, ...]
-    """The functions of this version that the server had before."""
+    """The functions of this version that the server had before. In a cluster: none, since all are loaded."""
     others: tuple[str, ...]
     """The functions of other versions of rq-core that the server has."""
 

@@ -86,8 +86,8 @@ class Asking:
         return Patience(left, left)
 
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
-        """Send plain reads in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
-        ``queue`` has the wrong type."""
+        """Send plain commands in one round trip, again until all are answered. No command may do harm if it is sent
+        twice. Raises ServerUnavailable, ServerUnsuitable, or QueueDamaged if a key of ``queue`` has the wrong type."""
         first, attempt = self.clock(), 0
         while True:
             replies = yield Send(commands, None, self._left_to_read(first))

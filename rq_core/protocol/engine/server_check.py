@@ -1,7 +1,7 @@
 """Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
-Every client checks INFO before its first call to a server. It refuses a server that is too old, may delete jobs or
-takes no writes. Workers, mirrors and the doctor also check CONFIG when they start, and log warnings.
+Every client checks INFO before its first handshake with a queue. It refuses a server that is too old, may delete jobs
+or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable. If its value is anything but 0, refusals are overruled in this process and in the processes
-that a worker starts: they refuse a server only for a reason that an operator may not overrule."""
+"""An environment variable. If it is set to anything but 0 or an empty text, refusals are overruled in this process and
+in its children: they refuse a server only for a reason that an operator may not overrule."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"

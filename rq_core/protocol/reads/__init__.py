@@ -1,4 +1,4 @@
-"""Calls that only read. Each reads one queue, or several in the same number of round trips.
+"""Calls that only read queues. An overview takes as many round trips for all queues as for one queue.
 
 Read ``steps`` first.
 

@@ -26,7 +26,7 @@ from rq_core.scripts.plain import plain_text
 PAGE: Final = 250
 """Maximum number of entries of one read."""
 PAGES_MAX: Final = 8
-"""Maximum number of pages that are read in one round trip, if the pages before had all their entries."""
+"""Maximum number of pages that are read in one round trip. After a page that stopped at PAGE_BYTES, it is one."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 

@@ -1,4 +1,4 @@
-"""The jobs of a queue, one by one: running, waiting, scheduled and dead jobs. Every read is bounded.
+"""The jobs of a queue, one by one: running, waiting, scheduled, parked and dead jobs. Every read is bounded.
 
 found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
@@ -61,15 +61,15 @@ class JobList:
     """Jobs of a queue, each in the state in which it was read."""
 
     jobs: tuple[JobState, ...]
-    """The jobs, without their arguments: claimed jobs first, then ready, scheduled and dead jobs."""
+    """The jobs, without their arguments: claimed jobs first, then ready, scheduled, parked and dead jobs."""
     more: bool
     """True if the queue may have further jobs that match, beyond the limit."""
     cut: bool
-    """True if the read stopped after MEMBERS_MAX members, and there are others."""
+    """True if the read stopped at its maximum number of members (by default MEMBERS_MAX); there may be others."""
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
-    """Number of the queue's dead jobs, in a list of dead jobs; else 0."""
+    """Number of all dead jobs of the queue, in the answer of ``JobReads.dead``; else 0."""
 
 
 class _Source(NamedTuple):
@@ -116,12 +116,12 @@ class JobReads(QueueReader):
         members: int | None = None,
     ) -> Plan[JobList]:
         """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
-        ``which``, only jobs that match it, at the time ``now_ms``. At most ``members`` jobs are read (by default
-        MEMBERS_MAX).
+        ``which``, only jobs that match it, at the time ``now_ms``. At most ``members`` members of keys are read (by
+        default MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, and ready jobs by list and then by lane. Scheduled jobs
-        are ordered by due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while
-        the list is read may be missing.
+        are ordered by due time, parked jobs by the time since when they are parked, and dead jobs by death, the last
+        first. The list is not a snapshot: a job that moves while the list is read may be missing.
         """
         keys = self._keys(queue)
 

@@ -3,9 +3,9 @@
     found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
-It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
-cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these numbers has a field
-that says whether the number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
+It makes four round trips for any number of queues, and sends about COMMANDS_MAX commands for a queue. No command's
+cost grows with the number of jobs or lanes. So some numbers are not always exact; the fields whose names end in
+``_exact`` say whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
 numbers of one queue.
 """
 
@@ -43,7 +43,7 @@ from rq_core.protocol.reads.worker_registry import (
 from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 40
-"""Maximum number of commands that one read sends for one queue."""
+"""Maximum number of commands for one queue in the first two steps of a read. The third step sends at most two more."""
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2

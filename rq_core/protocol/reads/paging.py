@@ -2,7 +2,7 @@
 
 A page begins at a place, which is text. While other programs change the queue, a job may be on two pages, but no job
 that stays in its key is left out. Lists are read from the tail to the head. Since jobs leave at the head and are
-added at the tail, a job may be read twice, but none is skipped. A page of a sorted set begins at the last member of
+added at the tail, a job may be read twice, but none is skipped. A page of a sorted set begins after the last member of
 the page before.
 """
 
@@ -104,7 +104,7 @@ def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 class _Place(NamedTuple):
-    """The last member of the page before, and the number of members before the place, if that is known."""
+    """The last member of the page before, and an estimate of the number of members before the place."""
 
     score: float
     member: str

@@ -101,7 +101,7 @@ class QueueOverview:
     """Maximum number of jobs of the queue that may run at once; None: any number."""
     oldest_ready_ms: int | None
     """Ms for which the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is
-    ready."""
+    ready, or unknown."""
     oldest_ready_exact: bool
     """True if no other ready job is older."""
     oldest_blocked_ms: int | None
@@ -113,8 +113,8 @@ class QueueOverview:
     leases_over: int
     """Number of running jobs with an expired lease. No call has ended their claims yet."""
     inactive_ms: int | None
-    """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has done
-    so in this epoch."""
+    """Ms since a worker last asked for jobs or extended a lease, to within a tenth of a lease; None: no worker has done
+    so yet."""
     ends_leases_in_ms: int
     """Ms until a claim call may again end the claims whose leases have expired. It is above 0 after an
     epoch began, or after workers reconnected after an outage."""

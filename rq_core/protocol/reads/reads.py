@@ -1,6 +1,6 @@
 """The plain reads of a client: queues, jobs and scopes. They change no queue, and call no script.
 
-Each reads one queue, or several, in the steps of :mod:`rq_core.protocol.reads.steps`.
+Reads that take several round trips use the steps of :mod:`rq_core.protocol.reads.steps`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ STRAY_MAX: Final = 50
 
 
 class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
-    """Reads queues, and their jobs, scopes and boxes. Also adds a queue to the list of queues."""
+    """Reads queues, and their jobs, scopes and boxes. Also adds a queue to the list of queues, and removes strays from
+    it."""
 
     # The list of queues.
 

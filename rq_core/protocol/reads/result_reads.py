@@ -86,7 +86,7 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel for LISTEN_MS."""
+        """Make scripts publish the ends of the queue's jobs on its channel: for LISTEN_MS, or at least half of it."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:

@@ -26,7 +26,7 @@ Command = list[Any]
 Steps = Generator[list[Command], list[Any], T]
 
 TOGETHER_MAX: Final = 1_000
-"""Maximum number of commands in one round trip."""
+"""Maximum number of commands in one round trip of a read of one queue."""
 WHY_MAX: Final = 300
 """Maximum number of characters of the reason why a queue cannot be read."""
 
@@ -78,8 +78,8 @@ class QueueReader:
         return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns their results by queue, and a reason for each queue
-        that cannot be read: such a queue does not hide the others."""
+        """Carry out reads of several queues at once. Returns the results of the readable queues, in the order of
+        ``reads``, and by queue the reason why each other queue cannot be read."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]
@@ -140,7 +140,7 @@ PAGE: Final = 500
 """Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
-"""Length in bytes from which a value in ``jobs`` counts as long: then its job always has a line in ``state``."""
+"""Length in bytes from which a value in ``jobs`` is long. A job with a long value always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
 """Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""

@@ -75,7 +75,7 @@ class JobWait:
 
 
 class Waits:
-    """All waits for jobs in one process, and the times of their polls."""
+    """The waits whose jobs one thread polls, and the times of the polls."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []

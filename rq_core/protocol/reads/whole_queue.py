@@ -21,9 +21,9 @@ from rq_core.protocol.reads.steps import Command, QueueReader
 AT_ONCE_MAX: Final = 2_000
 """Maximum number of members, of all keys of a queue together, that one transaction reads."""
 PAGE: Final = 250
-"""Maximum number of members of one page."""
+"""Maximum number of members that are asked for in one page. Redis may return more of them."""
 PAGE_FIRST: Final = 25
-"""Maximum number of members of a key's first page, which shows how large the members are."""
+"""Number of members that are asked for in a key's first page, which shows how large the members are."""
 PAGE_BYTES: Final = 256 * 1024
 """Approximate upper bound of the bytes of a page."""
 _SIZE: Final = {"hash": "HLEN", "list": "LLEN", "zset": "ZCARD", "stream": "XLEN"}
