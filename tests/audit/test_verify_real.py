@@ -190,7 +190,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 def test_an_unreadable_row_in_sql_does_not_end_the_comparison(
     level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
-    """Checks that the doctor ends without a traceback, and examines the other queues."""
+    """Checks that the comparison raises no error, and returns a note about the row."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
@@ -316,7 +316,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Claim a job whose result is kept, settle it with this result, and return the id and the fence of the job."""
+    """Enqueue and claim a job whose result is kept, and settle it with this result. Return its id and its fence."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -501,7 +501,7 @@ def test_results_of_jobs_that_sql_does_not_have_are_no_violation(
     kept: Callable[[str, str], None],
     mirror_all: Callable[[], int],
 ) -> None:
-    """Checks jobs that ended before the log began, jobs that ended in a gap, and pruned jobs."""
+    """Checks a pruned job, and a job that ended while the log was off."""
     kept("pruned", '"1"')
     prune_at(database, int(time.time() * 1000) + 100 * DAY)
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []

@@ -256,7 +256,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks twice TOGETHER_MAX jobs and one more. The first poll comes as soon as TOGETHER_MAX jobs are registered, and
+    """Checks twice TOGETHER_MAX jobs and one more. The first poll comes once TOGETHER_MAX jobs are registered, and
     later polls report the others."""
     taken: list[int] = []
     look = Waiter._look
