@@ -178,7 +178,7 @@ def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
 
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
-    """Yield a queue that is mirrored except for its last entries."""
+    """Return a fleet whose queue is mirrored except for its last entries."""
     fleet = Fleet(client, 3, lanes=False)
     fleet.run(60)
     mirror_all()
@@ -294,7 +294,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
-    """Run a job with this id and this result. Afterwards only SQL has its events, since the outbox is trimmed."""
+    """Return a function that runs a job with an id and a result, and then trims the outbox: only SQL has its events."""
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
@@ -459,7 +459,7 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     unseen: Callable[[Client, Database, Callable[[Client], None]], None],
     again: Callable[[Client], None],
 ) -> None:
-    """Checks an id with two jobs. The earlier job ended in the log, and the later job ran in the gap.
+    """Checks an id with two jobs. The end of the earlier job is in the log, and the later job ended in the gap.
 
     The baseline after the gap is complete. The result of the later job must not be reported as a violation.
     """

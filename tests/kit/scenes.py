@@ -521,8 +521,8 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Make schedules with each rule for overlaps. One schedule has a running job, and one schedule has a waiting
-    job."""
+    """Make schedules with each rule for overlaps. The schedule "c" has a job that was asked to stop, and a job that
+    waits."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [
