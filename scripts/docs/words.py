@@ -130,8 +130,8 @@ def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]
     """Yield the prose of a file: the line, the text, and the patterns with which a docstring in this file must not
     begin.
 
-    In a test module, the prose is the docstrings and the names of the tests. In a script it is the docstrings, and in a
-    Lua file the comments. In any other module it is the docstrings, comments and messages.
+    In a test module or a script, the prose is the names of the tests and the docstrings, except those of attributes. In
+    a Lua file it is the comments. In any other module it is the docstrings, comments and messages.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":

@@ -126,7 +126,7 @@ def user(role: str, as_: As, queues: None) -> Iterator[Any]:
 def refused(user: Any, *words: Any) -> bool:
     """Return whether Redis refuses the command because the user lacks a right.
 
-    A refusal inside a script counts as well.
+    A refusal inside a script counts as well, even if the reason is that no script may send the command.
     """
     try:
         user.execute_command(*words)
@@ -353,7 +353,7 @@ STRAYS = ["", "a b", "x" * 129, b"\xff", "a\nrq-core: all is well", "\x1b[31m"]
 
 @pytest.fixture
 def spoiled(queues: None, control: Any, as_: As) -> None:
-    """Yield a list of queues with invalid names. A producer of one queue can add such names to the shared list."""
+    """Add invalid names to the shared list of queues, as a producer of one queue can."""
     with redis.Redis.from_url(as_("producer", "--queue", "mail")) as producer:  # type: ignore[no-untyped-call]
         producer.sadd(LISTED, *STRAYS)
 

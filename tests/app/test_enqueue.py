@@ -241,7 +241,7 @@ def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
 async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """Checks that the error also lists the chunk that was being sent, since Redis may have accepted that chunk."""
+    """Checks that the error lists exactly the jobs that Redis accepted, without the chunk that was being sent."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []

@@ -28,7 +28,7 @@ def block(word: str) -> str:
 
 
 class FakeSession:
-    """A fake database session. It accepts every call, whether sync or awaited."""
+    """A fake database session. Its method ``execute`` does nothing, and may be awaited."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self

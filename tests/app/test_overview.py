@@ -176,7 +176,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     seed: Seed, cap: str
 ) -> None:
-    """Checks that `top` and `queues` do not call the cap full, and that the cap raises no alert."""
+    """Checks the list from which `top`, `queues` and the alerts take full scopes: the cap is not in it."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()

@@ -245,8 +245,8 @@ def test_a_viewer_may_read_everything_and_change_nothing(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks that `queues`, `workers` and `job` show the viewer's queue, although the viewer may not read the other
-    queues."""
+    """Checks that no command reports the other queue as unreadable. `queues`, `workers` and `job` say that they leave
+    it out."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})

@@ -64,7 +64,7 @@ def enqueue(app: App, count: int, **options: Any) -> list[str]:
 
 
 def run(app: App, *, error: str | None = None) -> list[str]:
-    """Claim the ready jobs, and let all of them die of an error; None: let all of them succeed. Returns their ids."""
+    """Claim the ready jobs, and return their ids. All of them die of the error, or succeed if there is no error."""
     client, ended = app.client, []
     while held := client.run(claims.claim("mail", "w-1", 50)).jobs:
         ended += [claim.id for claim in held]
@@ -138,7 +138,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
 def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks kills between any two replies of Redis, also after Redis has made copies that the client does not know."""
+    """Checks kills after 1, 3, 5, … round trips to Redis, some of them after Redis has made copies."""
     transport = app.client._transport
     exchange, left = transport.exchange, iter(())
 

@@ -132,8 +132,8 @@ EMPTIED = {
     "quarantine": "kind",
     "mirror_cursor": "entries, events, gaps, quarantined",
 }
-"""The columns that do not depend on the number of the new epoch. A mirror that begins then requests no epoch beyond the
-epochs in SQL."""
+"""The columns that do not depend on the number of the new epoch. A mirror that starts after the crash requests no epoch
+beyond the epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:

@@ -56,7 +56,7 @@ def mirror(seed: Seed, database: Database) -> None:
 
 
 def durable(seed: Seed, kept: str = "full") -> None:
-    """Let a job save a step and receive a signal, and park for another step's moment. The job has another attempt."""
+    """Let a job save a step, receive a signal, and park until the end of a sleep. The job has another attempt."""
     claim = seed.running("a")
     seed.save(claim, value='"ch_1"', kept=kept)
     seed.wait(claim, "+50000", name="cool-off", what="sleep", entry=2)
@@ -190,7 +190,7 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
 
 
 def two_durable_jobs(seed: Seed) -> Any:
-    """Let two jobs save a step and park for a moment. Return all members of their boxes. The log has no values."""
+    """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
     durable(seed, kept="digest")
     other = seed.running("b")
     life = OTHER_LIFE

@@ -42,7 +42,7 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
-    """Create the role, give it the rights that the command prints, and return the URL of the database for the role."""
+    """Yield a function that creates a role with the rights that the command prints, and returns the role's database."""
     made: list[tuple[str, Database]] = []
     name = postgres_url.rpartition("/")[2]
 
@@ -67,7 +67,7 @@ def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
 
 @pytest.fixture
 def owner(as_: As, superuser: psycopg.Connection) -> Database:
-    """Revoke the default rights of PUBLIC, so that only granted rights allow an action."""
+    """Revoke the default rights of PUBLIC, and return the database of the owner, which has created the tables."""
     superuser.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     superuser.execute(f"REVOKE ALL ON DATABASE {superuser.info.dbname} FROM PUBLIC")
     owner = as_("owner")
@@ -197,7 +197,7 @@ def test_the_mirror_reconnects_after_postgres_closed_an_idle_connection(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks a connection that PostgreSQL closes after idle_session_timeout."""
+    """Checks connections that PostgreSQL ends, as it does after idle_session_timeout."""
     monkeypatch.setattr("sql_audit.store.connection.database.PAUSE_S", 0.0)
     database = Database(postgres_url)
     migrate.upgrade_schema(database)

@@ -23,7 +23,7 @@ from tests.rigs import budgets
 
 
 def a_day(writer: StreamWriter) -> None:
-    """Make a day of events of every kind."""
+    """Make events of many kinds: of jobs, of a baseline, and of the queue."""
     enqueue(writer, "a", "b", "c", "d", "e")
     enqueue(writer, "later", due_ms=writer.now_ms + 50)
     fence = writer.jobs("claimed", ["a", 1], ["b", 1], ["c", 1], by="w-1")

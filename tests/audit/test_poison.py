@@ -316,8 +316,8 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
 def test_an_error_of_a_database_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
-    """Checks errors about values for which a driver raises a built-in exception of Python and not an exception of the
-    driver."""
+    """Checks two values for which a driver raises a built-in exception of Python and no exception of its own, and a
+    value that a CHECK refuses."""
     row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
     rows = EventRows([tuple((row | {column: value}).values())])
 

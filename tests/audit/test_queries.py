@@ -217,8 +217,8 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch,
     width: int,
 ) -> None:
-    """Checks a terminal of 80 columns. The error of a dead job is readable, and is not printed with one letter per
-    line."""
+    """Checks terminals of 80 and of 400 columns. The error of a dead job is readable, and is not printed with one
+    letter per line."""
     enqueue(writer, "a-job-with-a-long-name")
     fence = writer.jobs("claimed", ["a-job-with-a-long-name", 1], by="w-on-a-host-with-a-long-name")
     error = {"type": "ValueError", "message": "no such user [red] at all"}
@@ -275,7 +275,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_commands_accept_relative_times_and_dates(log: str) -> None:
-    """Checks that `at` and `report` accept "ten minutes ago", and not only dates in UTC."""
+    """Checks that `at` and `report` accept "10m ago" and "00:00", and not only dates."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (
         *(["at", moment] for moment in moments),

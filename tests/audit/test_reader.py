@@ -35,7 +35,7 @@ def address(database: Database) -> str:
 
 
 def logged(database: Database) -> Counter[tuple[str, str, str]]:
-    """Return the claims that events of the log ended, including the events that Redis forgot."""
+    """Count the claims that events of the log ended, including the events that Redis forgot."""
     words = ", ".join(f"'{event}'" for event in CLAIM_ENDS)
     found = auditlog.rows(
         database,

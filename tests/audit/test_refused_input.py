@@ -229,8 +229,7 @@ TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" n
 
 
 def test_accepted_values_are_kept_unchanged(app: App, database: Database) -> None:
-    """Checks texts and numbers in key values, arguments and reasons: in Redis, in the handler of the worker, and in
-    SQL."""
+    """Checks texts and numbers in key values, arguments and reasons: in the claims that a worker gets, and in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]
     sent = [
         app.enqueue(

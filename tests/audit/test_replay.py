@@ -374,7 +374,7 @@ def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
 
 
 def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
-    """Return the entries of a job that succeeds. Its event has these fields about the kept value."""
+    """Return the replay of a job that succeeds. The event of its end has these fields about the result."""
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", *[None] * 7, keep_ms])
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence, *told])
@@ -509,7 +509,7 @@ def test_replay_forgets_rates_that_are_no_longer_exhausted(log: MemoryWriter) ->
 def test_replay_reports_a_settlement_by_another_worker(
     log: MemoryWriter, end: tuple[Any, ...]
 ) -> None:
-    """Checks two claims with the same fence. The settlement of the stale worker is reported."""
+    """Checks a claim of worker w-1 that worker w-2 settles with the fence of this claim."""
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs(end[0], ["a", fence, *end[1:]], by="w-2")

@@ -182,8 +182,8 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap that is higher than the stored cap, so that the log seems to allow one holder too
-    many."""
+    """Lie: a claim carries a cap that is higher than the stored cap, so that the log seems to allow more holders than
+    Redis did."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))

@@ -178,7 +178,7 @@ def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
 
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
-    """Yield a queue that is mirrored except for its last entries."""
+    """Return a fleet whose queue is mirrored except for its last entries."""
     fleet = Fleet(client, 3, lanes=False)
     fleet.run(60)
     mirror_all()
@@ -190,7 +190,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 def test_an_unreadable_row_in_sql_does_not_end_the_comparison(
     level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
-    """Checks that the doctor ends without a traceback, and examines the other queues."""
+    """Checks that the comparison raises no error, and returns a note about the row."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
@@ -294,7 +294,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
-    """Run a job with this id and this result. Afterwards only SQL has its events, since the outbox is trimmed."""
+    """Return a function that runs a job with an id and a result, and then trims the outbox: only SQL has its events."""
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
@@ -316,7 +316,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Claim a job whose result is kept, settle it with this result, and return the id and the fence of the job."""
+    """Enqueue and claim a job whose result is kept, and settle it with this result. Return its id and its fence."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -459,7 +459,7 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     unseen: Callable[[Client, Database, Callable[[Client], None]], None],
     again: Callable[[Client], None],
 ) -> None:
-    """Checks an id with two jobs. The earlier job ended in the log, and the later job ran in the gap.
+    """Checks an id with two jobs. The end of the earlier job is in the log, and the later job ended in the gap.
 
     The baseline after the gap is complete. The result of the later job must not be reported as a violation.
     """
@@ -501,7 +501,7 @@ def test_results_of_jobs_that_sql_does_not_have_are_no_violation(
     kept: Callable[[str, str], None],
     mirror_all: Callable[[], int],
 ) -> None:
-    """Checks jobs that ended before the log began, jobs that ended in a gap, and pruned jobs."""
+    """Checks a pruned job, and a job that ended while the log was off."""
     kept("pruned", '"1"')
     prune_at(database, int(time.time() * 1000) + 100 * DAY)
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []

@@ -213,7 +213,7 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
 def test_a_flush_between_the_calls_of_a_batch_neither_loses_nor_duplicates_a_job(
     stage: Stage,
 ) -> None:
-    """Checks that Redis loses all data after it has answered the first call, and before it gets the second call."""
+    """Checks a Redis that loses all data after it has answered the first call, and before it gets the second call."""
     jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
     stage.insert(*jobs)
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])

@@ -16,7 +16,7 @@ from tests.kit.inbox import QUEUE, Stage, at
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
-    """Return the state line of a job in Redis."""
+    """Return the state line of a job in Redis, or its value in the key ``jobs`` if it has no state line."""
     keys = queue_keys(queue)
     ask = stage.client.calls.delivery.ask
     found = stage.client.run(

@@ -189,7 +189,7 @@ async def _awaited_effect(n: int) -> int:
 
 @app.task(queue="crew", retry=quick, max_losses=20)
 async def steps_and_kills(steps: int, kills: int) -> None:
-    """Save several steps. Kill the worker's process after the first step in the first claim, after the second step in
+    """Save several steps. Kill the worker's process after the second step in the first claim, after the third step in
     the second claim, and so on."""
     job = durable()
     claim = current_job().claim
@@ -353,7 +353,7 @@ def raising_in_thread(name: str) -> None:
 
 @app.task(queue="crew", retry=quick)
 def exiting(status: int) -> None:
-    """End the worker's process at once."""
+    """End the worker's process at once in the first claim."""
     note("exiting")
     if current_job().claim == 1:
         os._exit(status)

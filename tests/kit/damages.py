@@ -39,7 +39,7 @@ class Damage(NamedTuple):
 
 
 def fill(seed: Seed) -> None:
-    """Make remembered ended jobs of every outcome, waiting jobs, running jobs, and an exhausted rate."""
+    """Make jobs that have ended in several ways, waiting jobs, a running job, an exhausted rate, and two schedules."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
     seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})

@@ -70,8 +70,8 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Return the places of each lane: in `lanes`, in `open` or `blocked`, and according to the first job of the
-    lane."""
+    """Return every disagreement between `lanes`, `open`, `blocked` and the first job of each lane about the place of
+    the lane."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()

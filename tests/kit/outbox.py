@@ -108,7 +108,7 @@ class StreamSource:
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
     def place(self, queue: str) -> object:  # noqa: ARG002 - all are in one place
-        """Return the position of the source in the form that the OutboxSource protocol specifies."""
+        """Return None: all queues of this source are in one place."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:

@@ -77,7 +77,7 @@ def _caps(seed: Seed) -> None:
 
 
 def _in_lane(seed: Seed, job_id: str, *more: str, **options: Any) -> NewJob:
-    """Enqueue a job of the task with the cap, in these additional scopes."""
+    """Return a new job of the task with the cap, in these additional scopes."""
     return seed.job(job_id, task="c", scopes=["task=c", *more], **options)
 
 
@@ -106,7 +106,7 @@ CALL = "=70c5"
 
 
 def _remembered(seed: Seed) -> None:
-    """Make an id that is remembered, an id that refers to another job, and two ids that have expired."""
+    """Make a remembered id, two ids that have expired, and three results. There is no room for another result."""
     seed.configure(results_max=100)
     for name, window in (("over", 1), ("over-too", 1), ("ended", DAY)):
         seed.enqueue(name, remember_ms=DAY, call=CALL, priority="critical")
@@ -262,8 +262,8 @@ def complete(seed: Seed) -> Scene:
 
 @scene
 def turn(seed: Seed) -> Scene:
-    """Report the jobs that fill the queue, and claim the waiting jobs. One report comes long after the end of its
-    lease."""
+    """Report the jobs that fill the queue, and claim the waiting jobs. Some reports come after the end of their
+    leases."""
     made = claim(seed)
     seed.complete(*seed.claim(2).jobs)
     seed.cap("queue", "none")
@@ -344,8 +344,8 @@ def _life(number: int) -> str:
 
 @scene
 def park(seed: Seed) -> Scene:
-    """Park jobs with a lane and jobs without a lane. Some wait without a timeout, some wait with a timeout, and one
-    waits for a signal that has already arrived."""
+    """Park jobs with a lane and jobs without a lane. Some wait without a timeout, some wait with a timeout, and two
+    wait for signals that have already arrived."""
     capped = _capped(seed)
     _remembered(seed)
     held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]
@@ -424,7 +424,7 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Make waiting jobs of every kind. One job waits for a retry, and one job has another state line than the call
+    """Make waiting jobs of every kind. Two jobs wait for a retry, and one job has another state line than the call
     expects."""
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
@@ -521,8 +521,8 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Make schedules with each rule for overlaps. One schedule has a running job, and one schedule has a waiting
-    job."""
+    """Make schedules with each rule for overlaps. The schedule "c" has a job that was asked to stop, and a job that
+    waits."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [

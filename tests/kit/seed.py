@@ -343,7 +343,7 @@ class Seed:
         assert_consistent(self.snapshot())
 
     def state(self, job_id: str) -> str | None:
-        """Return the state of a job, or None if Redis does not have it."""
+        """Return the state line of a job, or None if Redis does not have the job."""
         line: Any = self.control.hget(self.keys("state"), job_id)
         value: Any = self.control.hget(self.keys("jobs"), job_id)
         if line is not None or "\n" not in (value or ""):

@@ -71,7 +71,7 @@ class LossyTransport:
 
 
 class LossyAsyncTransport(AsyncPoolTransport):
-    """A transport for asyncio that does the same as `LossyTransport`.
+    """A transport for asyncio that loses replies, as `LossyTransport` does.
 
     ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
     forgets its scripts before the second command of every pipeline.

@@ -15,8 +15,7 @@ has failed."""
 
 
 def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outcome[Any]]:
-    """Start a wait in another thread. Once the wait has begun, return a function that returns the outcome of the
-    wait."""
+    """Start a wait in another thread. Once the thread calls ``wait``, return a future of the outcome."""
     pool = ThreadPoolExecutor(1)
     began = threading.Event()
 

@@ -24,7 +24,7 @@ the stream, now and then."""
 
 
 LONG_TEXT = 60_000
-"""A text of letters that is three times as long as the longest state line."""
+"""The length of a text of letters that is longer than every state line."""
 MATCH = """
 local all = ARGV[2] == 'gsub' or ARGV[2] == 'gmatch'
 for _, letters in ipairs({tonumber(ARGV[3]) / 20, tonumber(ARGV[3])}) do
@@ -159,8 +159,8 @@ def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_lo
 def test_a_claim_skips_a_long_forged_state_line_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
-    """Checks a line of 16,000 letters. If Lua tried a pattern from each letter, the server would be blocked for ten
-    seconds."""
+    """Checks lines of 16,000 and of 60,000 letters. If Lua tried a pattern from each letter, the server would be
+    blocked for ten seconds."""
     seed.enqueue("a", "b")
     beginning = "ready task=" if key == "state" else "task="
     seed.control.hset(seed.keys(key), "a", beginning + "q" * letters)

@@ -390,8 +390,8 @@ def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
     """The connection is cut after each round trip, when the server has carried out the commands. More jobs match than
-    the limit. With ``no-place``, the change begins each time at its first place, as if all answers of a page's server
-    had been lost."""
+    the limit. With ``no-place``, the change begins each time at its first place, as if no progress had been noted
+    before."""
     fill(seed)
     for n in range(12):
         seed.dead(f"d{n}", task="dies")

@@ -183,7 +183,7 @@ def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
 # Arguments.
 
 NOT_WHOLE = ["", "x", "nan", "inf", "-inf", "1.5", "99999999999999"]
-"""Texts that are not whole numbers in any way of reading."""
+"""Texts that a call refuses as whole numbers: they are no whole numbers, or are too large."""
 NOT_NUMBERS = [*NOT_WHOLE, "1e3", "0x10", " 1"]
 
 

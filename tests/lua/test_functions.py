@@ -36,7 +36,7 @@ def as_script(name: str) -> Script:
 def history(seed: Seed, number: int) -> Iterator[Snapshot]:
     """Return the contents of the queue after each of some random calls.
 
-    The calls block, open and empty lanes, fail half-way, and are repeated.
+    The calls block, open and empty lanes, end claims, cancel jobs, and change caps.
     """
     chance = random.Random(number)
     seed.cap("task=t", 3)

@@ -443,7 +443,7 @@ def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
 
 
 def bystanders(seed: Seed) -> None:
-    """Make one job in each state. No call of the matrix may change these jobs."""
+    """Make a running, a dead and a scheduled job. No call of the matrix may change these jobs."""
     seed.cap(FULL_SCOPE, 0)
     running = seed.running("b-running")
     seed.fail(seed.running("b-dead"), verdict="final")

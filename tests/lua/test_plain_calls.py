@@ -42,8 +42,8 @@ def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any
 
 
 def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
-    """Use these features in another queue: names, remembered ids, kept results, deadlines, delays, priorities and a
-    cap."""
+    """Use these features in another queue: names, remembered ids, kept results, deadlines, delays, priorities, a saved
+    step and a cap. Return the calls."""
     other = seed.of("other")
     transport.sent.clear()
     other.cap("task=t", 5)

@@ -87,7 +87,7 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """Make a turn: a combined call with one success, one refused report, one job whose lease has expired, and a
+    """Make a turn: a combined call with two successes, one refused report, one job whose lease has expired, and a
     claim."""
     held = _three(seed)
     seed.live(LEASE_MS)

@@ -68,7 +68,7 @@ def alone(engine: Engine | None) -> Iterator[tuple[RedisServer, Path]]:
 
 @contextlib.contextmanager
 def capped(engine: Engine | None) -> Iterator[tuple[RedisServer, Client, Path]]:
-    """Yield a server, a directory, and the app of the tasks with caps."""
+    """Yield a server, a client of the app whose tasks have caps, and a directory."""
     with alone(engine) as (server, place):
         tasks.app.connect_to(server.url)
         try:

@@ -1,7 +1,7 @@
 """Compares the instants of cron expressions with an oracle that walks through time minute by minute.
 
-    python -m tests.rigs.dst_oracle two days around each change, 2010 to 2040, 40 zones, 12 expressions python -m
-    tests.rigs.dst_oracle --library the same of CronSim with its own handling of time zones
+    python -m tests.rigs.dst_oracle              two days around each change, 2010 to 2039, 40 zones, 12 expressions
+    python -m tests.rigs.dst_oracle --library    the same of CronSim with its own handling of time zones
 
 The oracle reads expressions by itself and uses no offsets or folds: it computes what the wall clock shows at each
 minute, and compares that with the latest wall time that the clock has shown before. If minute or hour begins with

@@ -48,7 +48,7 @@ def probe() -> None:
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Sleep for this time (s), which ends with the outage or just after it."""
+    """Sleep for this time (s), which is a little shorter than the outage."""
     with noted():
         await asyncio.sleep(seconds)
 
@@ -102,7 +102,7 @@ class Stage:
         return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Interrupt Redis for a time. Return the time at which Redis is back."""
+        """Interrupt Redis for a time. The call ends when Redis is back."""
         self._kinds[kind](seconds)
 
     def recover(self) -> None:

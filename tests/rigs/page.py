@@ -48,7 +48,7 @@ def _pages(queue: str = QUEUE, job: str = "waits") -> dict[str, str]:
 
 
 def nothing(scene: Scene) -> Shown:
-    """Return an empty server."""
+    """Leave the server empty."""
     return Shown(_pages(), ("Nothing is wrong", "No queues yet"))
 
 

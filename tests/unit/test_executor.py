@@ -286,7 +286,7 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() ->
 async def test_the_outcome_of_a_handler_that_ignores_the_loss_of_its_lease_is_still_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that Redis refuses the outcome, so that the log shows that the handler ran."""
+    """Checks that the worker reports the outcome. Redis will refuse it, and the log then shows that the handler ran."""
     monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
@@ -363,7 +363,7 @@ async def test_no_job_fails_because_the_serializer_panics(
 async def test_the_outcome_of_a_thread_that_runs_beyond_its_lease_and_its_timeout_is_still_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that the log has the refused outcome, which shows that the handler ran to its end."""
+    """Checks that the worker reports the outcome. In the log, its refusal shows that the handler ran to its end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handler() -> None:

@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", [PoolTransport, AsyncPoolTransport])
 
 
 async def value(given: Any) -> Any:
-    """Return the value of an answer, which a sync transport returns and an async transport awaits."""
+    """Return the answer of a sync transport as it is, and await the answer of an async transport."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -89,7 +89,7 @@ async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: typ
 
 
 def test_threads_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks more than a hundred threads. No thread gets the error that says that Redis does not answer."""
+    """Checks three threads and one connection. No thread gets the error that says that Redis does not answer."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 

@@ -117,7 +117,7 @@ async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_c
 async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """Checks that the stored cap applies until an operator removes it.
+    """Checks the log of jobs of both names, while the stored cap of the old name is in force.
 
     The verdict of `audit verify` is "holds", and SQL has each job under the name under which it was enqueued.
     """

@@ -455,8 +455,8 @@ async def test_a_stop_during_the_handler_gives_its_jobs_back_after_the_grace(
 async def test_cancelled_lost_and_expired_jobs_affect_no_other_job_of_the_batch(
     shop: App, server: Client
 ) -> None:
-    """Checks one cancelled job that the handler leaves out, one cancelled job that it had finished before it saw the
-    cancellation, one lost job, and one job that expires before the batch begins."""
+    """Checks one cancelled job that the handler fails, one cancelled job that the handler does not fail, one lost job,
+    and one job that expires before the batch begins."""
     begun, seen = threading.Event(), threading.Event()
     batches: list[list[int]] = []
 

@@ -50,8 +50,8 @@ def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
 def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
-    """Checks 3,000 enqueues and cancels at the moments when the last holders end. No worker polls, so a lost wake token
-    would leave a job waiting."""
+    """Checks rounds in which jobs are enqueued and cancelled while the last holders end. No worker polls, so a lost
+    wake token would leave a job waiting."""
     with crew(client.url, tmp_path, ["race", "turns"], 2, concurrency=2):
         found = rounds(client, 2_500 if rounds is wakeups.race else 500)
 

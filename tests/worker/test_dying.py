@@ -192,7 +192,7 @@ def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     """Checks jobs that run beside a poison job: a job that kills its worker. If they always ran beside it, they would
     lose their workers as often as the poison job does.
 
-    This test takes long on a busy machine, since a process starts six times and a suspected job may be delayed for 8 s.
+    This test takes long on a busy machine, since a process starts six times and a suspect may be delayed for 8 s.
     """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
@@ -267,8 +267,8 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
 def test_workers_end_when_their_supervisor_ends(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks each way in which a supervisor can end. A worker without a supervisor would run on after the next
-    deploy."""
+    """Checks a supervisor that is killed, and so cannot signal its workers. Without this end, they would run on after
+    the next deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

@@ -62,7 +62,7 @@ def _ends(
 def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     left: str, *, now: bool
 ) -> None:
-    """Checks a thread that never ends. Without the forced end, no signal would end the process."""
+    """Checks a thread or an exit function that never ends. Without the forced end, no signal would end the process."""
     line, named = LEAVES[left]
     by_force = bool(line) and (not now or "exit function" in left)
     # One that ends in order may take its time on a busy machine.

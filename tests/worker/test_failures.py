@@ -95,7 +95,7 @@ async def test_a_job_that_snoozes_uses_no_attempt(
 
 
 class Unruly(Exception):
-    """An exception that ends the process if its text or its notes are read."""
+    """An exception that raises ``how`` when its text or its notes are read, as ``where`` says."""
 
     def __init__(self, where: str, how: type[BaseException]) -> None:
         self.where, self.how = where, how
@@ -118,7 +118,7 @@ def _raise(how: type[BaseException]) -> Any:
 async def test_an_error_while_a_failure_is_being_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
-    """Checks an exception whose text calls `sys.exit()` when the worker reads it."""
+    """Checks a backoff, a redactor, and an exception's text and notes that raise `SystemExit` and the like."""
     app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
     backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
     done: list[int] = []

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("own_directory")
 
 
 def ask(*words: str) -> tuple[int, Any]:
-    """Run `rq-core health` in this process, since a test calls it often. Return its output."""
+    """Run `rq-core health` in this process, since a test calls it often. Return its exit status and its JSON."""
     done = CliRunner().invoke(root, ["health", "--json", *words])
     return done.exit_code, json.loads(done.stdout)
 
@@ -232,7 +232,7 @@ def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
 def test_a_client_that_sends_or_reads_single_bytes_does_not_extend_its_timeout(
     clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Checks that no single byte restarts the timeout of a request."""
+    """Checks that no single byte restarts the timeout of a request or of an answer."""
     for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(http_port, name, 0.3)
     large = health.Answer(200, "text/plain", b"x" * 50_000_000)

@@ -71,7 +71,7 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
 async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_the_process_and_the_import(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an import that blocks. A timeout of 1.5 s must not take 21.5 s."""
+    """Checks an import that blocks for 60 s. The job with a timeout of 0.5 s must be dead after less than 10 s."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
         "from rq_core import App\n"

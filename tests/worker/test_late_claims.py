@@ -21,7 +21,7 @@ from tests.worker.conftest import RunWorker, begin, event_types, gone
 
 
 class LateTransport(AsyncPoolTransport):
-    """A transport that delays the answer to a claim with jobs. The test releases the answer."""
+    """A transport that delays the first answer that has claimed jobs. The test releases the answer."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

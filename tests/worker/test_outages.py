@@ -163,7 +163,7 @@ async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_anot
 async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the RuntimeError that uvloop raises if a program writes to a connection that was just reset."""
+    """Checks a KeyError of the transport, as an example of an error that the worker does not know."""
     crew.app.connect_to(valkey_url)
     broken: list[str] = []
 
@@ -359,6 +359,6 @@ def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
 
 
 def _refused(control: redis.Redis) -> int:
-    """Return how often Redis has answered MISCONF since the last call of this function."""
+    """Return how often Redis has answered MISCONF, without its answer to the test's own command."""
     said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
     return int(said["count"]) - 1

@@ -288,6 +288,6 @@ async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_ti
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
 def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
-    """Checks the value nan, which would mix up the order of the event loop's timers."""
+    """Checks a negative number, a text, and nan, which would mix up the order of the event loop's timers."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

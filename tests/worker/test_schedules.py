@@ -219,8 +219,8 @@ async def test_workers_repeat_the_declarations_of_their_schedules(
 async def test_a_worker_that_was_suspended_for_hours_declares_its_schedules_before_it_fires_them(
     valkey_url: str,
 ) -> None:
-    """Checks a machine that was suspended. The worker's own timer of one hour has not expired, but three hours have
-    passed on the clock of Redis."""
+    """Checks a machine that was suspended. The worker's own timer of one hour has not expired, but by the clock of
+    Redis the last declaration is older than that."""
     app, _ = made(valkey_url)
     key = f"rqc:{{{QUEUE}}}:schedules"
     client = App(valkey_url).client

@@ -59,7 +59,7 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Return a number with four digits, since measurements on a machine are not more precise."""
+    """Return a number with four digits, or as a whole number from 10,000 on: measurements are not more precise."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 

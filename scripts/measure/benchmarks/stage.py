@@ -181,7 +181,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender and the processes that it started, first with the contender's own signal."""
+    """End a contender with SIGTERM, and then everything left of it and the processes that it started with SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -19,7 +19,7 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """Enqueue in calls of 1,000 jobs. If a library has no such call, enqueue one by one."""
+    """Return the jobs per second of an enqueue in calls of 1,000 jobs, or one by one if a library has no such call."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 

@@ -84,7 +84,7 @@ class QueueLog:
         return str(entry_id)
 
     def step(self) -> None:
-        """Simulate about one second of the queue."""
+        """Simulate about four seconds of the queue."""
         self.now_ms += self.dice.randrange(STEP_MS * 2)
         self._end_claims()
         self._promote()
@@ -251,7 +251,7 @@ class LongLog:
         return SimpleNamespace(backlog=0)
 
     def place(self, queue: str) -> object:
-        """Return the position of the source in the form that the OutboxSource protocol specifies."""
+        """Return None: all queues of this source are in one place."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:

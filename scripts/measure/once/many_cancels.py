@@ -87,8 +87,8 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 
 def drain(url: str) -> None:
-    """Claim and complete jobs, and enqueue a new job for each of them, until standard input ends. Print the number of
-    jobs so far after each line of standard input."""
+    """Claim and complete jobs until standard input ends, and enqueue a new job for each job of the task "drained".
+    Print the number of jobs so far after each line of standard input."""
     import threading
 
     count, stopped = 0, threading.Event()

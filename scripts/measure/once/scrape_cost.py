@@ -1,4 +1,4 @@
-"""Measures what one read of all queues costs Redis while a million jobs wait in fifty thousand lanes.
+"""Measures what one read of all queues costs Redis while a million jobs wait, half of them in fifty thousand lanes.
 
     scripts/measure/once/run scrape-cost [--jobs N] [--lanes N] [--looks N]
 
@@ -42,7 +42,7 @@ def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[Ne
 
 
 def redis_ms(control: Any) -> float:
-    """Return the milliseconds that Redis has spent in commands."""
+    """Return the milliseconds that Redis has spent in commands other than INFO."""
     stats = control.info("commandstats")
     return float(sum(each["usec"] for name, each in stats.items() if "info" not in name)) / 1000
 

@@ -139,7 +139,7 @@ def _a_retried_job(database: Database) -> tuple[str, int]:
 
 
 def answer(database: Database, question: Question, *, explain: bool = True) -> Answer:
-    """Ask the question REPEATS times, and once more to get the query plans of the database."""
+    """Ask the question REPEATS + 1 times, and once more to get the query plans of the database."""
     spent = []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A task with caps. Its handler counts its runs in Redis, under the name that this file defines."""
+"""A task for tests of caps. Its handler does nothing. Two helpers claim jobs and read events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Waits that end when a message reports the end of the job. Each wait polls only once an hour, so that only the message
-can end the wait."""
+"""Waits that end when a message reports the end of the job. With the fixture ``rare``, waits poll only once an hour, so
+that only the message can end them."""
 
 from __future__ import annotations
 

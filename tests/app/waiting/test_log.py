@@ -82,7 +82,7 @@ def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
 def test_a_forked_child_opens_its_own_reader_of_the_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the child process neither reads from nor closes the parent's connection to PostgreSQL."""
+    """Checks that the child process neither reads from nor closes the parent's reader of the log."""
     made: list[LogEndings] = []
     closed: list[LogEndings] = []
     make, close = LogEndings.__init__, LogEndings.close
@@ -160,7 +160,7 @@ def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
     app: App, silent: None
 ) -> None:
-    """Checks that a wait of 1 s does not take 10 s, the time that a connection to PostgreSQL may take."""
+    """Checks that a wait of 0.5 s does not take 10 s, the time that a connection to PostgreSQL may take."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         app.handle_by_id(QUEUE, "gone").wait(0.5)

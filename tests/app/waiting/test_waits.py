@@ -256,8 +256,8 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks 260,000 jobs. The first poll happens even if the timeout is short, and the error does not say that Redis
-    does not answer."""
+    """Checks twice TOGETHER_MAX jobs and one more. The first poll comes once TOGETHER_MAX jobs are registered, and
+    later polls report the others."""
     taken: list[int] = []
     look = Waiter._look
 

@@ -211,9 +211,9 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Checks a Redis that twice loads a state from before the mirror was attached.
+    """Checks a Redis that loads a state from before the mirror was attached.
 
-    The second time is after the mirror has committed a new epoch and before its call attaches the queue in Redis.
+    The first try fails after the mirror has committed a new epoch and before its call attaches the queue in Redis.
     """
     server = start_redis()
     broken: list[str] = []

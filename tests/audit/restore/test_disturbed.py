@@ -184,7 +184,7 @@ def test_restore_waits_while_the_backlog_is_full(
 def test_a_second_run_of_a_killed_restore_restores_each_job_once(
     client: Client, database: Database, redis_url: str, calls: int
 ) -> None:
-    """Checks a restore that is killed before or after a call, so that it did not learn the answer to the call."""
+    """Checks a restore that is killed right after its first or second call has restored jobs in Redis."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK + 50)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)

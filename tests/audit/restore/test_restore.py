@@ -1,7 +1,7 @@
 """The command `audit restore --apply` restores lost jobs and removes revived jobs after a loss.
 
-The servers are real and really lose data. At the end of each test, `audit verify` proves the log, and workers have run
-every job.
+The servers are real and really lose data. After each restore, `audit verify` proves the log, and the jobs that are due
+can be run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.kit.wait import wait_until
 
 
 def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
-    """Checks waiting, delayed, dead, failed and blocked jobs. Each job is restored in its state, and runs."""
+    """Checks waiting, delayed, dead, failed and blocked jobs. Three jobs cannot be restored, for two reasons."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
         client.calls.enqueue.many(

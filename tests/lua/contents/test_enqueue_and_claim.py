@@ -82,7 +82,7 @@ def test_a_job_is_due_at_exactly_the_given_instant_or_at_once_if_the_instant_has
 
 
 def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
-    """Checks a duplicate of a job in each live state: ready, scheduled, running and dead."""
+    """Checks duplicates of a ready, a scheduled, a running and a dead job."""
     seed.dead("dead")
     seed.running("running")
     seed.enqueue("ready")

@@ -51,7 +51,7 @@ def test_a_failover_starts_an_epoch_and_leaves_claims_in_force(seed: Seed) -> No
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
-    """Checks that a new epoch does not reset three settings to their defaults without an event in the log."""
+    """Checks that a new epoch does not reset a setting to its default without an event in the log."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
     fail_over(seed.control)

@@ -69,7 +69,7 @@ def test_an_enqueue_call_is_refused_when_the_bytes_of_the_backlog_reach_their_li
 
 
 def shut_gate(seed: Seed) -> list:
-    """Fill the backlog to twice its limit, with three running jobs and one waiting job."""
+    """Fill the backlog to twice its limit. Two jobs run, and two jobs wait. Return the claims of the running jobs."""
     seed.enqueue("a", "b", "c", "waiting")
     held = list(seed.claim(3).jobs)
     seed.attach()
@@ -134,8 +134,8 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Checks how a trim counts events. An entry about jobs counts as its number of jobs, and an event about the queue
-    counts as 1."""
+    """Checks how the backlog counts events. An entry about jobs counts as its number of jobs, and an event about the
+    queue counts as 1."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

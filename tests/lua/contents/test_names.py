@@ -176,8 +176,8 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_its_name(
     seed: Seed, holds: str
 ) -> None:
-    """Checks two jobs with one id in a call. A unique name rejects the first job, so that the second job is
-    enqueued."""
+    """Checks two jobs with one id in a call. The last job of the call takes the name of the first job, so that the
+    second job may be enqueued."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":

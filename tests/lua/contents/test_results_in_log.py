@@ -81,8 +81,8 @@ def test_the_log_has_for_each_job_that_a_call_ended_the_result_of_that_job(seed:
 
 
 def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
-    """Checks a queue without a mirror, whose outbox has only recent events. Redis stores each result in the key
-    ``results`` also without a log."""
+    """Checks a queue without a mirror, whose outbox has only recent events. Redis keeps the result also without a
+    log."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 

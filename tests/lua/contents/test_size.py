@@ -42,8 +42,8 @@ def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
 
 
 def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
-    """Checks a claim of one job beside a hundred jobs with arguments of one mebibyte. The claim does not read all their
-    arguments."""
+    """Checks a claim that has room for 150 KB, and a hundred jobs with arguments of 100 KB each. The claim returns two
+    jobs, and reads the arguments of at most twelve jobs."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
     made = build_script("claim")

@@ -445,7 +445,7 @@ def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed
 def test_a_report_that_is_sent_again_gets_the_same_answer_and_no_further_schedules(
     seed: Seed,
 ) -> None:
-    """Checks that a later claim gives out the schedules again."""
+    """Checks a report of two schedules. The log has two instants, although the report is sent twice."""
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)
     call = tick(seed.queue, "w-1", judged(send(seed).due, seed.now))

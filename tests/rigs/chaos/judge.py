@@ -348,7 +348,7 @@ def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]
 
 
 def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
-    """Return the end of the first run in this list that began after the fault."""
+    """Return the earliest end of a run in this list that began after the fault, or None if there is no such run."""
     return min((until for since, until in spans if since >= fault.ended_ms), default=None)
 
 

@@ -83,8 +83,8 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 def measure(
     kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
 ) -> list[str]:
-    """Run these kinds of faults one by one, and return the promises that were not met. The table is written into the
-    document ``into``."""
+    """Make a run for each of these kinds of faults, and return the promises that were not met. If ``into`` is given,
+    the table is written into this document."""
     with ThreadPoolExecutor(parallel) as pool:
         runs = pool.map(lambda kind: _measure(kind, words), kinds)
         found = dict(zip(kinds, runs, strict=True))

@@ -82,7 +82,7 @@ class Nemesis:
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the workers that hold claims, or an empty list while another fault makes Redis unreachable."""
+        """Return the workers that hold claims, or no worker while another fault makes Redis unreachable."""
         with contextlib.suppress(RqCoreError):
             return self.stage.busy(self.client, alone=alone)
         return {}

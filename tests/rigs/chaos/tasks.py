@@ -92,7 +92,7 @@ async def quitting() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def lethal() -> None:
-    """Kill the worker in the first attempt."""
+    """Kill the worker in the first claim."""
     with noted(scopes=()):
         if current_job().claim == 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,7 @@ JOB: Final = "steps"
 
 
 def make_job(client: Client, queue: str, life: str) -> None:
-    """Enqueue a durable job, and let it do all of this."""
+    """Enqueue the job, and let it save two steps, take a signal, receive another signal, and sleep."""
     job = NewJob(JOB, queue, Profile("order", priority=Priority.CRITICAL), "{}")
 
     def claim() -> str:

@@ -68,7 +68,7 @@ Kind = Callable[[Log], Iterator[tuple[str, Callable[[Connection], None]]]]
 
 
 def lie_about(column: Column[Any], was: Any) -> Any:
-    """Yield a false value for a column."""
+    """Return a false value for a column."""
     name = (column.table.name, column.name)
     if name in OTHER_WORDS:
         one, other = OTHER_WORDS[name]

@@ -1,4 +1,4 @@
-"""A true log on a real server, with rows in each table, and copies of the log for the lies."""
+"""A true log on a real server, with rows in each table, and an honest copy of the log that undoes the lies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COMPARED = (QUEUE, PRUNED)
 
 
 class Stage:
-    """The log that the lies change, copies of its database, and the Redis server that it mirrors."""
+    """The log that the lies change, an honest copy of its database, and the Redis server that it mirrors."""
 
     def __init__(self, client: Client, redis_url: str, database: Database) -> None:
         self.client = client

@@ -54,7 +54,7 @@ def test_a_client_uses_scripts_on_a_server_without_functions(reply: Exception) -
     ],
 )
 def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
-    """Checks a full server. It loads no new library, and clients can still drain its queues."""
+    """Checks a full server, which loads no new library, and a user who may not load functions."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
     )

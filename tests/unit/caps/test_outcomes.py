@@ -45,7 +45,7 @@ def test_the_error_for_a_rejected_job_names_the_job_and_the_full_scope(
 
 
 class Scripted(AsyncClient):
-    """A server that decides by the id of a job: it does not accept jobs named dup-…, drop-… or full-…."""
+    """A server that decides by the id of a job: it accepts no id drop-… or full-…, and no id a second time."""
 
     def __init__(self) -> None:
         super().__init__("redis://nowhere.invalid")

@@ -52,7 +52,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
 
 
 class Diary(AsyncPoolTransport):
-    """A transport that records script calls and waits for wake tokens in ``events``."""
+    """A transport that adds to ``events`` each call of a script and each wait for a wake token."""
 
     events: list[str]
 
@@ -169,7 +169,7 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 async def test_under_load_at_least_40_of_100_jobs_are_settled_in_one_turn(
     app: App, kind: str
 ) -> None:
-    """Checks a budget: a single round trip settles at least 40 jobs and claims new jobs."""
+    """Checks a budget: on average, a round trip settles at least 40 jobs. The same round trip claims new jobs."""
 
     async def on_the_loop() -> None:
         pass
@@ -206,8 +206,8 @@ async def test_jobs_that_end_shortly_after_one_another_are_settled_by_shared_tur
 async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_advance(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the worker claims only jobs that it can begin at once. It could not extend the leases of other
-    jobs."""
+    """Checks that no claim is under way while a handler blocks the event loop. The worker could not extend the leases
+    of jobs whose claims it has not read."""
     under_way = []
 
     @app.task(queue="q")

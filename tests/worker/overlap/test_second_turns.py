@@ -40,7 +40,7 @@ def limit_of(claim: Sequence[Any]) -> int:
 
 class Gate(AsyncPoolTransport):
     """A transport that holds back every claim of a queue while ``shut`` returns True. It records the number of jobs for
-    which each claim asks."""
+    which each claim that it holds back asks."""
 
     holds = "q"
     shut: Callable[[], bool]
@@ -76,7 +76,7 @@ class Gate(AsyncPoolTransport):
 async def full_worker(
     app: App, valkey_url: str, *, blocks: float = 0.0
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
-    """Yield a worker with 32 jobs that run until the test ends them, while other jobs wait in the queue.
+    """Yield a worker, its gate, and the semaphore that ends its jobs. The worker runs 32 jobs, and other jobs wait.
 
     The gate is shut, so that no claim reaches Redis. Each of the 32 jobs has blocked the event loop for ``blocks``
     seconds.

@@ -69,7 +69,7 @@ class Tally:
 
 
 def handler() -> Callable[[int, str], None]:
-    """Record the time at which the job began, and do nothing else."""
+    """Return a handler that records the time at which its job began, and does nothing else."""
     began = Tally(os.environ["BENCH_TALLY"]).began
     now = time.monotonic
 
