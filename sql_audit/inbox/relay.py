@@ -25,7 +25,7 @@ from rq_core.connections.client import Client
 from rq_core.errors import BadArguments, StaleCall
 from rq_core.model.ids import boot_id
 from rq_core.model.job import NewJob
-from rq_core.model.lib.text import printable, shorten
+from rq_core.model.lib.text import counted, printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
@@ -65,10 +65,14 @@ ALTERED: Final = (
 LEFT: Final = 0
 """The id that a batch has in the place of a row that has left the batch. No row has this id."""
 SET_BACK: Final = (
-    "queue %s: the database was set back to an older state: %d rows that were handed over are in it again, or will be"
-    " sent again. Those whose jobs are live are duplicates; those whose jobs have ended, and whose ids are not"
-    " remembered, run again"
+    "queue %s: the database was set back to an older state: %s in it again, or will be sent again. A row whose job is"
+    " live is a duplicate; a row whose job has ended, and whose id is not remembered, runs again"
 )
+
+
+def _back(rows: int) -> str:
+    """Return the words of ``SET_BACK`` for a number of rows."""
+    return counted(rows, "row that was handed over is", "rows that were handed over are")
 
 
 class RelayOutcome(Enum):
@@ -193,8 +197,9 @@ class Relay:
                 ended = self._end(transaction, queue, row.ids, queue.answer, step)
             elif row.age_ms >= PARK_MS:
                 transaction.park(queue.name, row.ids, EXPIRED)
-                says = "queue %s: %d rows are parked: %s"
-                step.says.append((says, queue.name, len(row.ids), EXPIRED))
+                says = "queue %s: %s parked: %s"
+                parked = counted(len(row.ids), "row is", "rows are")
+                step.says.append((says, queue.name, parked, EXPIRED))
                 ended = NOTHING
             elif row.age_ms < SEND_MS and (
                 # A clock that was set back makes a batch younger than nothing.
@@ -218,7 +223,7 @@ class Relay:
         sent = queue.sent
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
         if back > 0 or is_older:
-            step.says.append((SET_BACK, queue.name, max(back, 0)))
+            step.says.append((SET_BACK, queue.name, _back(max(back, 0))))
             # Logged once; a later batch has another number.
             queue.sent = None
         step.handled = row.handled
@@ -266,7 +271,7 @@ class Relay:
         """End a call whose number Redis will never accept. Its rows stay in the inbox and are sent under another
         number."""
         if isinstance(error, StaleCall):
-            step.says.append((SET_BACK, queue.name, len(ids)))
+            step.says.append((SET_BACK, queue.name, _back(len(ids))))
         elif len(ids) == 1:
             transaction.park(queue.name, ids, str(error))
         else:

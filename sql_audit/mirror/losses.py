@@ -20,6 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
+from rq_core.model.lib.text import counted
 from rq_core.model.table.machine import State
 from rq_core.model.table.reasons import RESTATED_BY
 from sql_audit.mirror.forks import Fork
@@ -104,13 +105,13 @@ def apply_fork(
     if earliest is not None:
         claim_minutes.count_again(connection, queue, earliest)
     logger.error(
-        "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
-        queue, fork.survivor, events, len(concerned),
+        "queue %s: Redis forgot what came after %s: %s of %s orphaned",
+        queue, fork.survivor, counted(events, "event"), counted(len(concerned), "job is", "jobs are"),
     )  # fmt: skip
     if passed:
         logger.error(
-            "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
-            queue, passed,
+            "queue %s: %s to quarantine, since SQL had passed their numbers",
+            queue, counted(passed, "entry goes", "entries go"),
         )  # fmt: skip
 
 
