@@ -56,7 +56,7 @@ def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCl
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Checks one queue on each shard."""
+    """Checks two queues on each shard."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -269,7 +269,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
     cluster: RedisCluster, whole: str
 ) -> None:
-    """Checks the warning in two places: at the start of a worker, and in the doctor."""
+    """Checks the remarks on the server, which a worker logs at its start and the doctor prints."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))

@@ -208,8 +208,8 @@ class CapsModel(Model):
     def set_cap(
         self, scope: str, limit: str, version: int, source: str, by: str
     ) -> tuple[str, int, str] | None:
-        """Set a limit if the given version is the current version. Return the outcome, and the version and the limit
-        that are stored afterwards.
+        """Set a limit if the given version is the current version or negative. Return the outcome, and the version and
+        the limit that are stored afterwards.
 
         Return None if there is no earlier limit to restore.
         """
