@@ -47,8 +47,8 @@ class Recovery:
     kind: str
     times: int = 0
     seconds: list[float] = field(default_factory=list)
-    """The recovery time (s) after each fault that was followed by work: from the end of the fault until the first of the
-    jobs that were claimed later has ended. For faults of the mirror, until the first commit."""
+    """The recovery time (s) after each fault that was followed by work: from the end of the fault until one of the jobs
+    that were claimed later has ended. For faults of the mirror, until the first commit."""
 
     def line(self) -> str:
         p50, p99 = (percentile(self.seconds, share) for share in (0.5, 0.99))
