@@ -53,7 +53,7 @@ def nothing(scene: Scene) -> Shown:
 
 
 def ten(scene: Scene) -> Shown:
-    """Make ten queues: a busy queue with a worker and a dead job, and nine queues without workers, one of them paused."""
+    """Make ten queues: a busy queue with a worker and a dead job, and nine queues without workers (one is paused)."""
     make_busy(scene)
     names = [f"{name}-{n}" for name in ("orders", "images", "reports") for n in range(3)]
     for n, name in enumerate(names):

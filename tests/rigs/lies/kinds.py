@@ -174,7 +174,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield copies of a row under other keys: a key that differs from the row's own key, and keys below all true keys."""
+    """Yield copies of a row under other keys: one key that differs from the row's own, and keys below all true keys."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:

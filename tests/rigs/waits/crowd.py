@@ -29,7 +29,7 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 
 def answer(n: int = 0) -> str:
-    """Return the id of the job. Callers enqueue this task; the process that settles jobs returns the value."""
+    """Raise AssertionError if a worker calls it: the process that settles jobs reports the job's id as the result."""
     raise AssertionError("the settler runs it")
 
 
