@@ -234,7 +234,7 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
 def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that already the first call raises this error. A later call would raise an error about a slot."""
+    """Checks that the first call already raises the error that names the right URL, before an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 

@@ -1,4 +1,4 @@
-"""Pages: each command on three of them prints the output that the page shows, and the API reference is complete."""
+"""Pages: commands on three pages print the output that the page shows, and the API reference has no internal names."""
 
 import inspect
 import re

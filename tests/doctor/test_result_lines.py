@@ -158,8 +158,8 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a queue whose outbox was lost, together with the events of the line's job and the facts about the
-    queue."""
+    """Checks a results line whose job ended before the first entry of the outbox, as after a loss of the whole
+    outbox."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))

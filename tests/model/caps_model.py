@@ -27,7 +27,7 @@ class Entry:
     code: str | None = None
     """The limit that the code declares, also while an operator's limit is in force."""
     set: str = ""
-    """Who set the operator's limit, and when. Empty if the code declared the limit."""
+    """The operator who set the limit, and the time. Empty if the code declared the limit."""
 
     def __str__(self) -> str:
         code = f" code={self.code}" if self.source == "live" and self.code else ""

@@ -162,7 +162,7 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, with a queue on each shard. Faults strike the last shard. Its primary is the first node in the URL."""
+    """Six nodes, with a queue on each shard. Faults strike the last queue's shard. Its primary is first in the URL."""
 
     fresh_call_s = 0.0
 

@@ -45,7 +45,7 @@ KEYS = [
     "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
     "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps", "ticks",
 ]  # fmt: skip
-"""The keys of the last output line under --json, for programs that read the line."""
+"""The first keys of the last output line under --json, for programs that read the line."""
 
 
 def outcome(verify: str = "holds", *, gaps: int = 0, **numbers: Any) -> chaos.Outcome:

@@ -88,7 +88,7 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return changed records: without some lines, with some events changed or removed, and with added lines.
+    """Return changed records: without some lines, with some events changed or removed, with added lines and events.
 
     The ``fields`` replace fields of the records.
     """

@@ -156,7 +156,7 @@ class World:
         """At the end of each history, the rows that have left the inbox and that no relay may send again."""
         self._committed: set[str] = set()
         self._undone: set[str] = set()
-        """The rows that a database that was set back never had."""
+        """The rows that were committed after the state to which the database was set back."""
         self._set_back: tuple[Callable[[], None], set[str]] | None = None
         self._backs = 0
 

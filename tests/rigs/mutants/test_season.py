@@ -1,5 +1,5 @@
-"""A generated history of a queue (a season). `audit verify` proves it. This test catches most mutants of the
-scripts."""
+"""A generated history of a queue (a season). `audit verify` proves it. This test is the catcher of several mutants of
+the scripts."""
 
 from __future__ import annotations
 

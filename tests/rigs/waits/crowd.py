@@ -42,7 +42,7 @@ class Found:
     gone: int = 0
     """The number of jobs that Redis forgot in a failover."""
     lost: list[str] = field(default_factory=list)
-    """The waits that did not end, or that ended with the value of another job."""
+    """The enqueues that were refused, and the waits that did not end or ended with the value of another job."""
     late_s: list[float] = field(default_factory=list)
     """The time (s) from the answer to the settlement until the end of the wait."""
     trip_s: list[float] = field(default_factory=list)
