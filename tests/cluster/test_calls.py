@@ -1,4 +1,4 @@
-"""Calls of producers to a cluster. Each call goes to the shard of its queue."""
+"""Calls of clients to a cluster, and URLs of clusters. Each call goes to the shard of its queue."""
 
 import itertools
 from collections.abc import Sequence

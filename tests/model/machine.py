@@ -620,7 +620,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Simulate a failover to a replica that has all data: only the id of the server's history changes."""
+        """Simulate a failover to a replica with all data: the history has a new id, and functions forget their data."""
         fail_over(self.seed.control)
         self.stranger = True
 

@@ -30,7 +30,7 @@ YEARLY: Final = "0 0 1 1 *"
 """The expression of schedules whose instant has passed. With an instant in each minute, workers that start slowly could
 meet a later instant, and would report only that instant as fired."""
 READY_S: Final = 20.0
-"""The shortest time (s) before the minute at which the rig may begin to store the schedules."""
+"""The shortest time (s) that may be left until the minute when the rig begins to store the schedules."""
 CHUNK: Final = 5_000
 PATIENCE_S: Final = 120.0
 
