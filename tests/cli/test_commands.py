@@ -1,4 +1,4 @@
-"""Every command of the command line, on a real server."""
+"""Commands that enqueue, show, change and examine jobs and queues, on a real server."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, clie
 def test_a_job_gets_the_options_that_workers_registered_for_its_task(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks a task with one attempt: its job runs once, although the command line enqueued it without the task's
+    """Checks a task with one attempt: its job has one attempt, although the command line enqueued it without the task's
     code."""
     with App(cli.url) as app:
 
@@ -650,7 +650,7 @@ def test_server_commands_use_the_folder_in_the_environment_unless_another_folder
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks the folder that RQ_CORE_REDIS_URL names, which all other commands use as well. The default folder .rq-core
-    must not be used."""
+    is used only if the URL names no folder."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

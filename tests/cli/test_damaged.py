@@ -1,6 +1,6 @@
 """Commands on a queue whose keys a client changed by hand, without the scripts.
 
-The message of each command names the damage, and the command that an operator should type.
+The messages name the damage and, if there is one, the command with which an operator mends it.
 """
 
 from __future__ import annotations

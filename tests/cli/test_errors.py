@@ -89,7 +89,7 @@ def test_the_error_of_a_refused_password_does_not_print_the_password(cli: Comman
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """Yield a server that speaks another protocol than Redis."""
+    """Yield the URL of a server that speaks another protocol than Redis."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

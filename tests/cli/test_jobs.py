@@ -33,7 +33,7 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def queue(client: Client, kill: Callable[..., None]) -> None:
-    """Yield a queue with jobs in each state: dead, running, ready in a list and in a lane, and scheduled."""
+    """Fill a queue with jobs in these states: dead, running, ready in a list and in a lane, and scheduled."""
     kill("mail", "dead")
     enqueue(client, "running")
     client.run(claims.claim("mail", "w-1", 1))
@@ -148,8 +148,8 @@ def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue
 def test_a_job_that_changes_its_state_while_the_jobs_command_reads_is_listed_at_most_once(
     client: Client,
 ) -> None:
-    """Checks a job that a worker claims between the two reads. The list shows the job as running or does not show it,
-    but never shows it twice."""
+    """Checks a job that a worker claims after the running jobs were read and before the ready jobs are read. The list
+    shows the job as running or does not show it, but never shows it twice."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
     step = next(plan)
@@ -192,7 +192,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """Checks that `job` says what the job waits for. It would not be enough to say that the job is scheduled."""
+    """Checks that `job` says why the job was given back. The state of the job alone would not say so."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 

@@ -30,7 +30,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """Return the part of this command line that does not exist, or None if all parts exist."""
+    """Return a message about the first part of this command line that does not exist, or None if all parts exist."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()

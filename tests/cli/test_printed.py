@@ -1,7 +1,7 @@
 """Texts from jobs, workers and servers: commands print them as plain text, on one line, and at a bounded length.
 
-The tests plant hostile text in all places that commands read. For a new command, these tests fail until they call the
-command and the command prints with `rq_core.cli.text`.
+The tests plant hostile text in all places that commands read. For a new command, these tests fail until they call or
+exempt the command, and the command prints with `rq_core.cli.text`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job's arguments, headers and error, into the reasons of changes, and into a worker's
-    row."""
+    """Put hostile text into a job's arguments, headers, step and error, into the reasons of changes, into a worker's
+    row, into a slot, and into the list of queues. Return the job's id."""
     spec = json.dumps({"to": HOSTILE})
     job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
     waits = NewJob("waits", "mail", profile("send"), spec)
@@ -228,7 +228,7 @@ def assert_harmless(output: str) -> None:
 
 
 FREE = HOSTILE[:200]
-"""A name that no job has. The answer of a command that finds no job repeats this name."""
+"""A name that no job, task or queue has. The answer of a command that finds nothing repeats this name."""
 OTHER_ARGUMENTS = {"unique": [["mail", HOSTILE], ["mail", FREE], ["mail", "free", HOSTILE]]}
 ENDLESS = {"--port", "--audit"}
 """Options with which a command would serve until it is stopped, or would create files."""
@@ -308,8 +308,8 @@ PRINTERS = {
     ("top.py", "terminal().print"),
     ("report.py", "console.print"), ("events.py", "console.print"), ("text.py", "console.print"),
 }  # fmt: skip
-"""Modules that may print with another function than `say` and `print_table`. Each of them shortens its text to the
-terminal's width or prints JSON."""
+"""Modules that may print with another function than `say` and `print_table`. They print texts of rq-core itself, JSON,
+metrics or tables, or they escape the control characters first."""
 
 
 def test_commands_print_through_one_function() -> None:

@@ -33,7 +33,7 @@ def enqueue(client: Client, *ids: str) -> None:
 
 
 def empty_queue(client: Client) -> None:
-    """Make an empty queue that has run jobs and has caps."""
+    """Make a queue that has a cap, and no job any more, since its only job has ended."""
     client.run(client.calls.caps.change("mail", "queue", 3))
     enqueue(client, "a")
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs

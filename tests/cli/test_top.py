@@ -109,8 +109,8 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks terminals with 60 and 80 columns. A full cap is shown with its number of lanes, and a late mirror with its
-    backlog."""
+    """Checks a terminal with 60 columns. A full cap is shown with the number of blocked lanes, and a late mirror with
+    its backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))
@@ -271,7 +271,7 @@ def test_the_top_command_refreshes_until_q_or_ctrl_c(
 def test_the_top_command_lists_the_most_urgent_causes_first(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks an unreadable queue beside twelve paused queues. The unreadable queue is listed first."""
+    """Checks an unreadable queue beside fourteen paused queues. The unreadable queue is listed first."""
     for n in range(14):
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")

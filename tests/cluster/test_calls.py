@@ -1,4 +1,4 @@
-"""Calls of producers to a cluster. Each call goes to the shard of its queue."""
+"""Calls of clients to a cluster, and URLs of clusters. Each call goes to the shard of its queue."""
 
 import itertools
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCl
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Checks one queue on each shard."""
+    """Checks two queues on each shard."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -234,7 +234,7 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
 def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that already the first call raises this error. A later call would raise an error about a slot."""
+    """Checks that the first call already raises the error that names the right URL, before an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
@@ -269,7 +269,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
     cluster: RedisCluster, whole: str
 ) -> None:
-    """Checks the warning in two places: at the start of a worker, and in the doctor."""
+    """Checks the remarks on the server, which a worker logs at its start and the doctor prints."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))

@@ -178,7 +178,7 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Checks slots that move to another node and back, key by key, while a producer, a worker and a mirror send calls.
+    """Checks a slot that moves to another node and back, key by key, while producers, a worker and a mirror send calls.
 
     Redis first answers these calls with TRYAGAIN, and later with MOVED.
     """
@@ -232,7 +232,7 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     frozen: bool,
     with_list: bool,
 ) -> None:
-    """Checks that the worker serves the other queues as soon as the shard that is down answers again.
+    """Checks that the worker serves the other queues at once, and the shard's queue as soon as the shard answers again.
 
     With ``with_list``, the shard that is down also has the list of queues. The queues exist before the outage, since no
     queue can be added to the list during the outage.

@@ -1,4 +1,4 @@
-"""The parts of the room for Django that need no project: the URL of a database, and what is not installed."""
+"""The parts of the package for Django that need no project: URLs of databases, and errors about missing packages."""
 
 from __future__ import annotations
 

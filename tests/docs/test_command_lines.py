@@ -1,5 +1,5 @@
-"""Command lines on pages: each command exists, with its options and with its values. A placeholder matches any
-value."""
+"""Command lines on pages: each command exists, with its options. The arguments and the values of options are not
+checked."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def problem_of(line: str) -> str | None:
-    """Return what is wrong with a command line, or None. A placeholder in capitals matches any value."""
+    """Return which command or option of a command line does not exist, or None. Values are not checked."""
     words = shlex.split(line)[1:]
     group: click.Command = root
     context = click.Context(root, info_name="rq-core")

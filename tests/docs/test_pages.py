@@ -1,4 +1,4 @@
-"""Commands on pages: each command prints the output that the page shows."""
+"""Pages: commands on three pages print the output that the page shows, and the API reference has no internal names."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
 
 
 def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
-    """Checks the page's last command. A server that this command does not stop would outlive the test."""
+    """Checks the last command of each of these pages. A server that it does not stop would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
 

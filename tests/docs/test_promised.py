@@ -13,7 +13,7 @@ from tests.docs.transcript import DOCS
 
 
 def section(page: str, heading: str) -> str:
-    """Return the text below a heading, up to the next heading of its level, as one line."""
+    """Return the text below a heading, up to the next heading of level 1, 2 or 3, as one line."""
     text = (DOCS / page).read_text()
     found = re.search(
         rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.MULTILINE | re.DOTALL

@@ -1,9 +1,9 @@
 """Plays a page: writes the page's files, runs its commands, and compares their output with the output on the page.
 
 A page is played from top to bottom. A ``python`` block with a title is a file with this name. In a ``console`` block, a
-line after ``$ `` is a command, and the lines after the command are its output. In a ``sh`` block, each line is a
-command, and its output is not compared. Times, ids, process numbers and the number of jobs in an entry differ in each
-run, so they are masked. ``…`` matches any text. A line that is only ``…`` matches any lines.
+line that begins with ``$ `` is a command, and the lines below are its output. In a ``sh`` block, each line is a
+command, and its output is not compared. Times, ids, process numbers, and the numbers of entries and batches differ in
+each run, so they are masked. ``…`` matches any text. A line that is only ``…`` matches any lines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class File:
 
 @dataclass
 class Command:
-    """A command on the page. ``prints`` is the output on the page, or None if the page shows no output."""
+    """A command on the page. ``prints`` is the output on the page, or None in a ``sh`` block, which shows no output."""
 
     line: str
     prints: list[str] | None = field(default=None)
@@ -120,7 +120,7 @@ def agrees(expected: list[str], printed: list[str]) -> bool:
 def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
     """Write the page's files and run its commands in ``directory``. Return the differences from the page as text.
 
-    The run stops at the first command that fails.
+    A command that fails counts as a difference, and the commands after it still run.
     """
     wrong = []
     script = ["exec 2>&1"]

@@ -1,8 +1,8 @@
 """A script that breaks between two of its writes leaves a queue that the doctor can repair (invariant I8).
 
 Redis does not undo the writes of a broken script. `tests/lua/test_crash.py` shows that no script breaks in this way by
-itself, so these tests break each script by force, once after each of its writes. They compare the repaired queue with
-an oracle that shares no code with the doctor.
+itself, so these tests force a break of each script that moves jobs, once after each of its writes. They compare the
+repaired queue with an oracle that shares no code with the doctor.
 """
 
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return all data of a queue, except its log and the fields that every repair increases or sets again."""
+    """Return all data of a queue, except its log, its key `meta` and its wake tokens, which every repair may change."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -55,7 +55,7 @@ def gap(seed: Seed, at: str) -> None:
 
 
 def unreadable(seed: Seed, at: str) -> None:
-    """Write the events again. One event gets the form of an unknown release."""
+    """Write the events again, but one of them with an unknown type, as a later release could write it."""
     entries = seed.snapshot()["outbox"]
     seed.control.delete(seed.keys("outbox"))
     for entry_id, fields in entries:

@@ -1,4 +1,4 @@
-"""The doctor reports each kind of damage and repairs it. After the repair, the doctor finds nothing."""
+"""The doctor reports each kind of damage, and repairs each damage that Redis and the log let it repair."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Scene:
-    """A queue with jobs in every state, a client, and methods that damage the keys of the queue."""
+    """A client of a queue, a connection with which a test damages the queue's keys, and the claims in force."""
 
     client: Client
     hand: "redis.Redis"
@@ -393,8 +393,8 @@ def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
 def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
-    """Checks an entry with the highest possible number. Redis can append no event after such an entry, so every call
-    fails."""
+    """Checks entries with numbers that are too high for an event. No script can append an event after such an entry, so
+    every call fails."""
     outbox = scene.key("outbox")
     if not log_is_there:
         scene.hand.xtrim(outbox, maxlen=0, approximate=False)
@@ -415,7 +415,7 @@ def test_repair_removes_an_entry_whose_number_stops_all_later_events(
 def test_repair_does_not_copy_a_long_outbox_in_one_call(
     bound: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that Redis answers other clients during the repair.
+    """Checks that a repair is refused if its copy of the outbox would keep Redis from answering other clients.
 
     A mirror still gets the entries before the invalid entry.
     """

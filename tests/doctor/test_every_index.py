@@ -1,5 +1,5 @@
-"""Damage to each member of each index: the member is removed or changed, or a false member is added. The doctor reports
-the key and repairs the index.
+"""Damage to each member of each index: the member is removed or changed, a false member is added, or the whole key is
+deleted. The doctor reports the key and repairs the index.
 
 The names of the keys come from the table of keys. This file lists the members that do not follow from a state line,
 each with the reason.

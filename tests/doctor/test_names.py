@@ -10,8 +10,8 @@ from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 
 NAMES = ("t/waits", "t/runs", "t/again", "t/window", "t/over", "t/last", "t/begun")
-"""The names of seven jobs. In this order, the job of each name: waits; runs; waits for a retry; waits and has a window;
-has ended within its window; is debounced and not yet claimed; is debounced and claimed."""
+"""The names of seven jobs, in this order: one waits, one runs, one waits for a retry, one waits and has a window, one
+has ended within its window, one is debounced and not yet claimed, and one is debounced and claimed."""
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Return a function that works on a queue between two pages of the doctor. A seed repeats the order of the work."""
+    """Return a function that lets a queue work between the pages that the doctor reads. It takes a seed of the work."""
     page, steps = whole_queue._page, itertools.count()
 
     def begin(number: int) -> Busy:

@@ -25,7 +25,7 @@ FIELD = f"unique|{NAME}"
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Yield a queue with jobs that ended in every way, and with their events in the outbox."""
+    """Yield a queue with jobs that succeeded, died, were cancelled or were replaced, and with their events."""
     with Seed(valkey_url) as made:
         made.enqueue("anchor", delay_ms=HOUR)
         made.advance(1)
@@ -158,18 +158,18 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a queue whose outbox was lost, together with the events of the line's job and the facts about the
-    queue."""
+    """Checks a results line whose job ended before the first entry of the outbox, as after a loss of the whole
+    outbox."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
 def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed: Seed) -> None:
-    """Checks an id that a restore remembered. Redis has forgotten the events of the id's job, so no event explains the
-    id.
+    """Checks two ids that a restore remembered. The outbox has no event of the jobs for which they are remembered, so
+    no event explains the ids.
 
-    An earlier job with the same id also ended before the restore.
+    An earlier job with one of the ids ended before the restore.
     """
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)

@@ -171,8 +171,8 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """Use the id of a job for a second job. Write the entry of the second job's end in the form of an unknown
-    release."""
+    """Use the id of a job for a second job. Only the last entry about the second job stays in the outbox, with an
+    unknown type."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"

@@ -25,8 +25,8 @@ def _pg_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def pg_url(_pg_database: str) -> str:
-    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application. All tables
-    are empty."""
+    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application. All of them
+    except `rqc_inbox_place` are empty."""
     engine = create_engine(inbox_url(_pg_database))
     with engine.begin() as connection:
         for table in (INBOX, PARKED, RELAY, "orders"):

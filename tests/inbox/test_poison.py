@@ -51,7 +51,7 @@ def test_a_row_with_a_text_that_is_not_utf_8_is_parked(
 
 
 def test_two_rows_with_the_same_place_in_line_can_both_be_parked(stage: Stage) -> None:
-    """Checks ids that begin at 1 a second time, as they do after an operator has emptied the inbox."""
+    """Checks an id that is given a second time, as can happen after an operator has emptied the inbox."""
     for job in ("a", "b"):
         stage.insert(job, id=7, args="{")
         stage.hand_over()

@@ -45,7 +45,7 @@ def connection(path: str) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def rich() -> Iterator[App]:
-    """Return an app whose tasks have caps, unique names, deadlines and results."""
+    """Return an app whose tasks have caps, unique names, a debounce or a kept result."""
     with App("redis://127.0.0.1:1", max_payload=1_000) as app:
 
         @app.task(

@@ -83,7 +83,7 @@ def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_stat
 def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
     postgres_server: PostgresServer, postgres_url: str, valkey_url: str
 ) -> None:
-    """Checks PgBouncer in transaction mode. A user, two relays and the test share one connection to the server."""
+    """Checks PgBouncer in transaction mode. Two relays and the test share one connection to the server."""
     with pgbouncer(postgres_server.port) as port:
         stage = Stage(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"), valkey_url)
         jobs = [f"j-{n}" for n in range(600)]

@@ -1,4 +1,4 @@
-"""Which rows a relay turns into jobs: ordinary rows, unusual rows, and rows that cannot become jobs."""
+"""Rows and their fate at a relay: ordinary and unusual rows become jobs, and other rows are parked or counted."""
 
 from __future__ import annotations
 

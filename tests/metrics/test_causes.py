@@ -122,7 +122,7 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
 
 
 def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
-    """Checks the time after a failover. All leases have been extended, and no worker has claimed yet."""
+    """Checks the time after a failover. Redis does not end expired leases yet, and no worker has claimed yet."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")

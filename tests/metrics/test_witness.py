@@ -1,5 +1,5 @@
-"""Real worker processes that are replaced and killed. Their counts equal the counts of the log and of the records that
-the jobs write."""
+"""Real worker processes that are replaced and killed. Their counts are exact after orderly ends, and never fall. The
+log and the records that the jobs write have all jobs."""
 
 from __future__ import annotations
 

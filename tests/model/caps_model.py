@@ -27,7 +27,7 @@ class Entry:
     code: str | None = None
     """The limit that the code declares, also while an operator's limit is in force."""
     set: str = ""
-    """Who set the operator's limit, and when. Empty if the code declared the limit."""
+    """The operator who set the limit, and the time. Empty if the code declared the limit."""
 
     def __str__(self) -> str:
         code = f" code={self.code}" if self.source == "live" and self.code else ""
@@ -208,8 +208,8 @@ class CapsModel(Model):
     def set_cap(
         self, scope: str, limit: str, version: int, source: str, by: str
     ) -> tuple[str, int, str] | None:
-        """Set a limit if the given version is the current version. Return the outcome, and the version and the limit
-        that are stored afterwards.
+        """Set a limit if the given version is the current version or negative. Return the outcome, and the version and
+        the limit that are stored afterwards.
 
         Return None if there is no earlier limit to restore.
         """

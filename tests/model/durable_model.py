@@ -101,7 +101,7 @@ class DurableQueue(Queue):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.boxes: dict[str, Box] = {}
-        """The boxes of all jobs, by the id of the box."""
+        """The boxes of all jobs. The keys are the lives that name the boxes."""
         self.count = 0
 
     def box_of(self, job: Job) -> Box:
@@ -132,8 +132,8 @@ class DurableQueue(Queue):
         again: bool,
         worker: str,
     ) -> None:
-        """Save one entry for each of some jobs: a new entry, the last entry that is not saved yet or, rarely, an entry
-        that was sent before."""
+        """Save one entry for each of some jobs: the first entry of this kind that is not saved yet, or else a new
+        entry. Rarely, an entry that was saved before is sent again."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
@@ -286,7 +286,7 @@ class DurableQueue(Queue):
 
     @rule(numbers=picks, name=signals, key=keys)
     def signal(self, numbers: list[int], name: str, key: str) -> None:
-        """Send a signal to jobs in any state, most often to parked jobs."""
+        """Send a signal to jobs in any state, most often to parked or running jobs."""
         self.before_call()
         names = self.pick(numbers, "parked", "running")
         self.count += 1

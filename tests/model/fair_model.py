@@ -44,7 +44,7 @@ class FairModel(CapsModel):
         return max(1, int(entry.limit)) if entry else 1
 
     def note_waiting(self) -> None:
-        """Give a start time to each lane in which a job began to wait in this step."""
+        """Give a start time to each lane that has waiting jobs and has no start time. Forget the other lanes."""
         ready = {job.lane or "": job for job in self.in_state("ready")}
         self.starts = {lane: at for lane, at in self.starts.items() if lane in ready}
         self.forgotten = {lane: at for lane, at in self.forgotten.items() if lane in ready}

@@ -189,7 +189,7 @@ class Model:
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
     def yield_ids(self, ids: Iterable[str]) -> None:
-        """Take these ids from overdue jobs that have not failed, so that new jobs can use the ids."""
+        """End the overdue jobs with these ids that are not parked, and have neither failed nor lost a worker."""
         wanted = set(ids)
         for job in self.overdue():
             if job.id in wanted and not (job.failed or job.lost or job.state == "parked"):
@@ -598,8 +598,8 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume_soon(self) -> None:
-        """Resume the queue. This rule runs twice as often as any other rule, since few calls have an effect on a paused
-        queue."""
+        """Resume the queue. Through this second rule a resume is twice as likely as another step, since few calls have
+        an effect on a paused queue."""
         self.resume()
 
     @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
@@ -620,7 +620,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Simulate a failover to a replica that has all data: only the id of the server's history changes."""
+        """Simulate a failover to a replica with all data: the history has a new id, and functions forget their data."""
         fail_over(self.seed.control)
         self.stranger = True
 

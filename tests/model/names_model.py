@@ -40,7 +40,7 @@ class Named:
     expires: int | None = None
     claims: int = 0
     has_name: bool = True
-    """False after an operator has freed the name of this job."""
+    """False after an operator has freed the name of this job, or another job has taken it."""
 
 
 class Names(RuleBasedStateMachine):
@@ -165,7 +165,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Remove the jobs whose leases have expired from the model, or mark them as dead."""
+        """Remove the jobs that a claim has ended from the model, and free the names of the jobs that have died."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

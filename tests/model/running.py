@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 MINUTES = "RQ_CORE_MODEL_MINUTES"
-"""Minutes for which each machine runs, in batches of new examples. scripts/prove/model sets this number."""
+"""The environment variable with the minutes for which each machine runs. scripts/prove/model sets it."""
 BATCH = 200
 LIMIT_S = 0 if MINUTES in os.environ else 900
-"""Time limit of pytest for one test, in seconds. It leaves time to shrink a failure to fewer steps, and a long run ends
-by itself before."""
+"""Time limit of pytest for one test, in seconds. It leaves time to shrink a failure to fewer steps. The long form has
+no limit, and ends by itself."""
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:

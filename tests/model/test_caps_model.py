@@ -98,7 +98,7 @@ ONE_SCOPE = _of_one_scope()
 
 
 def in_small_sweeps(name: str) -> Script:
-    """Return scripts for small sweeps: a change of a family's limit examines only one scope, and claims examine the
+    """Return a script with small sweeps: a change of a family's limit examines only one scope, and claims examine the
     other scopes."""
     return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 

@@ -61,7 +61,7 @@ for group in (parks, schedules):
 
 @contextlib.contextmanager
 def alone(engine: Engine | None) -> Iterator[tuple[RedisServer, Path]]:
-    """Yield a new server and an empty directory, which are removed at the end."""
+    """Yield a new server and the directory with its files, which are removed at the end."""
     with directory() as place, served(engine or engines()[0], place) as server:
         yield server, place
 

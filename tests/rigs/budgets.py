@@ -2,7 +2,8 @@
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each budget to the current count, so that later changes cannot lose an improvement.
+`scripts/measure/budgets` sets each budget to the current count plus the slack of its section, so that later changes
+cannot lose an improvement.
 """
 
 import json
@@ -29,7 +30,7 @@ def table() -> dict[str, dict[str, float]]:
 
 
 def check(section: str, name: str, found: float) -> None:
-    """Raise an error if the count exceeds the budget."""
+    """Raise an error if the count exceeds the budget. If the variable COUNTED is set, only record the count."""
     if where := os.environ.get(COUNTED):
         with Path(where).open("a") as file:
             file.write(json.dumps([section, name, found]) + "\n")

@@ -3,8 +3,8 @@
     scripts/prove/live page                      all states, into build/page
     scripts/prove/live page long stuck-paused    these only
 
-The states: no queue, ten queues, the longest names, a million jobs in fifty thousand lanes; and five stuck queues
-(tests/rigs/stuck.py) and a wait of yesterday. For these six, the first screen must name the cause.
+The states: no queue, ten queues, the longest names, a million jobs (half of them in fifty thousand lanes), five stuck
+queues (tests/rigs/stuck.py), and a wait of yesterday. For the last six, the first screen must name the cause.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def nothing(scene: Scene) -> Shown:
 
 
 def ten(scene: Scene) -> Shown:
-    """Make ten queues: one queue is busy, one is paused, one has dead jobs, and one has no worker."""
+    """Make ten queues: a busy queue with a worker and a dead job, and nine queues without workers (one is paused)."""
     make_busy(scene)
     names = [f"{name}-{n}" for name in ("orders", "images", "reports") for n in range(3)]
     for n, name in enumerate(names):

@@ -162,7 +162,7 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, with a queue on each shard. Faults strike the last shard. Its primary is the first node in the URL."""
+    """Six nodes, with a queue on each shard. Faults strike the last queue's shard. Its primary is first in the URL."""
 
     fresh_call_s = 0.0
 
@@ -367,7 +367,7 @@ def run(
     on: Sequence[Engine] | None = None,
     on_strike: Callable[[Strike], None] = lambda _: None,
 ) -> list[Strike]:
-    """Make this number of strikes of each kind on each engine. Each kind has its own servers."""
+    """Make this number of strikes of each kind on each engine. Each strike has its own servers."""
     found = []
     for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
         with directory() as place, staged(kind, place, engine) as stage:

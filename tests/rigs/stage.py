@@ -102,7 +102,7 @@ class Crew:
             time.sleep(min(0.05, left))
 
     def stop(self, *kinds: str) -> list[int]:
-        """Stop these processes in order with SIGTERM, do not start them again, and return their exit statuses.
+        """Stop these processes with SIGTERM, do not start them again, and return their exit statuses.
 
         Raises AssertionError if a process does not end.
         """

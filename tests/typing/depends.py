@@ -1,7 +1,7 @@
-"""Dependencies, as type checkers see them. mypy checks this file, and nothing runs it. See app.py.
+"""Dependencies, as type checkers see them. mypy and pyright check this file, and nothing runs it. See app.py.
 
-Each dependency is written in both of its forms. The caller need not pass an injected parameter, and a wrong argument
-stays an error.
+A dependency is written as a default or in an annotation. The caller need not pass an injected parameter, and a wrong
+argument stays an error.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator

@@ -1,4 +1,4 @@
-"""Fixtures: the page on a real server, a mirrored queue with a job in each state, and a client that runs no
+"""Fixtures: the page on a real server, a mirrored queue with jobs in most states, and a client that runs no
 JavaScript."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.kit.seed import Seed
 QUEUE = "mail"
 HOST = "http://localhost:8900"
 SECRET = "s3ntinel-of-ann"  # noqa: S105 - it is none
-"""A text in all data of a job that is secret. Only viewers with the right may see this text."""
+"""A text in all secret data of a job. Only viewers with the right may see this text."""
 ERROR = json.dumps(
     {"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"}
 )
@@ -99,7 +99,7 @@ def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
 
 
 def make_busy(scene: Scene) -> None:
-    """Make a job in each state, a job that waits for a cap, a job that has ended, and a schedule."""
+    """Make dead, running, ready and scheduled jobs, a job that waits for a cap, a job that ended, and a schedule."""
     seed = scene.seed
     scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")

@@ -1,4 +1,4 @@
-"""Changes of many jobs on the page: count, repeat the number, and change them part by part."""
+"""Changes of many jobs on the page: an operator sees their number, repeats it, and changes the jobs part by part."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Redis commands of the pages. The page of a queue sends at most 70, including the commands of the overview that
-all viewers share."""
+"""The Redis commands of the pages. A page sends at most 70, including the commands of the overview that all viewers
+share. Only a search by an argument sends more."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_text_that_is_not_utf_8_is_shown(scene: Scene, browse: Browse) -> None:
 
 @pytest.fixture
 def secretive(scene: Scene) -> Scene:
-    """Make a queue in which every field of a job contains the secret. The secret is in Redis and in the log."""
+    """Make a queue whose jobs have the secret in all secret fields. The secret is in Redis and in the log."""
     seed = scene.seed
     arguments = json.dumps({"to": SECRET})
     scene.die("died")

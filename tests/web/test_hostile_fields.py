@@ -23,8 +23,8 @@ PAGES: Final = (
     f"/log?queue={QUEUE}", f"/jobs?queue={QUEUE}&state=dead",
 )  # fmt: skip
 PAGE_MAX: Final = 250_000
-"""Most characters of a page, which are mainly charts and links. One hostile text that a page does not shorten has more
-characters."""
+"""The highest number of characters of a page. Most of them belong to charts and links. A hostile text that a page does
+not shorten has more."""
 OF_TABLE: Final[dict[str, tuple[str, ...]]] = {
     "job": (f"/jobs/{QUEUE}/died", f"/jobs/{QUEUE}/waits", "/at", "/jobs?q=done"),
     "job_attempt": (f"/jobs?queue={QUEUE}&outcome=any", f"/jobs/{QUEUE}/waits", "/at"),

@@ -124,7 +124,7 @@ def test_each_tool_says_what_it_shows_and_what_its_arguments_mean() -> None:
 async def test_a_client_lists_and_calls_each_tool_and_none_changes_anything_or_shows_a_secret(
     busy: Scene, browse: Browse
 ) -> None:
-    """The user of Redis may write, and so may that of the database."""
+    """Checks a user of Redis and a user of the database who may both write."""
     busy.mirror()
     pages = {name: browse().get(as_json(path)).json() for name, path in ADDRESSES.items()}
     before = contents(busy)

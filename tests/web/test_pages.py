@@ -44,7 +44,7 @@ def as_json(path: str) -> str:
 
 
 class Whole(html.parser.HTMLParser):
-    """An HTML parser that records which tags are open."""
+    """An HTML parser that records the tags that are open, all ids, and the addresses of all links."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def routes_of(page: TestClient) -> set[tuple[str, str]]:
 
 
 def role_needed(method: str, path: str) -> str | None:
-    """Return the lowest role that may send a request, according to the tables in this file."""
+    """Return the lowest role that may send a request, by the tables in this file, or None if any sender may send it."""
     if (method, path) in ANYONE:
         return None
     if path in NEEDED:

@@ -25,8 +25,8 @@ def _serve(scene: Scene) -> None:
 
 @pytest.fixture
 def scheduled(scene: Scene) -> Scene:
-    """Make four schedules: one that has fired, one that was paused and resumed, one whose job the queue did not accept,
-    and one that cannot be read."""
+    """Make four schedules: one that has fired, one that was paused and resumed, one whose second job the queue did not
+    accept, and one that cannot be read."""
     seed = scene.seed
     scene.schedule("beat", every=1, overlap="allow", args_json=f'{{"to":"{SECRET}"}}')
     scene.schedule("kept-out", cron="0 0 29 2 *")

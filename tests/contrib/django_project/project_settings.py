@@ -1,5 +1,5 @@
-"""Settings of a project that tests run. The variable SHOP_DATABASES names a directory for SQLite, or a socket's
-directory and a database of PostgreSQL."""
+"""Settings of a project that tests run. The variable SHOP_DATABASES names a directory for SQLite, or a user, a host,
+a port and a database of PostgreSQL."""
 
 import os
 from typing import Any

@@ -47,8 +47,8 @@ class Recovery:
     kind: str
     times: int = 0
     seconds: list[float] = field(default_factory=list)
-    """The recovery time (s) after each fault that was followed by work: from the end of the fault to the end of the
-    first job that was claimed later. For faults of the mirror, to the first commit."""
+    """The recovery time (s) after each fault that was followed by work: from the end of the fault until one of the jobs
+    that were claimed later has ended. For faults of the mirror, until the first commit."""
 
     def line(self) -> str:
         p50, p99 = (percentile(self.seconds, share) for share in (0.5, 0.99))
@@ -70,7 +70,7 @@ class Findings:
     """The number of acknowledged jobs that have neither ended nor are alive, and of jobs that succeeded according to
     the log, though no run came to its end."""
     unexpected: int = 0
-    """The number of jobs that were never attempted, and of runs that no claim of the log covers."""
+    """The number of jobs that were never attempted, of runs without a claim, and of jobs forgotten without a cause."""
     duplicated_explained: int = 0
     """The number of jobs that ran to their end more than once, and for which the log has an expired lease, a rollback
     or a loss in between."""
@@ -112,8 +112,8 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether the log names the job as lost, or reports a loss that may include this job. Its producer had
-        got an acknowledgement."""
+        """Return whether the log names the job as lost, or reports a loss that may include this job, by the times of
+        the call and of its acknowledgement."""
         if job_id in self._named:
             return True
         told = self._told.get(job_id)
@@ -280,7 +280,7 @@ class Run(NamedTuple):
     """The time of the last line, or None if the handler was killed."""
 
     def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
-        """Return the time at which the run's claim ended."""
+        """Return the time until which the run counts: its last line, or the earlier end of its claim."""
         mine = [event for event in story if event.claim == self.start.claim]
         # The number of a claim that was lost is given again: its own is the last one before it began.
         before = [

@@ -201,7 +201,7 @@ class Nemesis:
             self.stage.rest(3.0)
 
     def take_sql_away(self) -> None:
-        """Make SQL unreachable for longer than any timeout of the mirror: stop PostgreSQL, or lock SQLite's file."""
+        """Make SQL unreachable: stop PostgreSQL for 5 to 10 s, or lock SQLite's file for longer than a mirror waits."""
         postgres = self.stage.postgres
         if postgres is None:
             with self._locked():

@@ -108,7 +108,7 @@ class Records:
 
 
 def read_told(paths: Iterable[Path]) -> dict[str, Told]:
-    """Return the jobs that producers attempted, and those that were acknowledged."""
+    """Return the jobs that producers attempted, with the times of the acknowledgements."""
     found: dict[str, Told] = {}
     for path in paths:
         for line in path.read_text().splitlines():

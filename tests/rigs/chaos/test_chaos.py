@@ -18,7 +18,7 @@ from tests.rigs.chaos.nemesis import KINDS, Nemesis
 @pytest.mark.timeout(420)
 @pytest.mark.slow
 def test_a_short_chaos_run_reports_every_lost_job(tmp_path: Path) -> None:
-    """Runs two producers, four workers and two mirrors for half a minute. A seed chooses faults of all kinds."""
+    """Runs two producers, four workers and two mirrors for half a minute. A seed chooses faults among all kinds."""
     found = chaos.run(
         tmp_path,
         minutes=0.5,
@@ -45,7 +45,7 @@ KEYS = [
     "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
     "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps", "ticks",
 ]  # fmt: skip
-"""The keys of the last output line under --json, for programs that read the line."""
+"""The first keys of the last output line under --json, for programs that read the line."""
 
 
 def outcome(verify: str = "holds", *, gaps: int = 0, **numbers: Any) -> chaos.Outcome:

@@ -51,9 +51,9 @@ def honest() -> Records:
 
 
 def flushed() -> Records:
-    """Return records in which Redis lost all its data at time 300, and SQL has no event after time 195.
+    """Return records in which Redis lost all its data at time 300.
 
-    The events in between are unknown.
+    The log reports that events between the times 195 and 310 may be missing.
     """
     records = honest()
     records.faults = [Fault("flushall", 299, 300)]
@@ -88,7 +88,7 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return changed records: without some lines, with some events changed or removed, and with added lines.
+    """Return changed records: without some lines, with some events changed or removed, with added lines and events.
 
     The ``fields`` replace fields of the records.
     """

@@ -1,4 +1,4 @@
-"""Proofs of durable jobs. Models: every order of their calls, crashes, stale workers and failovers, without a server.
+"""Proofs of durable jobs. Models show every order of calls, crashes, stale workers and failovers, without a server.
 
 The module ``checker`` visits all states of a model (a world). ``waits`` has the worlds of steps, sleeps and signals.
 ``emptying`` has the world of a box that is emptied. ``worlds`` lists the worlds and their planted bugs. See

@@ -46,7 +46,7 @@ class Verdict:
 def explore(world: World[State], *, most: int) -> Verdict:
     """Search breadth first. From each state an end must be reachable by steps without a further failure.
 
-    If a wake-up is lost, the search finds a state from which no such step follows.
+    If a wake-up is lost, the search finds a state from which such steps reach no end.
     """
     first = world.start()
     numbers = {first: 0}

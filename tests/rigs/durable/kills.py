@@ -169,7 +169,8 @@ class Outcome:
     jobs: int = 0
     effects: int = 0
     repeated: int = 0
-    """Effects of steps without a check that happened more than once, since the worker was killed before the save."""
+    """The number of repeated effects. A step without a check may repeat its effect if the worker is killed before the
+    save."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

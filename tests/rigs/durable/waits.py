@@ -143,8 +143,8 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the smallest fence that no worker and no entry uses. The world only compares whether fences are equal,
-        so that reusing small fences keeps the number of states finite."""
+        """Return the smallest fence that no worker, no job and no entry has. The world only compares whether fences are
+        equal, so it may reuse small fences, which keeps the number of states finite."""
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
@@ -205,8 +205,8 @@ class Waits(Searched[History]):
             yield True, history._replace(job=changed, workers=workers)
 
     def call(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
-        """Yield each result of a worker's next step: the job after the step, and the worker, or None if the worker
-        gives up."""
+        """Yield each result of a worker's next step: the job after the step, and the worker, or None if the worker has
+        left the job."""
         if worker.does == "load":
             yield job, worker._replace(does="run", memory=job.entries) if holds else None
         elif worker.does == "run":

@@ -1,2 +1,2 @@
-"""Proofs of the relay of an inbox. The relay is killed, suspended, or cut off from Redis at each point of its turn. It
-is also killed many times at random."""
+"""Proofs of the relay of an inbox. At each point of its turn, the relay is killed or suspended, or Redis is flushed or
+fails over. The relay is also killed many times at random."""

@@ -90,8 +90,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The figures of a relay whose table of parked rows is empty, and of a relay whose table is full. Each is the best
-    run and the median of runs."""
+    """The figures of a relay whose table of parked rows is empty, and of a relay whose table is full. Each list has the
+    first relay's figure first."""
 
     database: str
     parked: int

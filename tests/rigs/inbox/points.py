@@ -40,8 +40,8 @@ JOBS: Final = tuple(f"j-{n}" for n in range(CALL_ROWS + 3))
 
 
 def kill_at(stage: Stage, point: Point) -> None:
-    """Kill a relay at the point, and let another relay continue. If a batch was being sent, the other relay continues
-    only 5 s later."""
+    """Kill a relay at the point, and let another relay continue. The batch is made older, since another relay continues
+    a batch only after 5 s."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times))
     _, status = os.waitpid(child, 0)
@@ -53,7 +53,7 @@ def kill_at(stage: Stage, point: Point) -> None:
 
 
 def stop_at(stage: Stage, point: Point) -> None:
-    """Suspend a relay at the point, and let another relay do its work and further work. Then resume the first relay."""
+    """Suspend a relay at the point, and let another relay work, unless a transaction is open. Then resume the first."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)

@@ -42,15 +42,15 @@ RELAYS: Final = 2
 OF_STEPS: Final = 0.7
 """The share of the relays that are killed at a step of their turn. The other relays are killed at any moment."""
 LIFE_S: Final = (0.05, 0.5)
-"""The shortest and the longest life (s) of a relay that is killed at any moment. A life begins with the relay's first
-step: before it, the relay has changed no row."""
+"""The shortest and the longest time (s) from the first step of a relay to its kill at any moment. Before its first
+step, a relay has changed no row."""
 START_S: Final = 20.0
 """The longest wait (s) for a relay's first step. If there are no rows, a relay makes no step."""
 STEP_S: Final = 5.0
-"""The longest life (s) of a relay that is killed at a step."""
+"""The longest time (s) from the first step of a relay to the step at which it dies."""
 AT_EACH_STEP: Final = 20
-"""The number of killed relays for each of which every step must have had at least one kill. For example, at least 5 of
-100 kills must be at each step."""
+"""Each step must have at least one kill per this number of killed relays. For example, at least 5 of 100 kills must be
+at each step."""
 PACE_S: Final = 0.25
 """The time (s) for which rows are inserted, per kill of a relay. It is chosen so that relays always have rows."""
 SLOW_S: Final = 0.1
@@ -72,7 +72,7 @@ class Outcome:
     kills: int
     committed: int = 0
     rolled_back: int = 0
-    """The number of rows in transactions and savepoints that were rolled back."""
+    """The number of transactions and savepoints that were rolled back."""
     ran: int = 0
     twice: int = 0
     """The number of jobs that ran more than once."""
@@ -294,7 +294,7 @@ class Rig:
         return _Killed(child, dies_at, began)
 
     def _die(self, relay: _Killed, stage: Stage) -> str:
-        """Wait until a relay is dead, or kill it when its life is over. Return the moment of its death."""
+        """Wait until a relay is dead, or kill it when its time is over. Return the moment of its death."""
         aged_at = began_at = 0.0
         life_s = STEP_S if relay.dies_at else self.random.uniform(*LIFE_S)
         until = time.monotonic() + START_S

@@ -127,7 +127,7 @@ class Outcome:
     seed: int
     actions: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
-    """The number of jobs that were enqueued."""
+    """The number of enqueues. A job that was enqueued again counts again."""
     again: int = 0
     """The number of jobs that were enqueued again after a loss."""
     wrong: list[str] = field(default_factory=list)
@@ -153,10 +153,10 @@ class World:
         self._due: list[set[str]] = []
         """At the end of each history, the rows that must become jobs in a later history."""
         self._gone: list[set[str]] = []
-        """At the end of each history, the rows that have left the inbox."""
+        """At the end of each history, the rows that have left the inbox and that no relay may send again."""
         self._committed: set[str] = set()
         self._undone: set[str] = set()
-        """The rows that a database that was set back never had."""
+        """The rows that were committed after the state to which the database was set back."""
         self._set_back: tuple[Callable[[], None], set[str]] | None = None
         self._backs = 0
 

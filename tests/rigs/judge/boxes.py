@@ -45,7 +45,7 @@ class Box:
         return any(each.name == name and each.digest for each in self.entries.values())
 
     def mail(self, entry: str) -> list[int]:
-        """Return the signals for which a wait of this name waits, oldest first."""
+        """Return the signals that have come for a wait of this name and are not taken, oldest first."""
         return self.waiting.get(signal_of(entry), [])
 
 

@@ -38,7 +38,7 @@ class Schedules:
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
         self._enqueued: set[str] = set()
-        """The jobs in the previous entry."""
+        """The jobs that the previous entry enqueued."""
 
     def add(self, entry: Entry) -> list[str]:
         """Read the next entry, and return the errors in the entry as sentences."""

@@ -122,8 +122,8 @@ class Box(NamedTuple):
         return self.members[f"{self.life}{rest}"]
 
     def write(self, entries: int = 0, signals: int = 0, **changes: str | None) -> None:
-        """Change members, named by ``e1`` (entry 1), ``s1`` (signal 1) or ``list_NAME``; None removes one. Let the
-        header have the numbers and bytes that fit: its numbers grow by ``entries`` and ``signals``."""
+        """Change fields of the box, named by ``e1`` (entry 1), ``s1`` (signal 1) or ``list_NAME``. None removes one
+        field. Write a header that fits: its numbers grow by ``entries`` and ``signals``."""
         marks = {"e": "|", "s": ">", "l": ">"}
         named = {
             f"{self.life}{marks[name[0]]}{name.partition('list_')[2] or name[1:]}": text

@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
-    """Return the findings of each judge, and the errors that are longer than one line.
+    """Return whether each judge found something, and the crashes of the judges.
 
-    Without ``at_redis``, only the judges that read SQL alone are run. A finding is a violation, or the reason why a
-    judge could not answer and ended with an exit status other than 0.
+    Without ``at_redis``, only the judges that read SQL alone are run. A judge has found something if it reports a
+    violation, or if it cannot answer and so ends with an exit status other than 0.
     """
     found: Found = {}
     crashes: list[str] = []
@@ -54,7 +54,7 @@ def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
 def _answer(question: Callable[[], T], crashes: list[str]) -> T | None:
     """Return the answer of a judge, or None if the judge cannot give an answer.
 
-    An error that is longer than one line counts as a crash.
+    An exception that a command would not report in one line counts as a crash.
     """
     try:
         return question()

@@ -42,7 +42,7 @@ OTHER_WORDS: Final = {
 
 
 class Lie(NamedTuple):
-    """A false statement in the database of the log. ``tell`` writes it."""
+    """A false statement in the database of the log, or in a box in Redis. ``tell`` writes it."""
 
     kind: str
     about: str
@@ -174,7 +174,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield a copy of a row under another key: a key between the true keys, and a key below all of them."""
+    """Yield copies of a row under other keys: one key that differs from the row's own, and keys below all true keys."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:

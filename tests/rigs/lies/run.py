@@ -12,8 +12,8 @@ from tests.rigs.lies.kinds import Lie, lies
 from tests.rigs.lies.stage import Stage, rows_of
 
 PART: Final = 5
-"""Of each PART lies in rows, one is also made on PostgreSQL. That is enough, since verify judges rows in Python and
-gets the same rows from both databases."""
+"""One in PART lies in rows is also made on PostgreSQL. That is enough, since verify judges rows in Python and gets the
+same rows from both databases."""
 
 
 class Outcome(NamedTuple):
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
     """True if the database itself refused the lie."""
     found: Found
     crashes: list[str]
-    """The errors of judges that were longer than one line. There must be none."""
+    """The exceptions of judges that a command would not report in one line. There must be none."""
 
     @property
     def line(self) -> str:

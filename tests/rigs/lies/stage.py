@@ -176,8 +176,8 @@ def make(client: Client, database: Database) -> None:
 
 
 def happen(client: Client) -> None:
-    """Make the same events each time, so that the lies are the same: jobs end in every way, some jobs wait, and one job
-    runs."""
+    """Make the same events each time, so that the lies are the same: jobs succeed, die, are cancelled or are discarded,
+    some jobs wait, and one job runs."""
 
     def job(n: int, **ties: Any) -> NewJob:
         lane = lane_name(2, ["task=send", f"tenant={'acme' if n % 2 else 'wayne'}"])

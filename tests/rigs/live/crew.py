@@ -19,7 +19,7 @@ def crew(
     lease: float = tasks.LONG_LEASE_S,
     concurrency: int = 10,
 ) -> AbstractContextManager[Crew]:
-    """Start this number of workers with these tasks."""
+    """Start ``count`` workers that run the tasks with caps."""
     options = ("--concurrency", str(concurrency), "--grace", "2")
     words = ("tests.rigs.live.tasks:app", queues, url, *options)
     return workers(place, *words, count=count, variables={tasks.QUEUE_LEASE: str(lease)})

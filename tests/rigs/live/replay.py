@@ -36,7 +36,7 @@ class Replay:
     claims: int = 0
     ends: int = 0
     near_ends: int = 0
-    """The number of enqueues within a millisecond before or after the end of a job."""
+    """The number of times that an enqueue and the success of a job were within a millisecond of each other."""
     at_ms: int = 0
 
     def __post_init__(self) -> None:

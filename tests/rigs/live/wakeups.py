@@ -30,7 +30,7 @@ class Race:
     seconds: float
     replay: Replay
     close: int
-    """The number of rounds in which the enqueue was within a millisecond of the end."""
+    """The number of times that an enqueue and the success of a job were within a millisecond of each other."""
     cancelled: int
     stuck: list[str] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class Race:
 def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
     """Run one job at a time under a cap of 1. Enqueue the next job while the running job ends.
 
-    Some rounds add another job and cancel it.
+    Some rounds enqueue two jobs, and cancel the first of them.
     """
     draw = random.Random(seed)
 

@@ -55,7 +55,7 @@ class Mutant:
     """A regular expression that the output of the test must match. If the expression has groups, the groups are
     quoted."""
     quick: bool = False
-    """True if tests/rigs/mutants plants this bug in every run of the tests."""
+    """True if a slow test in tests/rigs/mutants plants this bug."""
 
     def apply(self, text: str) -> str:
         """Return the text of the file with the bug in it. Raises DoesNotApply."""

@@ -1,5 +1,5 @@
-"""A generated history of a queue (a season). `audit verify` proves it. This test catches most mutants of the
-scripts."""
+"""A generated history of a queue (a season). `audit verify` proves it. This test is the catcher of several mutants of
+the scripts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Season(Fleet):
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def settle_again(self) -> None:
-        """Let a worker that was declared dead return, and let it settle again each claim of a job."""
+        """Let a worker settle a claim a second time."""
         if self.settled:
             held = self.random.choice(self.settled)
             self.client.run(claims.complete(QUEUE, "w-1", [held]))

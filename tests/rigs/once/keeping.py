@@ -36,7 +36,7 @@ class Keeping:
     entries: list[int] = field(default_factory=list)
     """The number of results that Redis kept at the end of each second."""
     left: int = 0
-    """The number of results that remained after all results had expired and a claim was made."""
+    """The number of results lines and values that remained after all had expired and claims were made."""
     calls_ms: list[float] = field(default_factory=list)
     """The time (ms) of Redis' processor core that the calls to end jobs took, longest first. Time in which other
     programs have the core does not count."""

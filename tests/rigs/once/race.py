@@ -81,7 +81,7 @@ class _Producers:
 
 
 def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2) -> Race:
-    """Run the race until it has had enough rounds and kills, and all jobs have ended."""
+    """Run the race until it has had enough enqueues and kills, and all jobs have ended."""
     producers = _Producers(url)
     found, draw = producers.found, random.Random(7)
     stop = threading.Event()

@@ -126,7 +126,7 @@ def kill(
     seed: int = 1,
     on_kill: Callable[[int], None] = lambda _: None,
 ) -> Kills:
-    """Kill this number of workers. New jobs come while jobs are missing; at the end all jobs must have succeeded."""
+    """Kill this number of workers while this number of jobs is enqueued. At the end all jobs must have succeeded."""
     found, draw = Kills(jobs, legs), random.Random(seed)
     control: Any = redis.Redis.from_url(url, decode_responses=True)
     app, travel = _app(url)

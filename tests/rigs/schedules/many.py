@@ -121,8 +121,8 @@ def _bare(control: Any) -> float:
 class Claims:
     """The number of instructions of a claim of one job, in a queue without schedules and in a queue with schedules.
 
-    All schedules of a queue together are one member of `scheduled`, like one delayed job. A claim reads the first
-    member.
+    All schedules of a queue together have one entry in `scheduled`, like one delayed job. A claim reads the first
+    entry.
     """
 
     schedules: int

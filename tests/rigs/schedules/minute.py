@@ -27,10 +27,10 @@ from tests.rigs.stage import served, workers
 
 MINUTE_MS: Final = 60_000
 YEARLY: Final = "0 0 1 1 *"
-"""For schedules whose instant has passed. With one instant per minute, the workers would start after the next one if
-they start slowly, and report only that one."""
+"""The expression of schedules whose instant has passed. With an instant in each minute, workers that start slowly could
+meet a later instant, and would report only that instant as fired."""
 READY_S: Final = 20.0
-"""The time (s) before the minute by which all schedules must be ready."""
+"""The shortest time (s) that may be left until the minute when the rig begins to store the schedules."""
 CHUNK: Final = 5_000
 PATIENCE_S: Final = 120.0
 

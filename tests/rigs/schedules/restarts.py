@@ -73,7 +73,7 @@ class Accounted:
 def restart(
     place: Path, engine: Engine, restarts: int, *, seconds: float, every: float
 ) -> Accounted:
-    """Restart two workers alternately, ``restarts`` times. Each worker is away for ``seconds``."""
+    """Restart two workers ``restarts`` times: mostly one of them, in turn, and for ``seconds``. See BOTH and LONG."""
     found, began = Accounted(restarts), time.monotonic()
     audit = str(place / "audit.db")
     migrate.upgrade_schema(audit)

@@ -274,7 +274,7 @@ class Line:
     """A record in which a handler notes that it began or ended."""
 
     kind: str
-    """The kind of line: began or ended."""
+    """The kind of record: began or ended."""
     job_id: str
     fence: str
     worker: str

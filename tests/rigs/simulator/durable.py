@@ -210,7 +210,7 @@ def _find(handler: Any, name: str) -> Any:
 
 
 class StrandHome:
-    """The part of a worker that the steps of one claim use. Each call is a round trip on the handler's strand."""
+    """The part of a worker that the steps of one claim use. Loads and saves are round trips on the handler's strand."""
 
     is_async = False
     can_park = True

@@ -48,7 +48,7 @@ def judge(simulation: Simulation) -> dict[str, int]:
 
 
 def _check_told(simulation: Simulation) -> None:
-    """Check I1: acknowledged jobs are in the log, unless the server lost them. Refused jobs are not in the log."""
+    """Check I1, I10 and I11: acknowledged jobs are in the log once and have ended, and refused jobs are not there."""
     watch, told = simulation.watch, simulation.told
     logged = set(_produced(watch.entries))
     ever = logged | set(_produced(watch.forgotten))
@@ -149,7 +149,7 @@ def check_boxes(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Check that SQL has every entry that Redis still has, from the last point at which the log began again."""
+    """Check that SQL has every entry of its newest epoch that Redis still has."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)

@@ -81,7 +81,7 @@ TIED_EVERY: Final = 6
 """The number of rounds in a cycle; a round has one seed of each profile.
 In one round of each cycle, jobs have names and deadlines, and are edited."""
 KEPT_EVERY: Final = 11
-"""The number of rounds in a cycle. In the last three rounds, results are kept, half of them with little room."""
+"""The number of rounds in a cycle. In the last three rounds, results are kept. Half of these seeds have little room."""
 SCHEDULED_EVERY: Final = 13
 """The number of rounds in a cycle. In two rounds of each cycle there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
@@ -325,7 +325,7 @@ class Simulation:
         self.lines.append(line)
 
     def direct(self) -> Client:
-        """Return a client without scheduling points, for observers. The caller closes it."""
+        """Return a client without scheduling points, for observers. It shares its transport, so no caller closes it."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -435,7 +435,7 @@ class Simulation:
         self._run(ready[self.policy.choose(names, self.step, self.random)])
 
     def _ready(self) -> list[Runnable]:
-        """Return the actors that can continue now."""
+        """Return the strands of actors that can continue now, and the late commands."""
         now = self.world.now_ms
         found: list[Runnable] = [
             strand

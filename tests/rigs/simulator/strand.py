@@ -44,7 +44,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Sleep:
-    """A sleep until a time on the server's clock."""
+    """A sleep until a time of the simulation."""
 
     until_ms: int
 
@@ -60,7 +60,7 @@ Point = Request | Sleep | Step
 
 
 class Strand:
-    """The thread of one actor. ``body`` is the function that runs in the thread, and is called with the strand."""
+    """A thread of an actor. ``body`` is the function that runs in the thread, and is called with the strand."""
 
     def __init__(self, name: str, body: Callable[[Strand], None]) -> None:
         self.name = name

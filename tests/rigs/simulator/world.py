@@ -129,7 +129,7 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Load all scripts, whatever the previous simulation left in the server."""
+        """Load all scripts, unless the previous simulation left them all in the server."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {library[b"library_name"] for library in listed}

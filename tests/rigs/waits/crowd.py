@@ -29,7 +29,7 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 
 def answer(n: int = 0) -> str:
-    """Return the id of the job. Callers enqueue this task; the process that settles jobs returns the value."""
+    """Raise AssertionError if a worker calls it: the process that settles jobs reports the job's id as the result."""
     raise AssertionError("the settler runs it")
 
 
@@ -42,7 +42,7 @@ class Found:
     gone: int = 0
     """The number of jobs that Redis forgot in a failover."""
     lost: list[str] = field(default_factory=list)
-    """The waits that did not end, or that ended with the value of another job."""
+    """The enqueues that were refused, and the waits that did not end or ended with the value of another job."""
     late_s: list[float] = field(default_factory=list)
     """The time (s) from the answer to the settlement until the end of the wait."""
     trip_s: list[float] = field(default_factory=list)

@@ -34,7 +34,7 @@ RIGHT: Final = "&rqc:{*}:ended"
 @dataclass
 class Stage:
     """The servers of a run: the URL that waiting callers use, the URL that the process that settles jobs uses, and the
-    fault between them."""
+    fault that is applied."""
 
     waits_at: str
     settles_at: str

@@ -11,7 +11,7 @@ from tests.rigs.waits.stages import ALONE, STAGES, prove
 
 JOBS = 400
 FIRST_S = 2.0
-"""The time (s) until the first failover. Callers continue until there was one."""
+"""The longest time (s) until the first fault. Callers continue until there was one."""
 
 
 @pytest.mark.timeout(180)

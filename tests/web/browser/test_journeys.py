@@ -89,8 +89,8 @@ def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
 def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks boxes that the test adds to the page. The pages have no boxes today; a later page with boxes must not lose
-    what the viewer ticked."""
+    """Checks checkboxes that the test adds to the list of jobs. The list has no checkboxes today; a later list with
+    checkboxes must not lose what the viewer ticked."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()

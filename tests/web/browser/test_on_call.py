@@ -1,5 +1,5 @@
-"""An engineer on call, with the page alone: finds the jobs that died of one error, reads a traceback, requeues the jobs
-of one customer with a reason, shows from the log who did it, and copies the jobs of another customer."""
+"""An engineer on call uses only the page. The engineer finds the jobs that died of one error, reads a traceback,
+requeues the jobs of one customer, sees in the log who did it and why, and copies the jobs of another customer."""
 
 from __future__ import annotations
 
