@@ -215,7 +215,7 @@ def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the rows that are goals: target, bound, median, spread, and whether the run met the bound."""
+    """Return the goals, without those of inboxes: target, bound, median, spread, and whether the run met the bound."""
     for target in TARGETS:
         met = target.met(document)
         is_apart = target.figure.startswith(INBOX)
