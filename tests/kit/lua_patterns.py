@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
     """Return the Lua code in these folders, by file.
 
-    A Lua file is read as a whole. In a Python module that calls Redis, the string literals are read.
+    A Lua file is read as a whole. In a Python module, only string literals that contain Lua are read.
     """
     for folder in folders:
         for path in sorted(folder.rglob("*.lua")):
@@ -75,7 +75,7 @@ def patterns_of(where: str, code: str) -> Iterator[Pattern]:
 
 
 def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """Return the arguments of a function call. The text begins after the opening bracket."""
+    """Return the arguments of a function call. The tokens begin after the opening bracket."""
     found: list[list[re.Match[str]]] = [[]]
     depth = 0
     for token in tokens:
