@@ -34,7 +34,7 @@ def did() -> list[Any]:
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return a separate app for this test, on the same server as the crew's app."""
+    """Yield a separate app for this test, on the same server as the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made
