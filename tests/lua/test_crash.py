@@ -373,7 +373,7 @@ def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
 
 @pytest.fixture
 def full(seed: Seed) -> Iterator[Callable[[], None]]:
-    """Simulate that the memory of Redis is full."""
+    """Yield a function that sets the memory limit of Redis so low that its memory is full."""
 
     def fill() -> None:
         seed.control.config_set("maxmemory", "1")

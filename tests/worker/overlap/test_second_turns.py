@@ -184,7 +184,7 @@ async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A transport that delays the question for the id of Redis' history until an event is set."""
+    """A transport that delays a question of a worker that declares its caps again, until an event is set."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
