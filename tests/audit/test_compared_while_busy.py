@@ -53,8 +53,8 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function ``install(happens)``. Afterwards ``happens`` runs after SQL was read and before Redis is read, or
-    between the pages in which Redis is read.
+    """Return a function ``install(happens)``. From then on ``happens`` runs when SQL was read and before Redis is read,
+    or between the pages in which Redis is read.
 
     Each time, the new events are then mirrored and trimmed.
     """
