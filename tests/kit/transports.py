@@ -75,7 +75,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
     """A transport for asyncio that loses replies, as `LossyTransport` does.
 
     ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
-    forgets its scripts before the second command of every pipeline.
+    forgets its scripts before the second call of every pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
