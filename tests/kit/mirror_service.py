@@ -24,7 +24,7 @@ from sql_audit.store.connection import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:
-    """Return a function for the steps of a mirror. The function stops the process at the second call with this step."""
+    """Return a function for a mirror's steps. The function suspends the process at the second call with this step."""
     left = 2
 
     def on_step(step: str) -> None:

@@ -39,8 +39,8 @@ def limit_of(claim: Sequence[Any]) -> int:
 
 
 class Gate(AsyncPoolTransport):
-    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the limits of the claims
-    that it holds back."""
+    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the limits of these
+    claims."""
 
     holds = "q"
     shut: Callable[[], bool]
