@@ -28,7 +28,7 @@ _MEMBERS: Final = (
     "rq_core/py.typed",
     "sql_audit/__init__.py",
 )
-"""The files that a wheel must have: the packages, the scripts, and the file that marks the package as typed."""
+"""Files that a wheel must have: one of each package, one of the scripts, and the file that marks rq_core as typed."""
 
 
 class ReleaseError(Exception):
@@ -38,7 +38,7 @@ class ReleaseError(Exception):
 def with_version(pyproject: str, version: str) -> str:
     """Return the text of pyproject.toml with this version.
 
-    Raises ReleaseError if the version is invalid, or is not later than the present version.
+    Raises ReleaseError if the version is invalid, or is older than the present version.
     """
     if _VERSION.fullmatch(version) is None:
         raise ReleaseError(f"{version!r} is not a version: write 1.2.3, or 1.2.3rc1")
@@ -55,8 +55,8 @@ def _order(version: str) -> tuple[int, int, int, str, int]:
 
 
 def with_release(changelog: str, version: str, day: dt.date) -> str:
-    """Return the changelog with the unreleased changes under this version. Raises ReleaseError if there are no such
-    changes."""
+    """Return the changelog with the unreleased changes under this version. Raises ReleaseError if it has no unreleased
+    changes or no heading for them, or has this version already."""
     before, found, after = changelog.partition(f"{_HEADING}\n")
     if not found:
         raise ReleaseError(f"CHANGELOG.md has no heading {_HEADING!r}")

@@ -1,5 +1,5 @@
-"""Writes the files generated from the code: ``docs/reference``, the index of ``docs/decisions``, the pictures of
-``docs/pictures``, and ``lua/README.md``.
+"""Writes the generated files: ``docs/reference``, the index of ``docs/decisions``, ``docs/how-to/alerts.md``, two files
+for Grafana and Prometheus, the drawn pictures of ``docs/pictures``, and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is outdated, or a script's header is false
@@ -398,7 +398,7 @@ def rights_md() -> str:
 
 
 def decisions_md(pages: Path) -> str:
-    """Return the index of the decisions: each decision with a link to its page."""
+    """Return the index of the decisions, with links to their pages. Raises ValueError for a page that is not listed."""
     parts = []
     for name in _DECISIONS:
         title, *headings = re.findall(
@@ -426,7 +426,7 @@ the code, the invariants and the recipes for common changes."""
 def files() -> dict[Path, str]:
     """Return the texts of the generated files by path.
 
-    Raises HeaderError, OSError, or ValueError (for an arrow in the table of states that has no path in the picture).
+    Raises HeaderError, OSError, or ValueError (for example, for a transition of the table that has no arrow here).
     """
     lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"

@@ -231,13 +231,13 @@ def _of_walls() -> Iterator[str]:
 
 @cache
 def shared() -> Mapping[str, str]:
-    """Return the names that a file takes from an include, each with the include."""
+    """Return every name that some file takes from an include, with the include."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
 
 def changing(name: str) -> set[str]:
-    """Return the variables of an include that a call changes."""
+    """Return the variables of an include that a call changes, without those that outlive the call (``Kept``)."""
     include = _includes()[name]
     return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
 

@@ -38,8 +38,8 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """Return luacheck's messages about scripts, by the name of the script. Each message is one line, with the line of
-    Lua."""
+    """Return luacheck's messages about these texts, given by the name of the script. Each message is one line: the
+    scripts, the words of luacheck, and the line of Lua."""
     lines = {name: text.split("\n") for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as directory:
         for name, text in texts.items():

@@ -1,7 +1,8 @@
 """Opens one page of each kind in Chromium, light and dark, narrow and wide, and takes a screenshot of each.
 
-Fails if a page logs an error, asks another host for anything, or is wider than the window. `scripts/site --look`
-installs the browser, which Debian provides; Playwright only drives it.
+Fails if a page logs an error, asks another host for anything, is wider than the window or breaks code in a table, if a
+drawing keeps its light colours, or if a search of SEARCHES does not show its page. `scripts/site --look` installs the
+browser, which Debian provides; Playwright only drives it.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ _BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")
 
 
 def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
-    """Switch a page to the other colours, on a system with light colours. Return the drawings whose picture does not
+    """Switch one page to dark colours, on a system with light colours. Return a sentence if its first drawing does not
     change."""
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     page.goto(f"{base}why/", wait_until="networkidle")

@@ -227,7 +227,7 @@ def _begins_anew(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Left:
-    """The numbers of locals and upvalues that the fullest function of a script may still add."""
+    """The numbers of locals and upvalues that a script may still add, each with the function that has fewest left."""
 
     locals: int
     in_function: str

@@ -17,7 +17,7 @@ def page(*parts: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. Line breaks and bars in cells are escaped."""
+    """Return a table. In its cells, line breaks become spaces, and bars are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell(c) for c in line) + " |" for line in lines)
 

@@ -48,7 +48,7 @@ PREAMBLES: Final = {
         app = App()
     """,
 }
-"""For each page, the definitions of names that the blocks of the page use and do not define."""
+"""The code before the blocks of some pages: names that the blocks use and do not define, and comments for pyright."""
 _HEAD: Final = """\
 # mypy: disable-error-code=empty-body
 # pyright: reportMissingImports=false, reportGeneralTypeIssues=false

@@ -1,4 +1,4 @@
-"""Counts the instructions per call of the hot scripts. Unlike times, these counts are exact even on a busy machine.
+"""Counts the instructions per call of the hot scripts. Unlike times, these counts are the same on a busy machine.
 
 One Redis runs under callgrind. After a warm-up, the instructions are counted in groups of calls (windows), and the
 median is kept. The hash seeds of Redis still cause differences of about 1 %.
@@ -258,7 +258,7 @@ class Life:
 
 
 def measured(server: Server) -> Iterator[tuple[str, int]]:
-    """Return the name and the count of each row. The count is the number of instructions of one call."""
+    """Yield the name and the count of each row: the instructions of one call, or of the life of one job."""
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():

@@ -23,7 +23,7 @@ PART_S = 40.0
 PEER_S = 150.0
 """The longest time (s) of all parts of a peer in one repeat. Parts that remain then are not measured."""
 SLOW_PER_S = 2_000
-"""The speed (jobs per second) below which a peer is measured with a tenth of the jobs, which is enough."""
+"""The speed (jobs per second) below which a tenth of the jobs is enough to measure the drain of a peer."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ WITH_ALL = ("hiredis==3.5.0", "uvloop==0.23.0")
 
 
 def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], None]) -> None:
-    """Measure every peer once per repeat, in turn."""
+    """Install every peer, and measure each in turn, once per repeat, at most three times."""
     ready: dict[str, Contender] = {}
     for peer in PEERS:
         say(f"installing {peer.name}")

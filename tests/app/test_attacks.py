@@ -1,7 +1,7 @@
 """A real user of Redis has the rights of one role of `rq-core acl`, and tries commands that the role must not send.
 
-The attacks are on the role's own queue, on other queues, and on the server. The tests also cover a role that is added
-later, without a change of this file.
+The attacks are on the role's own queue, on other queues, and on the server. The tests also attack a role that is added
+later. Only the keys that it must not use have to be added here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ OF_OWN_QUEUE: list[Words] = [
     ("EXPIRE", OWN("jobs"), 1),
     ("SADD", OWN("jobs"), "x"),
 ]
-"""Commands that no role may send by hand to its own queue. Only scripts send such commands."""
+"""Commands that no role may send to its own queue, by hand or from a script. No script of rq-core sends them."""
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def role(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def user(role: str, as_: As, queues: None) -> Iterator[Any]:
-    """Return a connection of a user who has the rights of this role, for the queue mail only."""
+    """Yield a connection of a user who has the rights of this role, for the queue mail only."""
     with redis.Redis.from_url(as_(role, "--queue", "mail"), decode_responses=True) as client:  # type: ignore[no-untyped-call]
         yield client
 

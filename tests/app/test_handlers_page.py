@@ -39,7 +39,7 @@ class FakeSession:
 
 @pytest.fixture
 def page() -> Iterator[dict[str, Any]]:
-    """Run the first two blocks of the page on a fake server. Return the names that the blocks define."""
+    """Run the first two blocks of the page. Yield the names that they define, with a fake server for the app."""
     definitions, _, _ = block("async def engine").partition("report.enqueue")
     names = run(definitions)
     run_in(names, block("def sync_engine"))

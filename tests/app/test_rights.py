@@ -1,4 +1,4 @@
-"""Users with the rights of `rq-core acl ROLE`: each user can do all work of the role, and nothing else."""
+"""Users with the rights of `rq-core acl ROLE`: each user can do all work of the role, and no work of other roles."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def port() -> int:
 
 @pytest.fixture(autouse=True)
 def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
-    """Yield a server that also requires a certificate from each client."""
+    """Return a server that also requires a certificate from each client."""
     return start_redis(
         tls_port=str(port),
         tls_cert_file=files("server.crt"),

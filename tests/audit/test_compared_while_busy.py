@@ -33,12 +33,12 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import copied
 
 PAGES_BETWEEN = 7
-"""After this number of pages of a read, the fixture does its work before the next page is read."""
+"""The fixture does its work before a page is read whose number is a multiple of this number."""
 
 
 @pytest.fixture
 def fleet(client: Client, database: Database) -> Fleet:
-    """Yield a mirrored queue with working jobs."""
+    """Return the fleet of a mirrored queue."""
     fleet = Fleet(client, 5, lanes=False)
     fleet.run(60)
     auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -53,10 +53,10 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """After each read of SQL and before the next read of Redis, run the function, then mirror the new events and trim
-    them.
+    """Return a function ``install(happens)``. From then on ``happens`` runs when SQL was read and before Redis is read,
+    or between the pages in which Redis is read.
 
-    The same happens between the pages in which Redis is read.
+    Each time, the new events are then mirrored and trimmed.
     """
     look, page = Reads.snapshot, whole_queue._page
     calls = itertools.count(1)

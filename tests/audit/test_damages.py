@@ -1,4 +1,4 @@
-"""Damage to a queue: verify or the doctor finds each kind of damage in the table of damages with the help of SQL. The
+"""Damage to a queue: with the help of SQL, verify and the doctor find each damage that the table of damages lists. The
 outbox no longer has the events of the jobs."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Queries about a batch of many jobs: each query reads a limited number of claims, and says if there are more
-claims."""
+"""Queries about many jobs that became ready together: each query reads a limited number of claims, and says if there
+are more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 50
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Write one batch of jobs. All jobs are ready at the same time, and end. The constant MOST takes the place of the
+    """Write many jobs to SQL. All jobs are ready at the same time, and end. The constant MOST takes the place of the
     limit of 5,000."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)

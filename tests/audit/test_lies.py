@@ -84,7 +84,7 @@ class Log:
 
 @pytest.fixture
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
-    """Yield a log with caps, failures, running claims, and one complete loss of Redis."""
+    """Return a log with caps, failures, running claims, and one complete loss of Redis."""
     mirror = make_mirror(limits=BatchLimits(events=25))
     Story(writer, seed=7).run(120)
     auditlog.drain(mirror)
@@ -101,7 +101,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Return rows that have a value in the column, if there are such rows, and a false value for each row."""
+    """Yield rows, each with a copy that has a false value in the column. Prefers rows with a value in the column."""
     saying = [row for row in rows if row[column.name] is not None] or rows
     names = [key.name for key in column.table.primary_key]
     keys = {tuple(row[name] for name in names) for row in rows}

@@ -225,7 +225,7 @@ def test_a_trim_that_arrives_late_is_counted_once(
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
 ) -> None:
-    """Checks a first mirror that stops between its commit and its trim. It resumes after the second mirror has
+    """Checks a first mirror that stops between its commit and its trim. Its trim arrives after the second mirror has
     continued."""
     first, second = make_mirror(), make_mirror()
     writer.life("a", "b", "c")

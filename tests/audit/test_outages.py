@@ -120,7 +120,7 @@ def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
 
 @pytest.fixture
 def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """Return a function ``stopped(url, step)``. It starts a mirror that suspends itself (SIGSTOP) at this step.
+    """Yield a function ``stopped(url, step)``. It starts a mirror that suspends itself (SIGSTOP) at this step.
 
     The mirror is killed after the test.
     """

@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """Return an app without the code of the tasks. It cannot check the arguments of the tasks."""
+    """Yield an app without the code of the tasks. It cannot check the arguments of the tasks."""
     with App(valkey_url) as stranger:
         yield stranger
 

@@ -35,7 +35,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def signal(seed: Seed, name: str = "approval", value_max: int = 100) -> Scene:
-    """Park a job that waits for the signal `approval`. Return the call that sends this signal."""
+    """Park a job that waits for the signal `approval`. Return the call that sends the job a signal ``name``."""
     claim = seed.running("a")
     seed.wait(claim, "+5000")
     seed.park(claim)

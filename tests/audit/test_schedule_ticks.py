@@ -178,7 +178,7 @@ def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: Memory
 
 
 def real_log(seed: Seed, client: Client, database: Database) -> None:
-    """Make a log in which schedules are served, paused and edited."""
+    """Make a log in which a schedule is served, paused and resumed."""
     mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))
     auditlog.drain(mirror)
     job = Declaration.of(seed.job("-", task="ping"), recurrence("beat", every=10))
@@ -228,7 +228,7 @@ def without(kind: str, number: int) -> Lying:
 
 
 def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Append the event of an instant a second time."""
+    """Insert the event of an instant a second time, right after the first."""
     at = nth("ticked", 1)(rows)
     after = [{**row, "seq": row["seq"] + 1} for row in rows[at:]]
     return [*rows[: at + 1], *after]

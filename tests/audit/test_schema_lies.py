@@ -116,8 +116,8 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
-    """Checks all differences on one log. Each difference stays, and verify must name the next difference in addition to
-    the earlier ones."""
+    """Checks all differences on one log. Each difference stays, and verify must name the next difference although it
+    also finds the earlier ones."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE
     for statements, says in (*ON_BOTH, *of_one):
         lie(log, statements)

@@ -32,7 +32,7 @@ def cap(client: Client, scope: str, limit: str) -> None:
 
 @pytest.fixture
 def mirrored(client: Client, database: Database) -> Database:
-    """Yield a queue. All changes of its settings and limits are mirrored and trimmed."""
+    """Return the log of a queue. All changes of the queue's settings and limits are mirrored and trimmed."""
     enqueue(client, "a")
     configure(client, lease_ms=5_000)
     configure(client, paused=1)

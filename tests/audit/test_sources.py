@@ -83,13 +83,13 @@ def url(database: Database) -> str:
 
 @pytest.fixture
 def second(make_second: Callable[..., Source], other_url: str) -> Source:
-    """Yield a second server, which is empty."""
+    """Return a source on a second server, which is empty."""
     return make_second(other_url)
 
 
 @pytest.fixture
 def first(client: Client, url: str, database: Database) -> Source:
-    """Yield a source with two waiting jobs. Both are mirrored."""
+    """Return a source with two waiting jobs. Both are mirrored."""
     first = Source(client, "mail", url, database)
     first.add("a", "b")
     first.mirror()
@@ -231,7 +231,7 @@ def test_verify_gives_the_reason_only_once_if_it_cannot_compare_redis(
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
     """Mirror a queue into another database. A second queue on the same server has no mirror.
 
-    Returns the audit id of that database.
+    Returns the audit id of that database, and the source.
     """
     theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
     source.add("c")
@@ -242,7 +242,7 @@ def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
 
 
 def contents_of_log(source: Source) -> list[Any]:
-    """Return the jobs, cursors and losses that SQL has."""
+    """Return the jobs, cursors, losses and epochs that SQL has."""
     tables = ("job", "mirror_cursor", "mirror_loss", "mirror_epoch")
     found = [auditlog.rows(source.database, f"SELECT * FROM {name}") for name in tables]
     return [[tuple(row.values()) for row in rows] for rows in found]

@@ -30,7 +30,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Start the mirror's service on a database. At the end of the test, kill the service if it still runs."""
+    """Yield a function that starts a mirror's service on a database. After the test, kill services that still run."""
     with contextlib.ExitStack() as stack:
 
         def start(database: Database, *rest: str) -> Child:

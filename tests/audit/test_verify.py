@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
-    """Yield a mirrored log of a queue with caps and a rate, in many batches."""
+    """Return a mirrored log of a queue with caps and a rate, in many batches."""
     Story(writer, seed=7).run(250)
     auditlog.drain(make_mirror(limits=BatchLimits(events=25)))
     return Log(database)

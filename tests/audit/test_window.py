@@ -88,7 +88,7 @@ the claims took 340 to 360."""
 
 @pytest.mark.parametrize("ask", [window.report_within, reports.report], ids=["window", "whole"])
 def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Report]) -> None:
-    """Checks the query plan. A sort for one day took nine seconds in a log of 7.7 million events."""
+    """Checks the number of steps of a report. A sort for one day took nine seconds in a log of 7.7 million events."""
     steps = 0
 
     def note() -> None:

@@ -51,7 +51,7 @@ def events(database: Database, queue: str) -> list[dict[str, Any]]:
 
 
 Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
-"""The content of an entry about one job: entry id, event, time, actor, reason, and the fields of the event."""
+"""The content of an event: the id of its entry, the event, its time, actor and reason, and its fields."""
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
@@ -93,7 +93,7 @@ def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def assert_minutes_hold(database: Database) -> None:
-    """Assert that the counts in the table claim_minute equal the number of claims that ended."""
+    """Assert that the counts and times in the table claim_minute are those of the claims that ended."""
     key = "outcome, minute_ms, queue, task, worker, error_type"
     counted = rows(database, f"SELECT * FROM claim_minute ORDER BY {key}")
     there = rows(

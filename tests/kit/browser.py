@@ -118,7 +118,7 @@ def _answers(url: str) -> bool:
 
 
 class Viewer:
-    """A window of the browser, and its problems: errors in the console, and requests to other hosts."""
+    """A window of the browser, and its problems: exceptions, errors and warnings, and requests to other hosts."""
 
     def __init__(self, browser: Any, base: str, *, scripts: bool = True, width: int = 1280) -> None:
         self.base = base

@@ -73,7 +73,7 @@ class Busy:
         return done.id
 
     def drain(self) -> set[str]:
-        """Run all remaining jobs, and return their ids. If no job can run, the clock advances."""
+        """Run all remaining jobs but the dead one, and return their ids. If no job can run, the clock advances."""
         ran: set[str] = set()
         for _ in range(100):
             self.take()

@@ -30,7 +30,7 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 
 def timed(name: str) -> Script:
-    """Return the script on the test's clock, as a function. Operations accepts it as one of its ``scripts``."""
+    """Return the script on the test's clock, built as a function of Redis. Delivery takes `timed` as ``scripts``."""
     return build_function(name, TIMED)
 
 

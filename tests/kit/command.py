@@ -6,7 +6,7 @@ from rq_core.cli.root import root
 
 
 def command(*words: str, **environment: str | None) -> Result:
-    """Run ``command("queues", "--json")``. Exceptions that are not errors of rq-core are raised."""
+    """Run a command, for example ``command("queues", "--json")``. Raises exceptions that are no errors of rq-core."""
     result = CliRunner().invoke(root, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -14,5 +14,5 @@ def command(*words: str, **environment: str | None) -> Result:
 
 
 def audit(*words: str, **environment: str | None) -> Result:
-    """Run ``audit("head", "--json")``. Does the same as `command` for ``rq-core audit``."""
+    """Run a command of ``rq-core audit``, for example ``audit("head", "--json")``."""
     return command("audit", *words, **environment)

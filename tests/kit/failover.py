@@ -23,7 +23,7 @@ def forget_memories(control: redis.Redis) -> None:
 
 @contextlib.contextmanager
 def raw_client(control: redis.Redis) -> Iterator[Any]:
-    """Return a client of the same server that does not decode answers to text, since a dump is binary."""
+    """Yield a client of the same server that does not decode answers to text, since a dump is binary."""
     given = {**control.connection_pool.connection_kwargs, "decode_responses": False}
     kind = control.connection_pool.connection_class
     pool = redis.ConnectionPool(connection_class=kind, **given)

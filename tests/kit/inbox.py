@@ -107,7 +107,7 @@ class Stage:
 
     @contextlib.contextmanager
     def relay(self, on_step: OnStep = lambda _: None, **options: Any) -> Iterator[Relay]:
-        """Return a relay that has its own connections."""
+        """Yield a relay that has its own connections."""
         session = Session(self.database_url)
         try:
             with Client(self.redis_url, patience=Patience(1.0, 3.0)) as client:

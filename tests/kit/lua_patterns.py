@@ -37,9 +37,9 @@ class Pattern(NamedTuple):
 
 
 def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
-    """Return the Lua code in these folders, by file.
+    """Yield each Lua text in these folders, with the name of its file.
 
-    A Lua file is read as a whole. In a Python module that calls Redis, the string literals are read.
+    A Lua file is read as a whole. In a Python module, only string literals that contain Lua are read.
     """
     for folder in folders:
         for path in sorted(folder.rglob("*.lua")):
@@ -62,7 +62,7 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
 
 
 def patterns_of(where: str, code: str) -> Iterator[Pattern]:
-    """Return the patterns in calls of match, gmatch, gsub and find. A ``find`` of plain text has no pattern."""
+    """Yield the patterns in calls of match, gmatch, gsub and find. A ``find`` of plain text has no pattern."""
     tokens = [found for found in _TOKEN.finditer(code) if not found["comment"]]
     for at, token in enumerate(tokens[:-1]):
         if token["name"] in ("match", "gmatch", "gsub", "find") and tokens[at + 1][0] == "(":
@@ -75,7 +75,7 @@ def patterns_of(where: str, code: str) -> Iterator[Pattern]:
 
 
 def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """Return the arguments of a function call. The text begins after the opening bracket."""
+    """Return the arguments of a function call. The tokens begin after the opening bracket."""
     found: list[list[re.Match[str]]] = [[]]
     depth = 0
     for token in tokens:
@@ -96,7 +96,7 @@ def _has_text(expression: list[re.Match[str]]) -> bool:
 def _assigned(
     tokens: list[re.Match[str]], used: list[re.Match[str]]
 ) -> Iterator[list[re.Match[str]]]:
-    """Return the texts that a file assigns to this name, or to a field of this name."""
+    """Yield the texts that a file assigns to the used name, or to a field of this name."""
     name, found = used[0][0], False
     for at, token in enumerate(tokens[:-1], start=1):
         if token[0] != name:

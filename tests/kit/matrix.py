@@ -1,6 +1,6 @@
 """The engines and databases on which tests run, and which tests run on all of them.
 
-A test runs on each engine whose fixture the test uses, and on each database. If a second engine or database would prove
+A test that uses the fixture of an engine or a database runs on each of them. If a second engine or database would prove
 nothing more, a `conftest.py` gives the reason and calls `run_once`. If it would prove little more, it calls
 `slow_again`.
 """

@@ -2,9 +2,9 @@
 
 python -m tests.kit.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
 
-It runs as `rq-core audit run`, except that it stops once, at the second STEP of sql_audit.mirror.turn.STEPS, or within
-a COPY of PostgreSQL for ``copying``. TAKEOVER_MS takes the place of both timeouts after which a stopped mirror loses
-the queue; without it the service's own timeouts apply. SIGTERM ends it with 0.
+It runs as `rq-core audit run`, except that it stops once: when it comes to STEP for the second time. STEP is one of
+sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. TAKEOVER_MS takes the place of both
+timeouts after which a stopped mirror loses the queue. Without it, the service has its own. SIGTERM ends it with 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sql_audit.store.connection import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:
-    """Return a function for the steps of a mirror. The function stops the process at the second call with this step."""
+    """Return a function for a mirror's steps. The function suspends the process at the second call with this step."""
     left = 2
 
     def on_step(step: str) -> None:

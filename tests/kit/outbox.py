@@ -168,7 +168,7 @@ class StreamWriter:
         return int(jobs), int(size)
 
     def life(self, *ids: str, by: str = "w-1", task: str = "send") -> None:
-        """Append the three entries in the life of a job: enqueue, claim and success."""
+        """Append three entries about jobs with these ids: enqueue, claim and success."""
         enqueue(self, *ids, task=task)
         fence = self.jobs("claimed", *([i, 1] for i in ids), by=by)
         self.jobs("succeeded", *([i, fence] for i in ids), by=by)

@@ -315,8 +315,8 @@ def rollback(seed: Seed) -> Scene:
 
 @scene
 def save(seed: Seed) -> Scene:
-    """Save steps of three jobs: the first job has no box yet, the second job has a box, and the save of the third job
-    is refused."""
+    """Save steps, waits and a sleep of four jobs: the first job has no box yet, the second has a box, and the saves of
+    the two others are refused."""
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.save(b, what="begin", life="1" * 16)
     seed.signal("h-1")
@@ -361,7 +361,7 @@ def park(seed: Seed) -> Scene:
 
 @scene
 def signal(seed: Seed) -> Scene:
-    """Send signals to parked jobs with and without a lane, to a running job, to ready jobs and to no job, and repeat
+    """Send signals to parked jobs with and without a lane, to a running job, to a ready job and to no job, and repeat
     the key of an earlier signal."""
     capped = _capped(seed)
     for n, name in enumerate(("h-0", "h-1")):
@@ -424,7 +424,7 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Make waiting jobs of every kind. Two jobs wait for a retry, and one job has another state line than the call
+    """Make waiting jobs of every kind. Three jobs wait for a retry, and one job has another state line than the call
     expects."""
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
@@ -601,7 +601,7 @@ def configure(seed: Seed) -> Scene:
 
 
 def _emptied(seed: Seed) -> Scene:
-    """Make a queue that has no jobs but has data in all its other keys."""
+    """Make a queue that has limits, and jobs that have all ended."""
     _caps(seed)
     seed.enqueue("done", _in_lane(seed, "done-c", "tenant=a"))
     seed.complete(*seed.claim(2).jobs)

@@ -63,7 +63,7 @@ def create_migrated(server: servers.PostgresServer) -> str:
 
 @contextlib.contextmanager
 def copied(database: Database) -> Iterator[Database]:
-    """Yield a copy of a database, equal to a copy by pg_dump or cp. The copy is removed after the block.
+    """Yield a copy of a database, equal to a copy by pg_dump or cp. A copy on PostgreSQL is removed after the block.
 
     The copy has all rows, including the audit id. The connections to the original are closed first, since PostgreSQL
     copies only a database without connections.

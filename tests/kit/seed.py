@@ -140,7 +140,7 @@ class Seed:
         """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``. If a ``name`` is given, ``unique`` is
         ``keep`` by default.
 
-        ``call`` is the text after ``=`` by which the calls of a remembered job are compared.
+        ``call`` is ``=`` and the digest by which the calls of a remembered job are compared.
         """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)

@@ -82,7 +82,7 @@ class SentinelProcess:
         )
 
     def hurry(self, *, hurry: bool) -> None:
-        """Let the sentinels exchange messages more often, or again at the default rate."""
+        """Let this sentinel send its messages more often, or again at the default rate."""
         periods = {name: HURRY_MS if hurry else usual for name, usual in PERIODS_MS.items()}
         words = [word for pair in periods.items() for word in pair]
         with self.client() as client:

@@ -78,7 +78,7 @@ several processes take some 100 MB each."""
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
     """Create a private directory of this user. The directory is removed when the run ends.
 
-    Other users may pass through its parent directories. The directory is in memory if memory has enough room.
+    Other users may pass through its parent directories. With ``in_memory``, it is in memory if that has enough room.
     """
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
@@ -439,7 +439,7 @@ class PostgresServer:
 
 
 class DurablePostgres(PostgresServer):
-    """A PostgreSQL with its default settings, so that each commit waits for a sync."""
+    """A PostgreSQL with its default settings for syncs, so that each commit waits for a sync."""
 
     IN_MEMORY = False
 

@@ -21,8 +21,9 @@ class LossyTransport:
     calls.
 
     ``lose`` is the number of exchanges that will lose replies, and ``keep`` is the number of replies that still arrive.
-    ``between`` is called after each lost reply, before the client repeats the call. ``flush`` makes the server forget
-    its functions before the command with that index. ``sent`` has every exchange.
+    ``between`` is called after each exchange that lost replies, before the client repeats its calls. ``unsent`` is the
+    number of exchanges that will not be sent, and ``sent`` has every other exchange. ``flush`` makes the server forget
+    its functions before the command with that index.
     """
 
     def __init__(self, url: str) -> None:
@@ -74,7 +75,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
     """A transport for asyncio that loses replies, as `LossyTransport` does.
 
     ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
-    forgets its scripts before the second command of every pipeline.
+    forgets its scripts before the second call of every pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
@@ -97,7 +98,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts the exchanges with claims: ``sent`` is the number of all exchanges, ``under_way`` the present number, and
+    """Counts the exchanges with claims: ``sent`` is their number so far, ``under_way`` the present number, and
     ``most`` the highest number at the same time."""
 
     sent = under_way = most = 0

@@ -22,7 +22,8 @@ ANSWERED_AGAIN = tuple(
     f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[{{}}-{trouble}-"
     for trouble in ("lost three times", "not sent at first", "lost with the scripts", "no scripts")
 )
-"""The tests of calls that are sent again for a rarer reason than one lost reply, without their engine. CI runs them."""
+"""Beginnings of names of tests in which a rarer trouble than one lost reply repeats a call; {} is the engine. CI runs
+them."""
 ON_ONE = (
     "test_no_script_reads_after_its_first_write",
     "test_an_error_at_any_read_of_a_script_changes_no_byte",

@@ -165,8 +165,8 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
 
 
 def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
-    """Checks the key ``fair``. It says for how long the jobs of a key have run, even after the functions have forgotten
-    their data."""
+    """Checks the key ``fair``. It has the virtual time of each key of a fair queue, and a claim of a job advances the
+    virtual time of its key."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
 

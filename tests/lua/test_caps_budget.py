@@ -154,7 +154,7 @@ def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
 def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lanes_of_the_rate(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks how Redis' time grows with the number of lanes, compared with a rate that is not exhausted.
+    """Checks the time that Redis needs for 4,000 new lanes, compared with a rate that is not exhausted.
 
     A new lane must not read all lanes that the call has already blocked on the exhausted rate. Otherwise four times as
     many jobs would take sixteen times as long.

@@ -2,7 +2,7 @@
 
 A lane is opened when (a) a place in its scope becomes free, (b) the limit of the scope changes or its rate admits jobs
 again, (c) an open lane with the same scope loses its first job. Each test ends with a job that may run and an idle
-worker that claims repeatedly. Each mutant in tests/rigs/mutants/mutants.toml removes one case, so that the job never
+worker that claims repeatedly. Six mutants in tests/rigs/mutants/mutants.toml each remove a case, so that the job never
 runs.
 """
 

@@ -281,7 +281,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """Checks that the setting `paused` cannot be 2. The queue would then log that it is paused, and yet continue."""
+    """Checks among others `paused` with the value 2. The queue would log that it is paused, and yet continue."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 
@@ -373,7 +373,7 @@ def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
 
 @pytest.fixture
 def full(seed: Seed) -> Iterator[Callable[[], None]]:
-    """Simulate that the memory of Redis is full."""
+    """Yield a function that sets the memory limit of Redis so low that its memory is full."""
 
     def fill() -> None:
         seed.control.config_set("maxmemory", "1")

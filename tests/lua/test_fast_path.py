@@ -62,7 +62,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """Check all indexes first. Then return the ids of all jobs in the order in which one claim takes them."""
+    """Return the ids of all jobs in the order in which one claim takes them. Checks all indexes after the claim."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()

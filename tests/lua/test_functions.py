@@ -1,5 +1,5 @@
-"""The scripts as Redis functions: no call leaves variables for the next call. Servers without functions run the same
-scripts."""
+"""The scripts as Redis functions: no variable that a call leaves changes the result of the next call. Servers without
+functions run the same scripts."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def as_script(name: str) -> Script:
 
 
 def history(seed: Seed, number: int) -> Iterator[Snapshot]:
-    """Return the contents of the queue after each of some random calls.
+    """Yield the contents of the queue after each of some random calls.
 
     The calls block, open and empty lanes, end claims, cancel jobs, and change caps.
     """
@@ -98,7 +98,7 @@ def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) 
 
 @pytest.fixture
 def narrow(redis_url: str) -> Iterator[Seed]:
-    """Return a client whose user may run scripts but no functions."""
+    """Yield a Seed whose user may run scripts but no functions."""
     with Seed(redis_url, name="c-admin") as admin:
         admin.control.execute_command(
             "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-fcall", "-function"

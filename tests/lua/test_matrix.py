@@ -429,8 +429,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state. Each call with a fence is also made with a fence that is not in
-    force."""
+    """Return the calls to make on a job in this state. If there is a job, each call with a fence is also made with a
+    fence that is not in force."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
@@ -454,7 +454,7 @@ def bystanders(seed: Seed) -> None:
 
 @pytest.fixture
 def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
-    """Return a seed with a client of its own, for copies of the queue."""
+    """Yield a Seed with a client of its own, for copies of the queue."""
     with Seed(redis_url, name="c-2") as made:
         made.clock = seed.clock
         yield made
@@ -464,7 +464,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, other: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks that waiting clients get a message about each end, and no other messages."""
+    """Also checks that waiting clients get a message about each end, and no other messages."""
     bystanders(seed)
     start = seed.now
     for probe, wrong in cases(each):

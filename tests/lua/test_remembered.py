@@ -1,8 +1,8 @@
 """Facts about a queue that Redis functions remember: if the facts are wrong, the first call that could do harm notices
 the error.
 
-The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that no remembered fact
-becomes too old by itself.
+The tests promote, resynchronize, restart and empty real servers. Only tests advance the clock, so that no remembered
+fact becomes too old by itself.
 """
 
 import itertools
@@ -110,7 +110,7 @@ def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Nod
 
 @pytest.fixture
 def first(start: Callable[..., Node]) -> Node:
-    """Yield a server with a queue, after the functions of the server have cached facts about the queue."""
+    """Return a server with a queue, after the functions of the server have cached facts about the queue."""
     node = start(repl_diskless_sync_delay="0")
     begin(node)
     return node
@@ -124,7 +124,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Yield a replica that has all data. Clients of its primary have used the queue since the replica was attached."""
+    """Return a replica that has all data. Clients of its primary have used the queue since the replica was attached."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)

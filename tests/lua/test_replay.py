@@ -57,7 +57,7 @@ def lossy(redis_url: str) -> Iterator[LossySeed]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[Seed]:
-    """Return another client for the same queue."""
+    """Yield a Seed with another client for the same queue."""
     with Seed(redis_url, name="c-2") as made:
         yield made
 
@@ -196,7 +196,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """Change limits: set the first cap of a running task, raise a cap, and set a cap to its present value."""
+    """Change limits: set the first cap of a running task, raise two caps, and try a change of another version."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -227,8 +227,8 @@ def schedule(seed: Seed) -> Operation:
 
 
 def tick(seed: Seed) -> Operation:
-    """Report instants with five outcomes: the instant fires, is skipped, replaces a job, asks a job to stop, or comes
-    too late. The call gives out no schedule, since a repeated call gives out none."""
+    """Report four instants: one fires, one is skipped, one asks a running job to stop, and one comes too late. The call
+    gives out no schedule, since a repeated call gives out none."""
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
         for name, overlap in (("fires", "skip"), ("skips", "skip"), ("replaces", "replace"))
@@ -330,7 +330,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """Make a turn with all kinds of reports that a worker may send in one call."""
+    """Send in one exchange calls of all kinds that a worker sends together: reports, claims, and an extension."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -823,7 +823,7 @@ async def test_concurrent_enqueues_share_calls_and_get_their_own_answers(redis_u
 
 
 async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: str) -> None:
-    """Checks an error in a call that several callers share: no caller waits for ever."""
+    """Checks the kind of call that several callers can share: its caller does not wait for ever after an error."""
     with Seed(redis_url) as seed:
         async with AsyncClient(redis_url) as client:
             bad = seed.job("bad")._replace(args_json=None)  # type: ignore[arg-type]
@@ -880,7 +880,7 @@ def test_a_client_reports_a_password_that_the_server_began_to_require(
 
 
 def test_a_call_is_sent_again_after_the_server_closed_the_connection(lossy: LossySeed) -> None:
-    """Checks a server that closes the client's connection before the reply comes."""
+    """Checks a server that closes the client's connection between two calls."""
     lossy.enqueue("a")
     lossy.control.client_kill_filter(_type="normal", skipme=True)
 

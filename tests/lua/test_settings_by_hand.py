@@ -8,7 +8,7 @@ from tests.kit.seed import LEASE_MS, Seed
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
 def test_a_claim_uses_the_default_if_lease_ms_is_no_number(seed: Seed, value: str) -> None:
-    """Checks the value nan, which is a number in Lua. With it a claim would take its jobs and then fail half-way."""
+    """Checks nan too, which Lua reads as a number. With it a claim would take its jobs and then fail half-way."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "lease_ms", value)
     seed.control.hdel(seed.keys("meta"), "v")

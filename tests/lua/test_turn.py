@@ -54,7 +54,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
 
 def test_a_claim_that_ends_in_a_turn_frees_one_place_of_the_cap_of_the_queue(seed: Seed) -> None:
     """Checks two claims that end: one with a success after its lease has expired, and one whose lease expires in the
-    turn. Afterwards two places are free."""
+    turn. The turn claims two jobs for the two free places."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)
@@ -120,7 +120,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job, as nearly all jobs are. For such a job, the server sends only the arguments."""
+    """Checks plain, capped and delayed jobs, new or failed. Of a new plain job the server sends only the arguments."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')

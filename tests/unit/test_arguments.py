@@ -210,8 +210,8 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Checks waiting jobs after a deploy that changes a default: the jobs use the new default, as a direct call
-    does."""
+    """Checks that defaults are not sent. So waiting jobs use the new default after a deploy that changes a default, as
+    a direct call does."""
     assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
 
 

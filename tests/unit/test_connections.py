@@ -26,7 +26,7 @@ Answer = Callable[[Sequence[bytes]], bytes | None]
 
 @contextlib.asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[str]:
-    """Return the URL of a server that answers the handshake as Redis does, and then sends the replies of the test."""
+    """Yield the URL of a server that answers the handshake as Redis does, and then sends the replies of the test."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
@@ -179,8 +179,7 @@ async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
 
 
 async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
-    """Checks a pipeline whose replies arrive one by one. The pipeline as a whole takes longer than the timeout of one
-    reply."""
+    """Checks a pipeline whose replies arrive one by one. As a whole it may take longer than one timeout."""
     loop = asyncio.get_running_loop()
 
     async with server(_echo) as url:

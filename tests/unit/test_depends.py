@@ -963,7 +963,7 @@ def test_invalid_middleware_is_refused(app: App) -> None:
 def test_middleware_that_returns_no_context_manager_fails_the_attempt(app: App) -> None:
     class Forgets:
         def __call__(self, job: Any) -> None:
-            """Return an object that is not a context manager."""
+            """Return None, which is not a context manager."""
 
     app.around(Forgets())
 

@@ -243,9 +243,9 @@ async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
-    """Checks that the lease ends soon after the timeout, and that the log does not count a lost worker.
+    """Checks that the worker settles the claim soon, and that the place stays taken while the handler runs.
 
-    The worker no longer extends the lease, though the handler still runs.
+    So the lease does not end by itself, and the log does not count a lost worker.
     """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()

@@ -60,7 +60,7 @@ SQL = [
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:
-    """Return every text in which a program may show or send an error."""
+    """Yield every text in which a program may show or send an error."""
     while error is not None:
         yield str(error)
         yield repr(error)

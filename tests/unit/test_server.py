@@ -46,7 +46,7 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
-    """Call `ensure` in another process, in a session of its own, as a shell starts a job."""
+    """Call `ensure_server` in another process, in a session of its own, as a shell starts a job."""
     program = (
         f"from rq_core.embedded import server; print(server.ensure_server({str(directory)!r}))"
     )

@@ -159,7 +159,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
 
 
 async def test_a_token_that_arrives_too_late_is_put_back() -> None:
-    """Checks a worker without a free place, and a worker that stops. The token goes to another worker."""
+    """Checks a worker whose last free place is taken before the token arrives. The token goes to another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
     watching, looked = watcher(queue, client=server)

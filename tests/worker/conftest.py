@@ -46,7 +46,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def app(valkey_url: str) -> Iterator[App]:
-    """Return the app of the crew, on an empty server. The crew is the set of tasks for these tests."""
+    """Yield the app of the crew, on an empty server. The crew is the set of tasks for these tests."""
     crew.app.connect_to(valkey_url)
     yield crew.app
     crew.app.close()

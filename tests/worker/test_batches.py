@@ -45,7 +45,7 @@ Store = Callable[[list[Job[Event]]], Any]
 
 @pytest.fixture
 def shop(valkey_url: str) -> Iterator[App]:
-    """Return an app without tasks, on an empty server."""
+    """Yield an app without tasks, on an empty server."""
     app = App(valkey_url)
     app.queue(QUEUE, lease=LEASE)
     yield app

@@ -21,7 +21,7 @@ QUEUE = "crew"
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return a separate app for this test, on the same server as the crew's app."""
+    """Yield a separate app for this test, on the same server as the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made

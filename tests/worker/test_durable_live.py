@@ -1,5 +1,5 @@
-"""Durable jobs on real servers. Between two steps, their workers are killed, or are suspended for longer than a
-lease."""
+"""Durable jobs on real servers. Their workers are killed between two steps, or are suspended within a step for longer
+than a lease."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def did() -> list[Any]:
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return a separate app for this test, on the same server as the crew's app."""
+    """Yield a separate app for this test, on the same server as the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made
@@ -244,7 +244,7 @@ async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_sav
 async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks that a signal which begins the box after a claim has found no box is kept with the claim's steps."""
+    """Checks a signal that begins the box after a claim has found no box: it is kept with the steps of the claim."""
 
     async def note() -> int:
         await own.signal_async(handle, "approval", "early")

@@ -35,7 +35,7 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process whose handlers leave something running. The process declares that its work is done, and exits with
+    """Run a process that leaves something running. The process declares that its work is done, and exits with
     status 3."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time

@@ -1,5 +1,5 @@
-"""Claims whose answers arrive late. No handler begins if its lease has expired, or may expire before the next
-heartbeat."""
+"""Claims whose answers arrive late. No handler begins if its lease has expired. A lease that may have
+expired is extended first, or the job is given back."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.worker.conftest import RunWorker, event_types, lose
 
 @pytest.fixture
 def app(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    """Return the app of the tasks with dependencies, on an empty server. The processes of isolated handlers use the
+    """Yield the app of the tasks with dependencies, on an empty server. The processes of isolated handlers use the
     same server."""
     monkeypatch.setenv(REDIS_URL_VARIABLE, valkey_url)
     handling.app.connect_to(valkey_url)

@@ -1,5 +1,5 @@
-"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and does not settle the
-claim."""
+"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and does not settle a
+lost claim."""
 
 from __future__ import annotations
 

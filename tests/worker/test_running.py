@@ -231,8 +231,8 @@ async def test_a_worker_claims_no_more_than_it_can_start(
 
 
 def test_a_worker_settles_and_claims_in_one_round_trip(client: Client) -> None:
-    """Checks that a worker settles and claims with one pipeline. The pipeline has one command per kind of settlement,
-    however many jobs have ended."""
+    """Checks the calls that settle a hundred jobs. A worker makes one call of each script, however many jobs have
+    ended."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of
 

@@ -1,5 +1,5 @@
-"""Weights of queues. The weights decide how queues share the places of a worker, on one server as well as in a
-cluster."""
+"""Weights of queues. The weights decide how queues share the places of a worker. Invalid weights are refused before a
+worker starts."""
 
 from __future__ import annotations
 

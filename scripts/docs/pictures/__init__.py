@@ -10,6 +10,6 @@ browser reports, and can be read on any page. ``scripts.docs.generate`` writes t
 - ``charts``: rq-core beside other queues, from the figures of the last full run.
 - ``board``: the dashboard for Grafana: its own panels, drawn with recorded values.
 - ``record``: records those values from a Prometheus, by hand.
-- ``gallery``: all drawn pictures, by file name.
+- ``gallery``: the pictures of these modules, by file name.
 - ``shots``: screenshots of the web page, taken by hand with ``scripts/site --shots``.
 """

@@ -57,7 +57,7 @@ def _run() -> dict[str, Any]:
 
 
 def chart(name: str) -> str:
-    """Return the picture of a chart. Each queue has a bar for each figure, and the best queue comes first."""
+    """Return the picture of a chart: a bar for each measured figure of a queue. The queue with the best bar leads."""
     shown = CHARTS[name]
     queues = {"rq-core": _run(), **_run()["peers"]}
     rows = {

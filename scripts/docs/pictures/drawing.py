@@ -130,7 +130,7 @@ def frame(x: float, y: float, width: float, height: float, words: str) -> str:
 def arrow(
     path: str, colour: str = "line", *, dashed: bool = False, head: bool = True, width: float = 1.5
 ) -> str:
-    """Return a line along the data of an SVG path, with an arrow head at the end."""
+    """Return a line along the data of an SVG path. With ``head``, it ends in an arrow head."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     end = f' marker-end="url(#head-{colour})"' if head else ""
     return f'<path d="{path}" class="none s-{colour}" stroke-width="{width:g}"{dashes}{end}/>'

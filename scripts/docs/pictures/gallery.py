@@ -1,4 +1,4 @@
-"""All pictures of the pages, by file name."""
+"""The drawn pictures of the pages, by file name, without those of the states and of the two nights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scripts.docs.pictures import board, charts, journey, terminal, timelines
 
 
 def pictures() -> dict[str, str]:
-    """Return the texts of the pictures in ``docs/pictures``, by file name."""
+    """Return the texts of these pictures, by their file name in ``docs/pictures``."""
     return {
         **{f"{name}.svg": timelines.timeline(name) for name in timelines.SCENES},
         **{f"{name}.svg": charts.chart(name) for name in charts.CHARTS},

@@ -46,7 +46,7 @@ def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> floa
 
 
 def _await_mirror(stage: Stage, outbox: str) -> None:
-    """Wait until the mirror has trimmed all entries that SQL has, except the last one."""
+    """Wait until Redis has no job, and the mirror has trimmed all entries except the last one. Raises Failed."""
     patience = time.monotonic() + OURS.part_s
     while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("jobs")):
         if time.monotonic() > patience:

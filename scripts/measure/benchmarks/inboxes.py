@@ -110,8 +110,8 @@ def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str
 def latency(
     stage: Stage, inboxes: Inboxes, dialect: str, jobs: int, *, hooked: bool
 ) -> dict[str, float]:
-    """Return the times (ms) from the end of the COMMIT until the handler begins. The relay and the worker are idle
-    before each job.
+    """Return percentiles of the times (ms) from the end of the COMMIT until the handler begins, and the median time of
+    the COMMIT. The relay and the worker are idle before each job.
 
     With ``hooked``, a Session wakes the relay. A connection of the driver does not wake the relay.
     """

@@ -112,7 +112,7 @@ def mirror(
 
 
 def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Return all mirrored events in blocks of this size, with the jobs and claims that end in the events."""
+    """Yield all mirrored events in blocks of about this size, each with the same share of the jobs and claims."""
     with database.readers.connect() as connection:
         log = _all(
             connection,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of jobs, or seconds if the name of the field says so."""
+    """Numbers of jobs (or of seconds, repeats, rows or starts, if the field says so)."""
 
     repeats: int
     thorough: bool
-    """If true, figures without a target are also measured: drains under caps, mirrors of small entries, and four
-    workers."""
+    """If true, drains under caps, mirrors of small entries and of one event per transaction, and four workers are also
+    measured."""
     bulk: int
     one: int
     drain: int
@@ -35,8 +35,8 @@ class Sizes:
     """The number of rows of an inbox whose commits do not wake the relay. Each row waits for up to half a second."""
     starts: int
     peer: int
-    """The number of jobs in one part of the measurement of a peer (another queue). A slow peer gets a tenth of this
-    number."""
+    """The number of jobs in a drain of a peer (another queue), or ten times that number if the peer is slow. Its
+    enqueues in bulk have four times this number of jobs, and its single enqueues a quarter."""
 
 
 SIZES = {

@@ -28,7 +28,7 @@ PART_S = 120.0
 
 
 class Failed(RuntimeError):
-    """Raised if a contender ended or exceeded its time limit. The message has the last output of the contender."""
+    """Raised if a contender ended or exceeded its time limit. If it ended, the message has its last output."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender with SIGTERM, and then everything left of it and the processes that it started with SIGKILL."""
+    """End a contender with SIGTERM. Then SIGKILL ends what is left of it, and the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -48,7 +48,8 @@ OTHER = "other"
 
 
 def measure(stage: Stage, jobs: int) -> dict[str, dict[str, float]]:
-    """Return the µs of processor time per job, by process and stage. For Redis, return them by script."""
+    """Return the µs of processor time per job, by process and stage. For Redis, return those of all scripts, and those
+    of the dearest commands in scripts."""
     stage.empty()
     app = App(stage.url)
 

@@ -207,7 +207,7 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the promised rows: target, bound, median, spread, and the budgets for the costs on which the target
+    """Yield the promised rows: target, bound, median, spread, and the budgets for the costs on which the target
     depends."""
     for target in TARGETS:
         if target.held and target.met(document):
@@ -215,7 +215,7 @@ def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the rows that are goals: target, bound, median, spread, and whether the run met the bound."""
+    """Yield the goals, without those of inboxes: target, bound, median, spread, and whether the run met the bound."""
     for target in TARGETS:
         met = target.met(document)
         is_apart = target.figure.startswith(INBOX)
@@ -239,7 +239,7 @@ def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
 
 
 def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the rows of inboxes: each figure, its bound if it has one, its best value, its median, and its spread."""
+    """Yield the rows of inboxes: each figure, its bound if it has one, its best value, its median, and its spread."""
     for target in TARGETS:
         if target.figure.startswith(INBOX) and target.found(document) is not None:
             what, bound, found, spread = _row(document, target)

@@ -37,8 +37,8 @@ from tests.kit.wait import wait_until
 QUEUE = "mail"
 CHUNK = 20
 PAUSE_S = 0.03
-"""The time (s) between two calls of the client that works, by default. Verify reads the whole log each time. So over
-many rounds the client must work more slowly, or the last rounds would take minutes."""
+"""The default pause (s) of the client before it enqueues, claims and completes again. Verify reads the whole log each
+time. So over many rounds the client must work more slowly, or the last rounds would take minutes."""
 TAKEN = 20
 """The number of jobs that are deleted from Redis at the end."""
 ids = JobIds()
@@ -91,7 +91,7 @@ def run(
     jobs: int,
     pause_s: float = PAUSE_S,
 ) -> list[str]:
-    """Run the comparison, print the output of the commands, and return the problems."""
+    """Run the comparison, print how often each command ended with which status, and return the problems."""
     migrate.upgrade_schema(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()

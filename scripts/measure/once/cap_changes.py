@@ -40,8 +40,8 @@ class Change:
     admitted: int
     """The number of jobs that the waiting worker got in this claim."""
     longest_ms: float
-    """The duration (ms) of the longest script call after the change, as the server measured it. It is 0 if all calls
-    were shorter than 1 ms."""
+    """The duration (ms) of the longest function call from the change on, as the server measured it. It is 0 if all
+    calls were shorter than 1 ms."""
     drain: str = ""
 
     def line(self) -> str:
@@ -71,7 +71,7 @@ def _job(number: int, lane: str) -> NewJob:
 
 
 class Waiter(threading.Thread):
-    """An idle worker. It waits for a wake token, claims once, and records the time."""
+    """An idle worker. It waits for a wake token, claims until it gets jobs, and records the time."""
 
     def __init__(self, server: RedisServer, limit: int) -> None:
         super().__init__()

@@ -49,8 +49,8 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Return the number of claims until a certain job runs. This job was enqueued after all the jobs that wait for a
-    full scope."""
+    """Yield a line for each case: the number of claims until the last enqueued job runs, which was enqueued after all
+    the jobs that wait for a full scope."""
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):
@@ -80,8 +80,8 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 
 
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
-    """Return the number of calls of an empty claim, and of a claim that finds a job, with this number of blocked
-    jobs."""
+    """Yield a line for each case: the ``redis.call``s of an empty claim, and of a claim that finds a job, beside one of
+    these numbers of blocked jobs."""
     for waiting in (one_lane, many_lanes):
         for blocked in counts:
             with seeded(server) as seed:

@@ -39,7 +39,7 @@ TASK_CAP = 80
 STEP_MS = 4_000
 """The average time (ms) between two calls of the workers."""
 JOBS_PER_STEP = 5
-"""The number of jobs in a step during the day, for each unit of a queue's share."""
+"""The average number of new jobs in a step during the day, for each unit of a queue's share."""
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 Raw = dict[str, str]
@@ -84,7 +84,7 @@ class QueueLog:
         return str(entry_id)
 
     def step(self) -> None:
-        """Simulate about four seconds of the queue."""
+        """Simulate a random time of the queue, up to eight seconds."""
         self.now_ms += self.dice.randrange(STEP_MS * 2)
         self._end_claims()
         self._promote()

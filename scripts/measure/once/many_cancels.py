@@ -6,7 +6,7 @@ The jobs to cancel are the first half of one list, so that afterwards the list b
 gone. A drain in another process claims and completes jobs of a higher priority, and enqueues a new job for each
 completed job. The command fails if a call takes more than 10 ms of the server, if the drain beside the cancel reaches
 less than 75 % of the drain alone, or if the first claim afterwards takes more than a second. ``--small`` measures
-20,000 jobs, and checks only the numbers of jobs.
+20,000 jobs, and checks none of these limits.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Figures:
     beside: float
     """The number of jobs per second that the drain completes while the cancel runs."""
     first_s: float
-    """The time (s) of the first claim after the cancel that got a job."""
+    """The time (s) of the claims after the cancel until one got a job that is not a job of the drain."""
     first_claims: int
-    """The number of claims after the cancel until a claim got a job."""
+    """The number of claims after the cancel until one got a job that is not a job of the drain."""
     first_longest_ms: float
-    """The duration (ms) of the longest claim after the cancel until a claim got a job, as the server measured it."""
+    """The duration (ms) of the longest command after the cancel and the drain, as the server measured it."""
 
     @property
     def failures(self) -> list[str]:
@@ -88,7 +88,7 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 def drain(url: str) -> None:
     """Claim and complete jobs until standard input ends, and enqueue a new job for each job of the task "drained".
-    Print the number of jobs so far after each line of standard input."""
+    Print the time and the number of jobs so far after each line of standard input."""
     import threading
 
     count, stopped = 0, threading.Event()

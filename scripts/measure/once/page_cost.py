@@ -228,7 +228,7 @@ def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[floa
 
 @contextlib.contextmanager
 def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
-    """Request a page every two seconds from several tabs, as browsers do. Return the times (ms) of the answers."""
+    """Request a page every two seconds from several tabs, as browsers do. Yield the growing list of the times (ms)."""
     stop, took = threading.Event(), list[float]()
 
     def tab(number: int) -> None:
@@ -257,7 +257,7 @@ def percentile(values: list[float], part: float) -> float:
 
 @contextlib.contextmanager
 def filled(jobs: int, lanes: int) -> Iterator[str]:
-    """Yield a separate server with jobs."""
+    """Yield the URL of a separate server with jobs."""
     with tempfile.TemporaryDirectory() as directory:
         server = RedisServer(engines()[0], Path(directory)).start()
         try:

@@ -2,7 +2,7 @@
 
     scripts/measure/once/run scrape-cost [--jobs N] [--lanes N] [--looks N]
 
-It fails if a read takes Redis 5 ms or more, by Redis' own count (INFO commandstats).
+It fails if the median of the reads is 5 ms of Redis or more, by Redis' own count (INFO commandstats).
 """
 
 from __future__ import annotations

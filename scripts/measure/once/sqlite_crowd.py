@@ -61,7 +61,7 @@ PRAGMAS = ("synchronous", "wal_autocheckpoint", "query_only")
 
 
 def watch(engine: Any, told: dict[str, Any]) -> None:
-    """Record the statements and settings of a connection, as SQLite itself reports them."""
+    """Record the settings of each new connection, and its transactions, as SQLite itself reports them."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:

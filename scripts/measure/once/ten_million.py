@@ -1,8 +1,8 @@
 """Measures queries of a log of ten million events: see scripts/measure/once/run ten-million.
 
 The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then this module runs every
-everyday query of docs/how-to/audit-log.md, and asks for a job's history, `why` and `at`. It reports the time and the
-query plan of each. In the end, `audit verify` reads the whole log.
+everyday query of docs/how-to/audit-log.md, and asks for a job's history, `why`, `at` and the report of a minute. It
+reports the time and the query plan of each. In the end, `audit verify` reads the whole log.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Answer:
     median_ms: float
     plans: list[list[str]]
     scans: list[str]
-    """The large tables that were read from one end to the other."""
+    """The lines of the plans that read a large table from one end to the other."""
 
 
 def build(database: Database, events: int) -> int:
     """Let the mirror write a log of about this number of events, if the log is missing.
 
-    Returns the number of events.
+    Returns the number of events that it wrote, or 0 if there is a log.
     """
     migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
@@ -187,7 +187,7 @@ def _listening(database: Database, note: Callable[..., None]) -> Iterator[None]:
 
 
 def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
-    """Return the large tables that plans read from one end to the other."""
+    """Return the lines of plans that read a large table from one end to the other."""
     found = []
     for line in (line for plan in plans for line in plan):
         pattern = _SQLITE_SCAN if database.dialect == "sqlite" else _POSTGRES_SCAN
@@ -221,7 +221,7 @@ def verified(database: Database) -> tuple[str, float, float]:
 
 @contextlib.contextmanager
 def opened(kind: str, place: Path) -> Iterator[Database]:
-    """Yield the audit database in the directory ``place``. A PostgreSQL server runs during the block."""
+    """Yield an audit database: SQLite in the directory ``place``, or PostgreSQL, whose server runs during the block."""
     if kind == "sqlite":
         database = Database(str(place / "audit.db"))
         yield database

@@ -17,6 +17,6 @@ def app(redis_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[App]:
-    """Return a producer app that lacks the code of the tasks."""
+    """Yield a producer app that lacks the code of the tasks."""
     with App(redis_url) as made:
         yield made

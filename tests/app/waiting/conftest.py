@@ -33,7 +33,7 @@ def note(n: int = 0) -> int:
 
 @pytest.fixture
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
-    """Give the app an audit database. Return a function that copies the new entries of the app's queue into the
+    """Give the app an audit database. Yield a function that copies the new entries of the app's queue into the
     database."""
     database = Database(sqlite_url)
     ensure_schema(database)

@@ -245,8 +245,8 @@ def test_waits_poll_and_log_one_warning_if_workers_may_not_publish(
 def test_roles_that_wait_for_jobs_may_subscribe_to_the_ends_of_jobs(
     as_: As, control: Any, rare: None
 ) -> None:
-    """Checks that `rq-core acl` gives producers and workers the right to subscribe, so that Redis does not refuse the
-    subscription."""
+    """Checks that `rq-core acl` gives producers the right to subscribe and workers the right to publish, so that Redis
+    refuses neither."""
     with App(as_("producer")) as app, App(as_("worker")) as worker:
         app.task(queue=QUEUE)(note)
         handle = app.tasks["note"].enqueue(1)

@@ -1,5 +1,5 @@
-"""Redis lost all its data while no mirror ran, and no client has used the queue since then. The log still records the
-loss."""
+"""Redis lost all its data while no mirror ran. The log records the loss, even if no client has used the queue since
+then."""
 
 from __future__ import annotations
 

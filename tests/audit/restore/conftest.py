@@ -1,4 +1,4 @@
-"""Fixture: a client on each engine."""
+"""Fixture: a client on the engine that the tests use with the database."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> None:
-    """Checks the ids of live jobs after the key `meta` was deleted by hand: Redis still remembers these ids."""
+    """Checks an ended job and a live job: Redis still remembers their ids after `meta` was deleted by hand."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))

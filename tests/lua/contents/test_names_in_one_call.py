@@ -106,8 +106,8 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
 def test_a_job_that_reuses_the_id_of_a_replaced_job_in_a_call_is_enqueued_as_a_new_job(
     seed: Seed,
 ) -> None:
-    """Checks that the call removes the place in line and the name of the new job. It must not remove the place and the
-    name of the earlier job with the same id instead."""
+    """Checks two ids of replaced jobs that come again in the call, with one other name. The first of them is enqueued
+    and keeps the name, and the second is answered with it."""
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
         job(seed, "new", A), job(seed, "newer", B), job(seed, "one", C), job(seed, "two", C)

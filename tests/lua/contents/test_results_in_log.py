@@ -27,7 +27,7 @@ def succeeded(seed: Seed) -> list[list[Any]]:
 
 
 def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bool = False) -> Any:
-    """Let the enqueued jobs succeed, each with this result."""
+    """Let the enqueued jobs succeed, each with this result. Return the fence of the first job."""
     claims = seed.claim(len(ids)).jobs
     assert set(ids) == {claim.id for claim in claims}
     values = dict.fromkeys(range(1, len(ids) + 1), pack_result(value, kept))

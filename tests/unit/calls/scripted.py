@@ -111,7 +111,7 @@ def job(number: int, queue: str = "q") -> NewJob:
 
 
 def calls(server: Server, name: str = "enqueue") -> list[tuple[str, int]]:
-    """Return the slot and the number of each script call."""
+    """Return the slot and the number of each call of the script ``name``."""
     return [(args["slot"], args["number"]) for args in server.sent(name)]
 
 

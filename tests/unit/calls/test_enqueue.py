@@ -192,8 +192,8 @@ def test_the_answer_to_an_enqueue_has_the_scope_of_a_discarded_or_rejected_job()
 def test_an_enqueue_call_has_a_limited_number_of_different_rules_for_full_scopes(
     rules: int,
 ) -> None:
-    """Checks the limit on the number of rules, because a call of 250 jobs with many rules each blocked Redis for tens
-    of milliseconds."""
+    """Checks the limit on jobs times rules in a call, because a call of 250 jobs with many rules each blocked Redis for
+    tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))
     jobs = [

@@ -131,8 +131,8 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
 def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks a profile that Python puts at the address of an earlier, deleted profile, so that both have the same
-    ``id()``."""
+    """Checks profiles that are equal and are not the same object, since the cache finds a kind by the ``id()`` of its
+    profile."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]

@@ -39,8 +39,8 @@ def limit_of(claim: Sequence[Any]) -> int:
 
 
 class Gate(AsyncPoolTransport):
-    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the number of jobs for
-    which each claim that it holds back asks."""
+    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the limits of these
+    claims."""
 
     holds = "q"
     shut: Callable[[], bool]
@@ -184,7 +184,7 @@ async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A transport that delays the question for the id of Redis' history until an event is set."""
+    """A transport that delays a question of a worker that declares its caps again, until an event is set."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -41,8 +41,8 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Return the kind of handlers that the benchmark requests: `async` or `threads`, and for rq-core also `cpu` or
-    `sleep`."""
+    """Return the kind of handlers that the benchmark requests: `async` or `threads`, and for rq-core and the floor also
+    others, such as `cpu` or `wake`."""
     return os.environ.get("BENCH_KIND", "async")
 
 
@@ -86,7 +86,7 @@ def run(
     bulk: Callable[[Sequence[int]], Any] | None = None,
     ready: Callable[[], Any] | None = None,
 ) -> None:
-    """Run the command line of a contender. Each function may be a coroutine function.
+    """Run the command line of a contender. Each function but ``work`` may be a coroutine function.
 
     ``one`` enqueues the job with a given number and returns when the server has accepted the job. ``bulk`` enqueues
     many jobs. ``ready`` is called once before a producer begins.
