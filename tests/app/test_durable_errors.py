@@ -88,7 +88,7 @@ def outcomes(fake: testing.Fake) -> list[str]:
         (strange_key, "value.sizes has a key that is of type object, which has no JSON form"),
     ],
 )  # fmt: skip
-def test_the_error_of_a_step_without_json_names_the_step_the_place_and_what_to_do(
+def test_the_error_of_a_step_whose_value_has_no_json_form_names_the_step_and_the_place_and_what_to_do(
     app: App, fake: testing.Fake, function: Any, says: str
 ) -> None:
     found: list[str] = []
@@ -152,7 +152,9 @@ def test_the_value_of_a_signal_that_does_not_fit_its_wait_is_named_with_its_plac
     assert "value.sizes[1] does not fit the annotation" in str(ran.error)
 
 
-def test_the_error_of_a_signal_without_json_names_the_signal_and_the_place_in_its_value() -> None:
+def test_the_error_of_a_signal_whose_value_has_no_json_form_names_the_signal_and_the_place() -> (
+    None
+):
     with pytest.raises(InvalidOption) as caught:
         sending_of("job", "approval", with_a_lock())
 
@@ -174,7 +176,7 @@ def test_the_error_of_a_signal_that_is_too_long_does_not_have_the_value() -> Non
 
 
 @pytest.mark.parametrize("name", ["rq_core.life", "rq_core.", "undo:charge"])
-def test_names_of_rq_core_are_refused_before_the_effect(
+def test_names_that_belong_to_rq_core_are_refused_before_the_step_is_done(
     app: App, fake: testing.Fake, name: str
 ) -> None:
     did: list[str] = []

@@ -33,7 +33,7 @@ ON_SQLITE = {
     "test_verify_finds_a_changed_row_despite_a_forged_chain",
     "test_verify_finds_minutes_with_a_wrong_count_of_claims",
     "test_verify_finds_epoch_rows_without_events_despite_a_forged_chain",
-    "test_verify_finds_a_change_to_an_event_that_a_prune_left",
+    "test_verify_finds_a_change_to_the_events_or_the_record_of_a_prune",
     # A mirror that an exception ends, at each step. On PostgreSQL it is killed at each: test_crash.py, and over losses
     # epochs/test_after_a_loss.py.
     "test_crash_losses.py",
@@ -42,7 +42,7 @@ ON_SQLITE = {
     "test_schedules.py",
     "test_lines_put_back.py",
     # Damage is found in Python. That PostgreSQL returns all rows of an undamaged queue: the other test of the file.
-    "test_a_planted_damage_is_found_and_repaired",
+    "test_a_planted_damage_is_found_and_repaired_if_it_can_be_repaired",
     # Python code finds what a broken script has left, and decides whether verify accepts the repair.
     "test_ripe_jobs.py",
     # So it compares boxes.

@@ -55,7 +55,9 @@ def test_an_undamaged_queue_has_no_findings(seed: Seed, database: Database) -> N
 
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.slow
-def test_a_planted_damage_is_found_and_repaired(seed: Seed, database: Database, name: str) -> None:
+def test_a_planted_damage_is_found_and_repaired_if_it_can_be_repaired(
+    seed: Seed, database: Database, name: str
+) -> None:
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)

@@ -376,7 +376,7 @@ def test_a_second_sqlite_writer_gets_no_connection_while_the_first_writer_writes
     other.close()
 
 
-def test_postgres_ends_a_transaction_that_stays_idle(postgres_url: str) -> None:
+def test_postgres_writers_have_an_idle_timeout_and_readers_are_read_only(postgres_url: str) -> None:
     database = Database(postgres_url)
     with database.writing() as connection:
         assert connection is not None
@@ -403,7 +403,7 @@ def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     assert done.output.count("\n") == 1
 
 
-def test_all_texts_are_mirrored_with_any_client_encoding(
+def test_a_text_that_the_client_encoding_lacks_is_mirrored(
     postgres_url: str, source: StreamSource, writer: StreamWriter
 ) -> None:
     """Checks entries with characters that the client encoding lacks. They are mirrored, and are not put into

@@ -103,7 +103,7 @@ def test_the_generated_long_log_is_proven_by_verify(long_log: Database) -> None:
     assert states >= {"succeeded", "dead", "running"}
 
 
-def test_the_running_jobs_of_a_moment_are_the_same_by_the_index_and_by_all_claims(
+def test_the_running_jobs_of_a_moment_equal_the_claims_that_were_open_then(
     long_log: Database,
 ) -> None:
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")

@@ -329,7 +329,7 @@ def test_the_fold_has_a_step_for_every_event_about_jobs() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 
-def test_words_for_states_and_outcomes_come_from_the_table() -> None:
+def test_the_words_for_terminal_states_and_outcomes_are_the_expected_words() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip

@@ -308,7 +308,9 @@ def test_a_made_up_list_of_signals_does_not_count_as_a_signal_that_is_there(
     assert str(seed.state("a")).startswith("parked ")
 
 
-def test_events_that_the_mirror_has_not_written_count(seed: Seed, database: Database) -> None:
+def test_events_that_the_mirror_has_not_copied_yet_are_compared_too(
+    seed: Seed, database: Database
+) -> None:
     claim = seed.running("a")
     seed.save(claim, value='"ch_1"')
     mirror(seed, database)

@@ -291,7 +291,7 @@ def lie(database: Database, *statements: str) -> None:
         "DELETE FROM mirror_prune WHERE kind = 'begun'",
     ],
 )
-def test_verify_finds_a_change_to_an_event_that_a_prune_left(
+def test_verify_finds_a_change_to_the_events_or_the_record_of_a_prune(
     change: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)

@@ -127,7 +127,7 @@ def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
     assert_taken(seed, database)
 
 
-def test_the_doctor_wakes_a_job_whose_timeout_has_passed_and_that_its_index_lacks(
+def test_the_doctor_wakes_a_parked_job_after_its_timeout_though_the_index_lacks_the_job(
     seed: Seed, database: Database
 ) -> None:
     signal(seed)

@@ -389,7 +389,9 @@ def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     assert "the minute counts" in found.says
 
 
-def test_verify_names_the_batch_of_a_deleted_event(log: Log, database: Database) -> None:
+def test_verify_finds_a_deleted_event_by_the_counts_of_its_batch_and_of_the_cursor(
+    log: Log, database: Database
+) -> None:
     row = log.events("discarded")[0]
     log.delete(row)
 

@@ -156,7 +156,7 @@ def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_lo
 
 @pytest.mark.parametrize("key", ["state", "jobs"])
 @pytest.mark.parametrize("letters", [16_000, LONG_TEXT])
-def test_a_claim_skips_a_long_forged_state_line_in_linear_time(
+def test_a_claim_reads_a_long_forged_line_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
     """Checks lines of 16,000 and of 60,000 letters. If Lua tried a pattern from each letter, the server would be

@@ -164,7 +164,7 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
     assert served == ["a-0", "b-0", "a-1", "b-1", "a-2", "a-3", "a-4"]
 
 
-def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
+def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: Seed) -> None:
     """Checks the key ``fair``. It has the virtual time of each key of a fair queue, and a claim of a job advances the
     virtual time of its key."""
     seed.configure(fair=1)

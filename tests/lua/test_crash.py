@@ -386,7 +386,7 @@ REFUSED_WHEN_FULL = {"save", "signal", "enqueue", "edit", "requeue", "restore", 
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])
-def test_a_full_server_refuses_only_calls_that_add_jobs(
+def test_a_full_server_refuses_only_calls_that_add_data(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
     """Checks that other calls still work: calls that drain the queue, and calls that workers and mirrors need at their

@@ -80,7 +80,7 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) -> None:
+def test_functions_write_the_same_bytes_as_scripts(redis_url: str, number: int) -> None:
     """Checks that functions write the same bytes as scripts, though the variables of functions still exist after a
     call."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]

@@ -94,7 +94,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
 @pytest.mark.slow
-def test_each_end_of_a_job_removes_the_entry_of_the_job_from_each_part(
+def test_each_end_of_a_job_removes_its_entry_from_a_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
     """Checks each call of the matrix in test_matrix.py on a job in each state."""

@@ -229,7 +229,7 @@ def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first:
 
 
 @pytest.mark.parametrize("command", [("FUNCTION", "FLUSH"), ("SCRIPT", "FLUSH")])
-def test_functions_that_are_loaded_again_remember_nothing_of_a_queue(
+def test_only_functions_that_are_loaded_again_forget_a_queue(
     first: Node, command: tuple[str, str]
 ) -> None:
     first.send(*command)

@@ -430,7 +430,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
+def test_importing_rq_core_imports_only_its_errors_signals_and_masking() -> None:
     """Checks the imports, since the command line is part of the package. ``rq-core --help`` needs no App."""
     modules = imported_by("import rq_core")
 

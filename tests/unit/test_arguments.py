@@ -282,7 +282,7 @@ def test_a_long_integer_is_refused_by_the_producer_not_by_the_worker() -> None:
     "args_json",
     ["[1]", "null", "{", '{"a":', '{"a":"x"}', '{"a":1,"z":1}', "{}", '{"a":1,"b":"\udc80"}', ""],
 )
-def test_arguments_that_are_not_json_raise_a_typed_error(args_json: str) -> None:
+def test_arguments_that_a_task_cannot_load_raise_a_typed_error(args_json: str) -> None:
     assert problems(lambda: Arguments("mixed", mixed).load(args_json))
 
 

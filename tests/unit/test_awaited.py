@@ -127,7 +127,7 @@ def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
     return waits, found, subscription
 
 
-def test_jobs_with_a_subscription_are_polled_rarely_and_together() -> None:
+def test_a_job_with_a_subscription_is_polled_rarely() -> None:
     waits, (first, *_), subscription = hearing("a")
     times = []
     while (at := waits.next_at()) is not None and at < 90.0:

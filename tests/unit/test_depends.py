@@ -540,7 +540,7 @@ def test_a_dependency_on_the_task_itself_is_refused(app: App) -> None:
     assert "cycle: " in refused(app, task)
 
 
-def test_a_process_dependency_cannot_depend_on_a_job_dependency(app: App) -> None:
+def test_a_process_dependency_cannot_depend_on_an_attempt_dependency(app: App) -> None:
     def pool(one: Annotated[str, Depends(generator)]) -> str:
         return one
 

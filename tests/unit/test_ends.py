@@ -48,7 +48,7 @@ def test_a_refused_settlement_after_an_end_changes_nothing() -> None:
     assert lives.ends == ended().ends
 
 
-def test_a_requeued_job_has_no_end() -> None:
+def test_a_job_that_is_enqueued_again_has_no_end() -> None:
     lives = ended()
     tell(lives, 4, Event.ENQUEUED, task="t")
 

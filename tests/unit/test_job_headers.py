@@ -65,7 +65,9 @@ def test_headers_come_first_in_the_json_and_are_not_part_of_the_digest(
         '{"headers":',
     ],
 )
-def test_a_json_with_headers_that_no_producer_writes_is_refused(text: str) -> None:
+def test_a_json_whose_headers_are_not_in_the_form_that_producers_write_is_refused(
+    text: str,
+) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_spec(text)
 

@@ -60,7 +60,7 @@ def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None
     assert expected[forgotten - 1] == found
 
 
-def test_what_a_restore_put_back_after_redis_forgot_its_event_is_no_difference() -> None:
+def test_a_step_that_a_restore_put_back_without_an_event_is_no_difference() -> None:
     box = LoggedBox(is_whole=True)
     said = {"fence": "1-2", "bytes": 4} | TRUE
     box.add(Event.STEP_SAVED, 5, said | {"entry": 1, "name": "charge"})

@@ -73,7 +73,7 @@ def test_few_public_names_are_defined_in_more_than_one_module() -> None:
     assert len(shared) <= SHARED_NAMES_MAX, f"{len(shared)} public names:\n{listing}"
 
 
-def test_no_python_module_contains_lua() -> None:
+def test_only_two_rooms_have_python_modules_with_lua() -> None:
     """Checks all modules except the module that assembles scripts and the fake server of the package `testing`."""
     found = {
         str(path)

@@ -123,7 +123,9 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_an_established_connection_does_not_ask_a_sentinel(tls: bool) -> None:
+def test_the_connection_class_of_a_sentinel_url_uses_tls_only_for_the_scheme_rediss(
+    tls: bool,
+) -> None:
     scheme = "rediss" if tls else "redis"
     _, options = parse_sentinel_url(
         f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0

@@ -50,7 +50,9 @@ def made(unique: Any, **options: Any) -> tuple[App, Any]:
         lambda: Latest(per=lambda tenant: tenant),
     ],
 )  # fmt: skip
-def test_an_invalid_option_of_a_throttle_is_refused(make: Callable[[], Any]) -> None:
+def test_an_invalid_option_of_throttle_debounce_or_latest_is_refused(
+    make: Callable[[], Any],
+) -> None:
     with pytest.raises(InvalidOption):
         make()
 
@@ -63,7 +65,7 @@ def test_unique_refuses_an_async_key_function() -> None:
         Unique(per=key)
 
 
-def test_the_times_of_a_throttle_may_be_seconds_or_timedeltas() -> None:
+def test_the_times_of_throttle_and_debounce_may_be_seconds_or_timedeltas() -> None:
     assert 60_000 == Throttle(60).window_ms == Throttle(timedelta(minutes=1)).window_ms
     assert (5_000, 50_000) == (Debounce(5).after_ms, Debounce(5).most_ms)
     assert 60_000 == Debounce(5, at_most=timedelta(minutes=1)).most_ms
@@ -99,7 +101,9 @@ def test_a_throttle_may_be_combined_with_caps_that_discard() -> None:
 
 @pytest.mark.parametrize("unique", [Debounce(5), Latest(per="tenant")])
 @pytest.mark.parametrize("option", [{"delay": 3}, {"expires": 5}])
-def test_a_debounce_refuses_delay_and_expires(unique: Any, option: dict[str, Any]) -> None:
+def test_a_debounce_refuses_delay_and_expires_and_latest_refuses_only_delay(
+    unique: Any, option: dict[str, Any]
+) -> None:
     _, send = made(unique)
     if "expires" in option and isinstance(unique, Latest):
         send.with_options(**option)

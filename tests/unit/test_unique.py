@@ -167,7 +167,7 @@ def test_a_class_instead_of_an_instance_is_refused_with_the_right_form(
 
 
 @pytest.mark.parametrize("how", ["keep", "replace", "reject"])
-def test_a_duplicate_call_returns_the_job_that_holds_the_name(how: Any) -> None:
+def test_the_answer_to_a_duplicate_call_follows_on_duplicate(how: Any) -> None:
     app = App()
 
     @app.task(queue="q", unique=Unique(on_duplicate=how))

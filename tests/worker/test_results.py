@@ -212,7 +212,7 @@ async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: Ap
     assert by_id == found
 
 
-async def test_long_results_are_split_into_several_calls(connected: App) -> None:
+async def test_a_hundred_long_results_of_one_turn_reach_their_handles(connected: App) -> None:
     """Checks a turn with a hundred results of 60 KB. A single call would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]

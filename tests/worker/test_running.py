@@ -230,7 +230,7 @@ async def test_a_worker_claims_no_more_than_it_can_start(
     assert (counts.running, sum(counts.ready.values())) == (0, 10)
 
 
-def test_a_worker_settles_and_claims_in_one_round_trip(client: Client) -> None:
+def test_a_worker_settles_any_number_of_jobs_with_one_call_of_each_script(client: Client) -> None:
     """Checks the calls that settle a hundred jobs. A worker makes one call of each script, however many jobs have
     ended."""
     from rq_core.model.job import Claim

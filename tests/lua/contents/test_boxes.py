@@ -140,7 +140,7 @@ def test_the_log_has_the_value_of_a_step_if_the_job_requests_it(seed: Seed) -> N
     assert VALUE == seed.entries()[-1].jobs[0].fields["value"]
 
 
-def test_later_claims_delete_the_box_of_a_job_that_has_ended(seed: Seed) -> None:
+def test_the_next_claim_deletes_the_box_of_a_job_that_has_ended(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 

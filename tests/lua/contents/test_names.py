@@ -42,7 +42,7 @@ def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_slots(se
 
 
 @LANES
-def test_a_job_keeps_its_name_through_retries(seed: Seed, lane: str) -> None:
+def test_a_job_keeps_its_name_through_retries_and_rollbacks(seed: Seed, lane: str) -> None:
     enqueue(seed, "a", lane=lane)
     for settle in (seed.fail, seed.rollback):
         (claim,) = seed.claim().jobs

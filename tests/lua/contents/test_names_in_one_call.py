@@ -37,7 +37,7 @@ def test_of_two_jobs_with_one_id_in_a_call_the_second_can_be_enqueued_though_the
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_the_answer_for_each_job_with_the_name_of_a_running_job_names_the_running_job(
+def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     seed: Seed,
 ) -> None:
     """Checks that the answer names the running job, and not the last job of the call, which was rejected as well."""
@@ -48,7 +48,7 @@ def test_the_answer_for_each_job_with_the_name_of_a_running_job_names_the_runnin
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_the_answer_for_a_job_that_was_not_enqueued_names_the_last_job_of_the_call_that_took_the_name(
+def test_a_job_that_was_not_enqueued_is_answered_with_the_last_job_of_its_name_in_the_call(
     seed: Seed,
 ) -> None:
     """Checks three jobs in a call. The middle job does not take the name, since the last job replaces the first job."""
@@ -103,7 +103,7 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
     assert {} == seed.snapshot()["results"]
 
 
-def test_a_job_that_reuses_the_id_of_a_replaced_job_in_a_call_is_enqueued_as_a_new_job(
+def test_a_job_with_the_id_of_a_job_that_the_call_replaced_is_enqueued_and_keeps_its_name(
     seed: Seed,
 ) -> None:
     """Checks two ids of replaced jobs that come again in the call, with one other name. The first of them is enqueued

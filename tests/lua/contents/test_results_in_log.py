@@ -56,7 +56,7 @@ def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: b
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_for_each_job_that_a_call_ended_the_result_of_that_job(seed: Seed) -> None:
+def test_the_log_has_the_own_result_of_each_job_that_one_call_ended(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -80,7 +80,7 @@ def test_the_log_has_for_each_job_that_a_call_ended_the_result_of_that_job(seed:
     ] == succeeded(seed)
 
 
-def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
+def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -> None:
     """Checks a queue without a mirror, whose outbox has only recent events. Redis keeps the result also without a
     log."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
@@ -90,7 +90,7 @@ def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
     assert "audit=full" not in seed.snapshot()["results"]["a"]
 
 
-def test_a_queue_with_a_full_backlog_logs_no_results(seed: Seed) -> None:
+def test_a_queue_with_a_full_backlog_logs_only_the_digest_of_a_result(seed: Seed) -> None:
     """Checks that jobs which were already accepted still end, and that their events are as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)

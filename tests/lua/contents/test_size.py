@@ -9,7 +9,7 @@ from tests.kit.seed import Seed
 
 
 @pytest.mark.slow
-def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
+def test_calls_with_ten_thousand_records_are_carried_out(seed: Seed) -> None:
     """Checks the limit of 10,000 records in a call. Lua's stack has room for only 8,000 values."""
     count = 10_000
     ids = [f"j-{n}" for n in range(count)]
@@ -75,7 +75,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_unusual_valid_names_work_in_every_script(seed: Seed, name: str) -> None:
+def test_a_job_with_unusual_valid_names_runs_dies_and_is_requeued(seed: Seed, name: str) -> None:
     other = seed.of(name)
     other.enqueue(name, task=name, delay_ms=1)
     other.advance(1)
