@@ -464,7 +464,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, other: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks, besides, that waiting clients get a message about each end, and no other messages."""
+    """Checks the transitions, and that waiting clients get a message about each end and no other message."""
     bystanders(seed)
     start = seed.now
     for probe, wrong in cases(each):
