@@ -13,8 +13,14 @@ from rq_core.masking import Bounded, masked
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
-_COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
-"""Finds a command in a message, except `rq-core audit …`, which reads SQL and takes no prefix."""
+_NO_PREFIX: Final = (
+    r"audit (?:at|fork|grants|head|history|migrate|prune|rebind|report|tail|why)|demo|health"
+    r"|inbox (?:ddl|drop|grants|migrate|parked|retry|settle|status|verify)"
+    r"|schedule history|server (?:run|status|stop)|web token"
+)
+"""The commands without the option ``--prefix``: most of them read only SQL."""
+_COMMAND: Final = re.compile(rf"`(rq-core (?!(?:{_NO_PREFIX})\b)[^`]*)`")
+"""Finds a command in a message that takes the option ``--prefix``."""
 
 
 class RqCoreError(Exception):

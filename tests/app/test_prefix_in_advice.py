@@ -4,10 +4,13 @@ default."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
+import click
 import pytest
 
-from rq_core import App, Cap, QueueDamaged, ResultsFull
+from rq_core import App, AuditElsewhere, Cap, QueueDamaged, ResultsFull
+from rq_core.cli.root import root
 from rq_core.connections.async_client import AsyncClient
 from rq_core.model.keys import queue_keys
 
@@ -55,3 +58,30 @@ def test_the_command_that_changes_a_kept_limit_names_the_prefix(redis_url: str) 
         app.client.run(caps.set("notes", [("note.who", "5", -1)]))
         (kept,) = app.client.run(app.declaration(app.client.calls, "notes"))
     assert "`rq-core cap notes note.who 2 --prefix other` would set" in kept
+
+
+def commands(of: click.Command, name: str) -> Iterator[tuple[str, bool]]:
+    """Yield each command below a command, and whether the command has the option ``--prefix``."""
+    if isinstance(of, click.Group):
+        context = click.Context(of)
+        for each in of.list_commands(context):
+            below = of.get_command(context, each)
+            assert below is not None
+            yield from commands(below, f"{name} {each}")
+    else:
+        yield name, any("--prefix" in each.opts for each in of.params)
+
+
+@pytest.mark.parametrize(("name", "takes_prefix"), list(commands(root, "rq-core")))
+def test_advice_names_the_prefix_for_exactly_the_commands_that_have_the_option(
+    name: str, takes_prefix: bool
+) -> None:
+    error = QueueDamaged(f"run `{name} now`")
+    error.name_prefix("other")
+    assert ("--prefix other" in str(error)) is takes_prefix
+
+
+def test_the_command_that_detaches_a_log_names_the_prefix() -> None:
+    error = AuditElsewhere(queue="notes", attached="a1", audit="b2")
+    error.name_prefix("other")
+    assert "`rq-core audit off notes --force --prefix other`" in str(error)
