@@ -41,7 +41,7 @@ class Kind(StrEnum):
     LOG_DIFFERS = "log_differs"
     """A job's state line, a setting or a limit in Redis differs from the log's last event about it."""
     UNLOGGED = "unlogged"
-    """A live job that the log does not have, although the log must have all live jobs."""
+    """A live job or a schedule that the log does not have, although the log must have all of them."""
     LOST = "lost"
     """A job that is live according to the log, but missing in Redis."""
     DRIFT = "drift"

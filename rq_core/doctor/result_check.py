@@ -31,7 +31,7 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
 """Event that ended a job → possible outcomes in ``results``. (A job that a restore removed had ended before, by an
 event that Redis forgot.)"""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
-"""Events that may end a claim. The job's line in ``results`` then names this claim."""
+"""Events that end a job, and its claim if it has one. The job's line in ``results`` then names the claim."""
 
 
 class Remembered(NamedTuple):

@@ -65,8 +65,8 @@ class End(NamedTuple):
 
     @property
     def once_ms(self) -> int | None:
-        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log lacks this
-        option."""
+        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log lacks the
+        job's options."""
         asked = self.asked
         if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
             return None
@@ -74,7 +74,7 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """Unix ms until which the job's result is kept; None: the result is not kept, or the log lacks this option."""
+        """Unix ms until which the job's outcome and result are kept; None: not kept, or the log lacks the job's options."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 

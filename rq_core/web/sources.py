@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Asked = Callable[[App, CopyReader | None], T]
-"""A function that gets an app and the audit log, and reads or makes copies of jobs."""
+"""A function that gets an app and the audit log. It finds the jobs that can be copied, or copies them."""
 
 
 def strange(error: Exception, what: str) -> Unread:

@@ -126,7 +126,10 @@ def made_again(beginning: Beginning) -> bool:
 def _compare(
     connection: Connection, source: OutboxSource, queue: str, beginning: Beginning, cursor: OutboxId
 ) -> Fork:
-    """Return the fork: the last entry that both Redis and SQL have, found backwards from the epoch's beginning."""
+    """Return the fork: the last entry that both Redis and SQL have, searched backwards from the epoch's beginning.
+
+    If Redis has no such entry any more, the entry that the earliest epoch in Redis names takes its place.
+    """
     earlier = _before_the_log(connection, queue)
     last = beginning.last
     passed: list[Quarantined] = []

@@ -289,7 +289,7 @@ def test_the_job_command_shows_the_scope_that_a_job_waits_for_and_its_holders_an
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
 
 
-def test_the_number_of_jobs_ahead_includes_the_jobs_of_all_lists_and_lanes_that_may_run_earlier(
+def test_all_jobs_that_may_run_earlier_count_as_ahead_in_whatever_list_or_lane_they_wait(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that four kinds of jobs do not count: jobs of blocked lanes, cancelled jobs, jobs of lower priorities, and

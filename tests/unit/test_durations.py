@@ -50,7 +50,7 @@ def test_a_moment_may_be_a_time_of_today_or_a_duration_ago(text: str, same: str)
     assert found == datetime.fromisoformat(same).replace(tzinfo=UTC)
 
 
-def test_a_duration_without_ago_is_refused_with_the_right_form() -> None:
+def test_the_error_for_a_duration_without_the_word_ago_shows_the_right_form() -> None:
     with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
         Instant().convert("1h", None, None)
 

@@ -1,6 +1,6 @@
 """Doors to the sessions and connections of SQLAlchemy. Sessions can call a function after a commit.
 
-SQLAlchemy is imported only after a caller has passed an object of SQLAlchemy, so the program has imported it already.
+This module imports SQLAlchemy only when a caller passes an object of SQLAlchemy. The program has imported it by then.
 """
 
 from __future__ import annotations

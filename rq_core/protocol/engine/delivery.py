@@ -283,8 +283,8 @@ class Delivery:
         """Make handshakes with queues whose epoch has changed.
 
         Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. The
-        calls to other queues continue. ``sent`` says that calls may have been carried out; then the error of a
-        handshake without an answer is returned, too.
+        calls to other queues continue. ``sent`` says that calls may have been carried out: the error of a handshake
+        without an answer is then a second returned value; without ``sent`` the error is raised.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):

@@ -1,10 +1,11 @@
 """Measures an inbox: the jobs per second that one relay hands over, and the time from a COMMIT to the handler.
 
-The rows come from ``enqueue_many`` in a transaction. SQLite is in WAL mode, as in applications with several processes.
-PostgreSQL has its default settings. Each COMMIT waits for a sync.
+For jobs per second the rows come from ``enqueue_many``; for the time, from one ``enqueue`` in each transaction. SQLite
+is in WAL mode, as in applications with several processes. PostgreSQL has its default settings. Each COMMIT waits for a
+sync.
 
-The floors are measured at the same time: plain INSERTs into the same table, each with its own COMMIT, and bare
-EVALSHAs.
+Two simpler operations are measured first, for comparison: plain INSERTs into the same table, each with its own COMMIT,
+and bare EVALSHAs.
 """
 
 from __future__ import annotations

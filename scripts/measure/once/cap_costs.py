@@ -1,8 +1,8 @@
-"""Counts the ``redis.call``s of claims and completions beside very many waiting jobs.
+"""Counts the ``redis.call``s of claims and completions while very many jobs wait.
 
     scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
 
-It fails if completions of many jobs do not all cost the same. The short form is tests/lua/test_caps_budget.py.
+It fails if a completion costs over 20 % more in one tenth of the jobs than in another. The short form is tests/lua/test_caps_budget.py.
 """
 
 from __future__ import annotations

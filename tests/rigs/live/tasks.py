@@ -73,7 +73,7 @@ app.queue("zombies", lease=lease)
 
 
 async def brief(tenant: str) -> None:
-    """Do nothing. Jobs of this task end at once."""
+    """Do nothing: the jobs of ``racing``, ``turning`` and ``taking`` end at once."""
 
 
 racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)

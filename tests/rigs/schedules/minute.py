@@ -27,8 +27,8 @@ from tests.rigs.stage import served, workers
 
 MINUTE_MS: Final = 60_000
 YEARLY: Final = "0 0 1 1 *"
-"""The expression of schedules whose instant has passed. With an instant in each minute, workers that start slowly could
-meet a later instant, and would report only that instant as fired."""
+"""The expression of schedules whose one instant of the year has passed. An expression with an instant in each minute
+does not serve: a worker that starts slowly would find a later instant due, and fire only that one."""
 READY_S: Final = 20.0
 """The shortest time (s) that may be left until the minute when the rig begins to store the schedules."""
 CHUNK: Final = 5_000
