@@ -74,7 +74,7 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """Unix ms until which the job's outcome and result are kept; None: not kept, or the log lacks the job's options."""
+        """Unix ms until which the job's outcome and result are kept; None: not kept, or the log lacks its options."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 

@@ -2,7 +2,8 @@
 
     scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
 
-It fails if a completion costs over 20 % more in one tenth of the jobs than in another. The short form is tests/lua/test_caps_budget.py.
+It fails if a completion costs over 20 % more in one tenth of the jobs than in another. The short form is
+tests/lua/test_caps_budget.py.
 """
 
 from __future__ import annotations
