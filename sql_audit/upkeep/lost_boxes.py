@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
+from rq_core.model.durable.box_log import BOX_EVENTS, LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import StepEntry, entry_text, signal_of
 from rq_core.model.events import OutboxId
 from rq_core.model.table.machine import Event
@@ -25,7 +25,6 @@ from sql_audit.store.orphans import Range, in_any, ranges
 
 CHUNK: Final = 1_000
 """Maximum number of jobs whose events one SQL statement reads."""
-_STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALLED))
 
 
 class FoldedBox:
@@ -67,13 +66,17 @@ def boxes_in(
     ranges of orphaned events. A surviving event counts more than an orphaned one."""
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):
-        if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
+        if row[4] not in BOX_EVENTS or (intake := rebuild.intake_of(row)) is None:
             continue
         facts = {name: column[0] for name, column in intake.columns.items()}
         box, at_ms = found[str(row[6]), facts["life"]], intake.at_ms or 0
         signals = box.mail.signals
         message: Any = facts.get("message")
+        if row[4] == Event.SIGNAL_LOST:
+            box.mail.lost.add(message)
+            continue
         if row[4] == Event.SIGNALLED:
+            box.mail.lost.discard(message)
             before = signals.get(message)
             if before is not None and before.facts["digest"] == facts["digest"]:
                 facts["value"] = facts.get("value") or before.facts.get("value")
@@ -145,8 +148,14 @@ def box_restorations(
         box.mail.signals[number].text_of_lost() if text is None else text
         for number, text in enumerate(signals, 1)
     ]
-    is_lost = None in signals or len(signals) < len(box.mail.signals)
-    return LostBox(entries_again(job_id, life, entries, texts), is_lost)
+    # Of a signal that was lost before, an earlier restore has said that it must be sent again.
+    lost = [
+        number
+        for number, text in enumerate(signals, 1)
+        if text is None and number not in box.mail.lost
+    ]
+    is_lost = bool(lost) or len(signals) < len(box.mail.signals)
+    return LostBox(entries_again(job_id, life, entries, texts, lost), is_lost)
 
 
 def lost_boxes(

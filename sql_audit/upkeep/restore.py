@@ -37,6 +37,8 @@ POLL_S: Final = 0.05
 ROUNDS_MAX: Final = 10
 """Maximum number of rounds of a restore. A further round begins if another restore changed the queue during a round."""
 WHY: Final = "audit restore"
+_OF_BOXES: Final = ("entry", "lost")
+"""Kinds of the records that put back members of boxes."""
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ def _carry_out(
             outcomes = list(answer.outcomes.values())
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
-            if chunk[0].kind == "entry":
+            if chunk[0].kind in _OF_BOXES:
                 are_kept = are_kept and set(outcomes) == {"kept"}
                 continue
             if chunk[0].kind in ("remember", "name"):
@@ -262,7 +264,8 @@ def _jobs_again(
             done.uncertain.append(lost)
             continue
         for record in found:
-            by_kind.get(record.kind, by_kind["restore"]).append(record)
+            kind = "entry" if record.kind in _OF_BOXES else record.kind
+            by_kind.get(kind, by_kind["restore"]).append(record)
         if lost.steps_lost and found:
             done.steps_lost.append(lost.job_id)
         if lost.signals_lost and found:

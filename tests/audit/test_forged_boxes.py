@@ -189,6 +189,31 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
         assert violations
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_signal_that_is_falsely_marked_as_taken_is_found(
+    seed: Seed, database: Database, key: str
+) -> None:
+    """Checks a signal whose value the log does not have. It reads as a restore leaves such a signal."""
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.signal("a", name="refusal", value="7", key=key)
+    seed.park(claim)
+    mirror(seed, database)
+    assert ([], []) == compare(seed.client, database, seed.queue)
+
+    head = text_of(seed, ">1").partition("\n")[0].removesuffix(f" key={key}")
+    seed.control.hset(boxes(seed), f"{LIFE}>1", head)
+    seed.control.hdel(boxes(seed), f"{LIFE}>refusal", f"{LIFE}={key}")
+    header(seed, 1, 0)
+
+    says = "signal 1, refusal, is marked as taken, and by the log no wait has taken it"
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert ([True], []) == ([says in each.says for each in violations], notes)
+    (found,) = found_by_doctor(seed, database)
+    assert (Kind.BOX_DIFFERS, False) == (found.kind, found.mendable)
+    assert says in found.says
+
+
 def two_durable_jobs(seed: Seed) -> Any:
     """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
     durable(seed, kept="digest")

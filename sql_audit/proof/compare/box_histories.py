@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.doctor.log import FoldedLog
-from rq_core.model.durable.box_log import LoggedBox
+from rq_core.model.durable.box_log import BOX_EVENTS, LoggedBox
 from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import OutboxId, Undecodable, decode
 from rq_core.model.state_line import read_job
@@ -33,7 +33,6 @@ JOBS_CHUNK: Final = 250
 """Maximum number of jobs whose events one statement reads."""
 MEMBERS_CHUNK: Final = 10_000
 """Approximate number of entries and signals after which a statement takes no further job."""
-_STEPS: Final = frozenset({Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED})
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -69,7 +68,7 @@ def tell_boxes(
         if OutboxId.parse(at) > upto:
             with suppress(Undecodable, ValueError, TypeError):
                 entry = decode(at, raw)
-                for event in entry.jobs if entry.event in _STEPS else ():
+                for event in entry.jobs if entry.event in BOX_EVENTS else ():
                     box = log.boxes.setdefault(event.fields["life"], LoggedBox())
                     box.add(entry.event, entry.at_ms, event.fields)
     for job_id in log.fresh & lives.keys():
@@ -113,7 +112,7 @@ class _Boxes:
         of_queue = {"queue": queue}
         self._connection = connection
         self._asked = {
-            **of_queue, **upto._asdict(), "types": [*map(str, sorted({*_STEPS, Event.ENQUEUED}))],
+            **of_queue, **upto._asdict(), "types": [*map(str, sorted({*BOX_EVENTS, Event.ENQUEUED}))],
         }  # fmt: skip
         self._orphaned = orphans.ranges(connection, queue)
         self._places = Places(connection, queue)
