@@ -7,13 +7,14 @@ that a box lacks are found by :mod:`rq_core.doctor.lost_signals`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.lost_signals import LostSignals
-from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
-from rq_core.model.durable.boxes import entry_text, life_of, signal_in, write_header
+from rq_core.model.durable.box_log import Distrust, LoggedBox, LoggedSignal
+from rq_core.model.durable.boxes import entry_text, header_in, life_of, signal_in, write_header
+from rq_core.model.lib.text import counted
 from rq_core.model.unique_names import digest_of
 
 MENDED_MAX: Final = 100
@@ -33,6 +34,8 @@ class BoxFaults(NamedTuple):
     """The true text of each member that differs; None: the log does not have the member, or does not have its value."""
     is_mendable: bool
     """True if the true texts of all these members are known."""
+    distrusted: str | None = None
+    """The reason why the true texts must not be copied from the log; None: they may be copied."""
     untold: int = 0
     """Number of members about which the log does not have an event, although it may lack events."""
 
@@ -135,6 +138,9 @@ def box_faults(
         for number in sorted(signals):
             box.compare_signal(number, texts[life][f">{number}"])
         is_lost = is_box_lost(found.get(life), count_entries(found, life))
+        if is_lost and (says := _false_header(boxes[life], found.get(life), entries)) is not None:
+            box.says.append(says)
+            is_lost = False
         is_mendable = (
             box.is_known
             and len(box.members) <= MENDED_MAX
@@ -148,6 +154,22 @@ def box_faults(
             yield BoxFaults(
                 box.job_id, life, box.says, box.members, is_mendable=is_mendable, untold=box.untold
             )
+
+
+def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
+    """Return the differences by the id (life) of the box. A box is not mended from events that must not be used."""
+    mended = {
+        fault.job_id: None in fault.members.values()
+        for fault in faults
+        if fault.is_mendable and fault.says
+    }
+    doubts = distrust(mended) if mended else {}
+    return {
+        fault.life: fault._replace(is_mendable=False, distrusted=doubts[fault.job_id])
+        if fault.job_id in doubts
+        else fault
+        for fault in faults
+    }
 
 
 def corrected(
@@ -166,6 +188,17 @@ def corrected(
         # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
         kept[life] = write_header(fault.job_id, count_entries(kept, life), 0)
     return kept
+
+
+def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
+    """Return the difference between a box's header and the log if the header has more entries than the log and the box,
+    which have the same; None otherwise."""
+    said, last = header_in(header), box.entries
+    is_known = last > 0 or box.is_whole
+    if said is None or not is_known or entries != {*range(1, last + 1)} or said.entries <= last:
+        return None
+    has = counted(last, "entry", "entries")
+    return f"its header says {said.entries:,} entries, and the box and the log have {has}"
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:

@@ -230,7 +230,7 @@ def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Findi
     if not edits:
         kept = [(name, boxes.get(name, "")) for name in list(faults.members)[:SHOWN_MAX]]
         edits = tuple(Edit("boxes", name, is_, is_) for name, is_ in kept)
-        says += "; cancel the job, or write the true value back"
+        says += f"; {faults.distrusted or 'cancel the job, or write the true value back'}"
     return Finding(Kind.BOX_DIFFERS, says, faults.job_id, guarded(image, owner, edits), owner)
 
 

@@ -19,6 +19,7 @@ from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.audit import Restoration, entries_again
 from sql_audit.mirror.projection import rebuild
+from sql_audit.proof.trusted_batches import TrustedBatches
 from sql_audit.store.connection.database import Database
 from sql_audit.store.job_rows import EventRow
 from sql_audit.store.orphans import Range, in_any, ranges
@@ -128,6 +129,8 @@ class LostBox(NamedTuple):
     """The records that put the box back; None if the log does not have all of its steps."""
     signals_lost: bool = False
     """True if the log does not have all untaken signals with their values. Their senders must send them again."""
+    why_lost: str | None = None
+    """The reason why the box must not be put back from the log: the log was changed."""
 
 
 def box_restorations(
@@ -158,6 +161,21 @@ def box_restorations(
     return LostBox(entries_again(job_id, life, entries, texts, lost), is_lost)
 
 
+def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
+    """Return the entries that have events about the boxes of jobs, by job id."""
+    found: defaultdict[str, list[OutboxId]] = defaultdict(list)
+    for row in rows:
+        if row[4] in BOX_EVENTS:
+            found[str(row[6])].append(OutboxId(row[1], row[2]))
+    return found
+
+
+def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) -> LostBox:
+    """Return the box; without its records if their events lie in batches whose chain does not hold."""
+    why = batches.why_not(entries) if box.records else None
+    return box if why is None else LostBox(None, why_lost=why)
+
+
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, LostBox]]:
@@ -165,9 +183,15 @@ def lost_boxes(
     id."""
     ids = list(lives)
     with database.readers.connect() as connection:
-        orphaned = ranges(connection, queue)
+        orphaned, batches = (
+            ranges(connection, queue),
+            TrustedBatches(database, connection, queue, None),
+        )
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            boxes = boxes_in(rebuild.events_of(connection, queue, chunk), orphaned)
+            rows = rebuild.events_of(connection, queue, chunk)
+            boxes = boxes_in(rows, orphaned)
+            entries = entries_of_boxes(rows)
             for job_id in chunk:
-                yield job_id, box_restorations(boxes, job_id, lives[job_id])
+                box = box_restorations(boxes, job_id, lives[job_id])
+                yield job_id, trusted(box, batches, entries.get(job_id, ()))

@@ -214,6 +214,34 @@ def test_a_signal_that_is_falsely_marked_as_taken_is_found(
     assert says in found.says
 
 
+@pytest.mark.parametrize("saved", [0, 2])
+def test_a_header_that_says_one_entry_more_is_named_and_mended(
+    seed: Seed, database: Database, saved: int
+) -> None:
+    if saved:
+        durable(seed)
+    else:
+        seed.running("a")
+        seed.signal("a", value="7", value_max=100)
+    mirror(seed, database)
+    true = seed.control.hgetall(boxes(seed))
+    life = next(each for each in true if len(each) == len(LIFE))
+    false = true[life].replace(f"entries={saved}", f"entries={saved + 1}")
+    seed.control.hset(boxes(seed), life, false)
+
+    found = found_by_doctor(seed, database)
+
+    assert [Kind.BOX_DIFFERS] == [each.kind for each in found]
+    assert (
+        f"its header says {saved + 1} entries, and the box and the log have {saved} "
+        in found[0].says
+    )
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert ([found[0].says], []) == ([each.says for each in violations], notes)
+    assert [] == repaired(seed, database)
+    assert true == seed.control.hgetall(boxes(seed))
+
+
 def two_durable_jobs(seed: Seed) -> Any:
     """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
     durable(seed, kept="digest")

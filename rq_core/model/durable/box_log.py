@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -11,11 +11,21 @@ from rq_core.model.events import Entry
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 
-
 BOX_EVENTS: Final = frozenset(
     {Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED, Event.SIGNAL_LOST}
 )
 """The events about boxes."""
+
+
+Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
+"""Returns, by the ids of jobs, why a repair must not use the log's events about their boxes: the log was changed. Jobs
+whose events may be used are left out. The argument has the ids of jobs; the value is True if a repair would remove
+members that the log does not have from the job's box."""
+
+
+def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
+    """Trust all events, such as those in Redis' outbox."""
+    return {}
 
 
 class LoggedSignal(NamedTuple):

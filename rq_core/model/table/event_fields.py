@@ -195,7 +195,11 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.SIGNAL_LOST: (
         _ID, _LIFE,
-        EventField("message", "the number of a signal that Redis had lost, and that a restore could not put back: its sender must send it again"),
+        EventField(
+            "message",
+            "the number of a signal that Redis had lost, and that a restore could not put back: its sender must send it"
+            " again",
+        ),
     ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),

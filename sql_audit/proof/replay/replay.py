@@ -141,10 +141,7 @@ class Replay:
             if self._orphaned and self._is_orphan(entry):
                 self.orphans += 1
                 found.forgotten += 1
-                if row[4] == "epoch_started":
-                    self._forgotten_epoch(row)
-                elif row[4] in _OF_BOXES:
-                    self._live.box_forgotten(row)
+                self._pass_orphan(row)
                 continue
             if row[4] not in _OF_JOBS:
                 judge(contradictions.of_queue(row))
@@ -266,6 +263,12 @@ class Replay:
             if fresh:
                 self._live.open = False
                 self.holders.limits.whole = True
+
+    def _pass_orphan(self, row: EventRow) -> None:
+        if row[4] == "epoch_started":
+            self._forgotten_epoch(row)
+        elif row[4] in _OF_BOXES:
+            self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
         """Record the loss before an epoch that Redis began and forgot later."""
