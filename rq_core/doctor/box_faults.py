@@ -14,11 +14,13 @@ from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.lost_signals import LostSignals
 from rq_core.model.durable.box_log import Distrust, LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import entry_text, header_in, life_of, signal_in, write_header
-from rq_core.model.lib.text import counted
+from rq_core.model.lib.text import bytes_of, counted
 from rq_core.model.unique_names import digest_of
 
 MENDED_MAX: Final = 100
-"""Maximum number of members of a box that one repair corrects."""
+"""Maximum number of members of a box that one call of a repair corrects."""
+MENDED_BYTES: Final = 2 * 1024 * 1024
+"""Maximum number of bytes of these members, old and new, so that no call blocks the server for 10 ms."""
 SHOWN_MAX: Final = 5
 """Maximum number of differences that a finding names."""
 
@@ -36,6 +38,8 @@ class BoxFaults(NamedTuple):
     """True if the true texts of all these members are known."""
     distrusted: str | None = None
     """The reason why the true texts must not be copied from the log; None: they may be copied."""
+    is_part: bool = False
+    """True if ``members`` are a part of those that differ: the next call of the repair corrects others."""
     untold: int = 0
     """Number of members about which the log does not have an event, although it may lack events."""
 
@@ -141,18 +145,25 @@ def box_faults(
         if is_lost and (says := _false_header(boxes[life], found.get(life), entries)) is not None:
             box.says.append(says)
             is_lost = False
+        part = _first_part(box.members, found)
         is_mendable = (
             box.is_known
-            and len(box.members) <= MENDED_MAX
             and not _leaves_hole(box, entries, "|")
             and not _leaves_hole(box, signals, ">")
-            and (not is_lost or _is_complete(boxes[life]))
+            and (not is_lost or (_is_complete(boxes[life]) and len(part) == len(box.members)))
         )
         if is_lost and not is_mendable:
             continue  # Another finding says that the box is lost.
         if box.says or box.untold:
+            is_part = is_mendable and len(part) < len(box.members)
             yield BoxFaults(
-                box.job_id, life, box.says, box.members, is_mendable=is_mendable, untold=box.untold
+                box.job_id,
+                life,
+                box.says,
+                part if is_part else box.members,
+                is_mendable=is_mendable,
+                is_part=is_part,
+                untold=box.untold,
             )
 
 
@@ -188,6 +199,24 @@ def corrected(
         # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
         kept[life] = write_header(fault.job_id, count_entries(kept, life), 0)
     return kept
+
+
+def _first_part(
+    members: Mapping[str, str | None], found: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the members that one call may correct: first those with a true text, in order, then those that the log
+    does not have, the last one first. After a call, the box has no hole that it did not have before."""
+    names = [name for name, text in members.items() if text is not None]
+    names += [name for name, text in reversed(list(members.items())) if text is None]
+    part: dict[str, str | None] = {}
+    size = 0
+    for name in names:
+        text = members[name]
+        size += len(bytes_of(found.get(name, ""))) + len(bytes_of(text or ""))
+        if part and (size > MENDED_BYTES or len(part) >= MENDED_MAX):
+            break
+        part[name] = text
+    return part
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:

@@ -49,6 +49,7 @@ ON_SQLITE = {
     "test_forged_boxes.py",
     "test_signals_again.py",
     "test_changed_log_not_copied.py",
+    "test_large_repairs.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_correct_results_names_and_ids_are_never_reported_as_differences",
     # SQLite counts the steps of its machine; the statements are the same.
