@@ -226,8 +226,8 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
     is_known = last > 0 or box.is_whole
     if said is None or not is_known or entries != {*range(1, last + 1)} or said.entries <= last:
         return None
-    has = counted(last, "entry", "entries")
-    return f"its header says {said.entries:,} entries, and the box and the log have {has}"
+    says, has = (counted(number, "entry", "entries") for number in (said.entries, last))
+    return f"its header says {says}, and the box and the log have {has}"
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:

@@ -94,7 +94,10 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
     header, there = header_in(boxes.get(life)), count_entries(boxes, life)
     says = f"job {job_id} has lost what its steps had saved"
     if header is not None and there:
-        says = f"the header of the box of job {job_id} says {header.entries} entries, and entry {there + 1} is missing"
+        said = counted(header.entries, "entry", "entries")
+        says = (
+            f"the header of the box of job {job_id} says {said}, and entry {there + 1} is missing"
+        )
     how = 'puts it back if the log has the values (audit_result="full")'
     return f"{says}, so its next step fails; `rq-core audit restore` {how}"
 
@@ -104,7 +107,11 @@ def _changed_values(image: Image) -> Iterator[Finding]:
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
         job_id, faults = image.box_owners.get(life), image.box_faults.get(life)
-        if job_id is None or "\n" not in text or (faults and member in faults.members):
+        if (
+            job_id is None
+            or "\n" not in text
+            or (faults and (faults.is_part or member in faults.members))
+        ):
             continue
         if ">" in member:
             what, signal = "signal", signal_in(text)

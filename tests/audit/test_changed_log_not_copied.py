@@ -16,6 +16,7 @@ from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
+from tests.audit.pruning import DAY, prune_at
 from tests.audit.test_forged_boxes import audited, boxes, durable, found_by_doctor, mirror, text_of
 from tests.kit.liar import lying
 from tests.kit.seed import LIFE, Seed
@@ -179,3 +180,24 @@ def test_a_box_is_mended_only_if_its_batches_are_not_too_large_to_check(
     found = found_by_doctor(seed, database)
     assert [] == repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
     assert true == text_of(seed, "|1")
+
+
+def test_events_that_a_prune_has_left_are_copied_only_if_they_are_those_that_it_left(
+    seed: Seed, database: Database
+) -> None:
+    true = logged(seed, database)
+    (done,) = prune_at(database, seed.now + 200 * DAY)
+    assert done.jobs == 1
+    text = text_of(seed, "|1")
+    seed.control.hset(boxes(seed), f"{LIFE}|1", text.replace("charge", "refund"))
+    found = found_by_doctor(seed, database)
+    assert [] == repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
+    assert true == seed.control.hgetall(boxes(seed))
+
+    with lying(database) as connection:
+        change_value(connection)
+    found = found_by_doctor(seed, database)
+    (left,) = repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
+
+    assert "the events that the last prune has left are not those that it left (I7)" in left.says
+    assert true == seed.control.hgetall(boxes(seed))

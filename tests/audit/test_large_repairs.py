@@ -61,6 +61,7 @@ def test_a_box_with_large_values_is_repaired_in_short_calls(
         text = text_of(seed, f"|{number}").replace(f"s{number} ", "t ", 1).replace("x", "y")
         seed.control.hset(boxes(seed), f"{LIFE}|{number}", text)
     told = sizes(seed, monkeypatch)
+    assert 1 == len(found_by_doctor(seed, database))
 
     assert [] == mended(seed, database)
 
