@@ -22,6 +22,9 @@ is the member's name behind the life, SPEC its value as `boxes` has it. A box th
 that of a job with a claim in force. The entries come before their job; if that is not restored, they go after an hour.
 There is no event, since the log has them.
 
+`lost`: the same for a signal that no wait had taken, and whose value the log does not have. The signal keeps its number,
+as if a wait had taken it, and an event says that its sender must send it again.
+
 `remove`: a job that had ended and is alive again is removed, if its line is still LINE. A job with a claim in force
 stays, since its handler may be running.
 

@@ -24,6 +24,7 @@ RqCoreError
     ├── SourceDiffers
     ├── QueuesElsewhere
     ├── CursorHeld
+    ├── SchemaMissing
     ├── SchemaUnseen
     ├── SchemaBehind
     ├── SchemaAhead
@@ -211,6 +212,15 @@ class CursorHeld(AuditError):
     """another mirror writes the log of queue {queue} just now: run this again."""
 
     queue: str
+
+
+class SchemaMissing(AuditError):
+    """the audit log cannot be created in {url}: of its search path ({path}), no schema exists that the role may use.
+    Create one (CREATE SCHEMA … AUTHORIZATION role), or name another in the URL (?options=-csearch_path=…).
+    """
+
+    url: str
+    path: str
 
 
 class SchemaUnseen(AuditError):

@@ -24,12 +24,13 @@ local specs, lines, due              -- arguments of HSET `jobs`, HSET `state` a
 local buried, exhumed                -- ids of jobs that are restored as dead, and of dead jobs that are removed
 local fields, headers                -- fields of `boxes` that are written, with their values, and the header of each box by its life
 local has_box                        -- whether a box or a job with a box is written
+local unsaid                         -- the event's parts about the signals that are lost
 local orphans, adopted               -- members of `expiring` for boxes whose jobs are not there yet, and of those whose jobs are restored
 
 local function reset()
   held, seen, is_remembered, next_due, seq = nil, {}, nil, nil, nil
   unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
-  fields, headers, orphans, adopted, has_box = {}, {}, {}, {}, false
+  fields, headers, unsaid, orphans, adopted, has_box = {}, {}, {}, {}, {}, false
 end
 
 --- Check the records, and read the jobs and lines of their ids. Returns a reply that refuses the call, or nil.
@@ -39,7 +40,7 @@ local function check_restore()
     local id, kind, _, line = each(i)
     local job = read_line(line)
     local is_known = kind == 'restore' or kind == 'missing' or kind == 'remove'
-    local is_entry = kind == 'entry' and job and job.life
+    local is_entry = (kind == 'entry' or kind == 'lost') and job and job.life
     local stands = kind == 'name' and job and job.unique and (job.stands or ''):match('^until:%d+$')
     if not job or not (is_known and job.task or kind == 'remember' and job.once or stands or is_entry) then
       return {'refused', 'arguments', 'kind'}
@@ -121,8 +122,9 @@ end
 
 --- Put back a member of a job's lost box. `line` names the life, and has the header's numbers; `rest` is the member's
 --- name behind the life. The whole header comes with the first member, and the last entry with the last one: before that,
---- no worker reads the box, and it takes no signal. A box that has another header is not changed.
-local function keep_entry(id, rest, line, text, alive)
+--- no worker reads the box, and it takes no signal. A box that has another header is not changed. `is_lost`: the member
+--- is a signal that must be sent again.
+local function keep_entry(id, rest, line, text, alive, is_lost)
   local life = line:match(' life=(%S+)')
   local header = write_header(id, read_header(line))
   local job_life = alive and (alive.life or '-') or life
@@ -140,6 +142,9 @@ local function keep_entry(id, rest, line, text, alive)
     end
   end
   fields[#fields + 1], fields[#fields + 2] = life .. rest, text
+  if is_lost then
+    unsaid[#unsaid + 1] = '["' .. id .. '","' .. life .. '",' .. rest:sub(2) .. ']'
+  end
   has_box = true
   return 'kept'
 end
@@ -192,8 +197,8 @@ local function decide_record(i)
   local alive = seen[id] or read_line(held[i])
   if kind == 'remember' then
     return remember_again(i, id, due_ms, line, alive)
-  elseif kind == 'entry' then
-    return keep_entry(id, detail, line, spec, alive)
+  elseif kind == 'entry' or kind == 'lost' then
+    return keep_entry(id, detail, line, spec, alive, kind == 'lost')
   elseif kind == 'name' then
     return name_again(id, read_line(line))
   elseif kind == 'remove' then
@@ -223,6 +228,7 @@ end
 --- Append the events. Returns the entry of the last one; nil if there are no events.
 local function emit_restore()
   run_parts('append', by)
+  emit('signal_lost', now, by, unsaid, why)
   emit('baseline', now, by, unheard, why)
   local gone_at = emit('removed', now, by, removed, why)
   return emit('restored', now, by, restored, why) or gone_at

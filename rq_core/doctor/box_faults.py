@@ -7,17 +7,20 @@ that a box lacks are found by :mod:`rq_core.doctor.lost_signals`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.lost_signals import LostSignals
-from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
-from rq_core.model.durable.boxes import entry_text, life_of, signal_in, write_header
+from rq_core.model.durable.box_log import Distrust, LoggedBox, LoggedSignal
+from rq_core.model.durable.boxes import entry_text, header_in, life_of, signal_in, write_header
+from rq_core.model.lib.text import bytes_of, counted
 from rq_core.model.unique_names import digest_of
 
 MENDED_MAX: Final = 100
-"""Maximum number of members of a box that one repair corrects."""
+"""Maximum number of members of a box that one call of a repair corrects."""
+MENDED_BYTES: Final = 2 * 1024 * 1024
+"""Maximum number of bytes of these members, old and new, so that no call blocks the server for 10 ms."""
 SHOWN_MAX: Final = 5
 """Maximum number of differences that a finding names."""
 
@@ -33,6 +36,10 @@ class BoxFaults(NamedTuple):
     """The true text of each member that differs; None: the log does not have the member, or does not have its value."""
     is_mendable: bool
     """True if the true texts of all these members are known."""
+    distrusted: str | None = None
+    """The reason why the true texts must not be copied from the log; None: they may be copied."""
+    is_part: bool = False
+    """True if ``members`` are a part of those that differ: the next call of the repair corrects others."""
     untold: int = 0
     """Number of members about which the log does not have an event, although it may lack events."""
 
@@ -82,12 +89,14 @@ class _Box:
 
     def compare_signal(self, number: int, text: str) -> None:
         rest = f">{number}"
-        signal, is_taken = self.logged.signals.get(number), number in self.logged.taken
-        if self.is_allowed(rest, text):
+        logged, has_value = self.logged, "\n" in text
+        signal, is_taken = logged.signals.get(number), number in logged.taken
+        may_lack_value = is_taken or number in logged.lost | logged.perhaps_taken
+        if self.is_allowed(rest, text) and (has_value or may_lack_value):
             return
         if signal is None:
             # A worker may have put back a signal that Redis forgot, and that its wait had taken before.
-            if not is_taken or "\n" in text:
+            if not is_taken or has_value:
                 self._without_event(rest, f"signal {number}", text)
             return
         expected = signal.text(is_taken=is_taken)
@@ -95,12 +104,16 @@ class _Box:
             value = _first_with(signal.facts["digest"], _values(text, None, {}), _value_of(signal))
             known = LoggedSignal(signal.at_ms, {**signal.facts, "value": value})
             expected = known.text(is_taken=False)
-        if text == expected or (expected is None and text == signal.text_of_lost()):
+        if text == expected or (number in logged.lost and text == signal.text_of_lost()):
             return  # In the second case, a restore did not have the signal's value.
         name, head = signal.facts["name"], signal.text(is_taken=True)
         says = f"signal {number} reads {text.partition(chr(10))[0]!r}, by the log {head!r}"
         if text.partition("\n")[0] == head:
             says = f"the value of signal {name} is not the one that was sent: its digest is another"
+        if not (has_value or is_taken):
+            says = (
+                f"signal {number}, {name}, is marked as taken, and by the log no wait has taken it"
+            )
         self.differs(rest, says, expected, is_known=expected is not None)
 
     def _without_event(self, rest: str, what: str, text: str) -> None:
@@ -129,19 +142,45 @@ def box_faults(
         for number in sorted(signals):
             box.compare_signal(number, texts[life][f">{number}"])
         is_lost = is_box_lost(found.get(life), count_entries(found, life))
+        if is_lost and (says := _false_header(boxes[life], found.get(life), entries)) is not None:
+            box.says.append(says)
+            is_lost = False
+        part = _first_part(box.members, found)
         is_mendable = (
             box.is_known
-            and len(box.members) <= MENDED_MAX
             and not _leaves_hole(box, entries, "|")
             and not _leaves_hole(box, signals, ">")
-            and (not is_lost or _is_complete(boxes[life]))
+            and (not is_lost or (_is_complete(boxes[life]) and len(part) == len(box.members)))
         )
         if is_lost and not is_mendable:
             continue  # Another finding says that the box is lost.
         if box.says or box.untold:
+            is_part = is_mendable and len(part) < len(box.members)
             yield BoxFaults(
-                box.job_id, life, box.says, box.members, is_mendable=is_mendable, untold=box.untold
+                box.job_id,
+                life,
+                box.says,
+                part if is_part else box.members,
+                is_mendable=is_mendable,
+                is_part=is_part,
+                untold=box.untold,
             )
+
+
+def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
+    """Return the differences by the id (life) of the box. A box is not mended from events that must not be used."""
+    mended = {
+        fault.job_id: None in fault.members.values()
+        for fault in faults
+        if fault.is_mendable and fault.says
+    }
+    doubts = distrust(mended) if mended else {}
+    return {
+        fault.life: fault._replace(is_mendable=False, distrusted=doubts[fault.job_id])
+        if fault.job_id in doubts
+        else fault
+        for fault in faults
+    }
 
 
 def corrected(
@@ -160,6 +199,35 @@ def corrected(
         # With its number of entries, the box does not count as lost. The other numbers are derived from the members.
         kept[life] = write_header(fault.job_id, count_entries(kept, life), 0)
     return kept
+
+
+def _first_part(
+    members: Mapping[str, str | None], found: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the members that one call may correct: first those with a true text, in order, then those that the log
+    does not have, the last one first. After a call, the box has no hole that it did not have before."""
+    names = [name for name, text in members.items() if text is not None]
+    names += [name for name, text in reversed(list(members.items())) if text is None]
+    part: dict[str, str | None] = {}
+    size = 0
+    for name in names:
+        text = members[name]
+        size += len(bytes_of(found.get(name, ""))) + len(bytes_of(text or ""))
+        if part and (size > MENDED_BYTES or len(part) >= MENDED_MAX):
+            break
+        part[name] = text
+    return part
+
+
+def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
+    """Return the difference between a box's header and the log if the header has more entries than the log and the box,
+    which have the same; None otherwise."""
+    said, last = header_in(header), box.entries
+    is_known = last > 0 or box.is_whole
+    if said is None or not is_known or entries != {*range(1, last + 1)} or said.entries <= last:
+        return None
+    says, has = (counted(number, "entry", "entries") for number in (said.entries, last))
+    return f"its header says {says}, and the box and the log have {has}"
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:

@@ -230,8 +230,16 @@ def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Findi
     if not edits:
         kept = [(name, boxes.get(name, "")) for name in list(faults.members)[:SHOWN_MAX]]
         edits = tuple(Edit("boxes", name, is_, is_) for name, is_ in kept)
-        says += "; cancel the job, or write the true value back"
-    return Finding(Kind.BOX_DIFFERS, says, faults.job_id, guarded(image, owner, edits), owner)
+        says += f"; {faults.distrusted or 'cancel the job, or write the true value back'}"
+    is_part = faults.is_part and faults.is_mendable
+    return Finding(
+        Kind.BOX_DIFFERS,
+        says,
+        faults.job_id,
+        guarded(image, owner, edits),
+        owner,
+        is_part=is_part,
+    )
 
 
 def _subject(image: Image, owner: Owner) -> str:

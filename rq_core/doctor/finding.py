@@ -91,6 +91,9 @@ class Finding:
     lost: int | None = None
     """Number of jobs that were alive according to the log, if Redis has lost the whole queue."""
 
+    is_part: bool = False
+    """True if ``edits`` repair a part, and the next look at the queue finds the rest."""
+
     @property
     def mendable(self) -> bool:
         """Return whether `repair` can repair the finding."""

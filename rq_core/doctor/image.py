@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from rq_core.doctor.box_check import lives_of, members_of_boxes
-from rq_core.doctor.box_faults import BoxFaults, box_faults, corrected
+from rq_core.doctor.box_faults import BoxFaults, box_faults, corrected, trusted_faults
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
-from rq_core.doctor.lost_signals import LostSignals, lost_signals
+from rq_core.doctor.lost_signals import LostSignals, lost_signals, trusted_signals
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.snapshot import View
 from rq_core.model.durable.boxes import life_of
@@ -55,7 +55,6 @@ INDEXES: Final = (
 )
 """The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
 have a member; in `state`, only lines that are lost or wrong are derived."""
-
 
 MOVED_ON_MS: Final = 60_000
 """Maximum number of milliseconds by which a claim or a worker postpones the due time of a schedule."""
@@ -154,14 +153,15 @@ class Image:
     def lost_signals(self) -> list[LostSignals]:
         """The signals that are in the log, and that boxes lack."""
         log, found = self.view.log, self.view.snapshot["boxes"]
-        return list(lost_signals(log.boxes, found, self.box_owners, log.began))
+        lost = lost_signals(log.boxes, found, self.box_owners, log.began)
+        return trusted_signals(list(lost), log.distrust)
 
     @cached_property
     def box_faults(self) -> dict[str, BoxFaults]:
         """The differences between boxes and the log, by the id (life) of the box."""
         view = self.view
         faults = box_faults(view.log.boxes, view.snapshot["boxes"], self.box_owners)
-        return {each.life: each for each in faults}
+        return trusted_faults(list(faults), view.log.distrust)
 
     @cached_property
     def boxes(self) -> dict[str, str]:
@@ -359,6 +359,7 @@ def _boxes(image: Image) -> Iterator[Entry]:
     found, owners, faults = image.boxes, image.box_owners, image.box_faults
     known = {member for each in faults.values() if each.is_mendable for member in each.members}
     left = {life for life, each in faults.items() if each.says and not each.is_mendable}
+    left |= {each.life for each in image.lost_signals if each.distrusted}
     for member, value in members_of_boxes(found, owners):
         is_any = (value is None and member not in known) or life_of(member) in left
         is_any = is_any and member in found

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.box_log import LoggedBox, note_boxes
+from rq_core.model.durable.box_log import Distrust, LoggedBox, no_distrust, note_boxes
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.idempotency import SAME, ResultLine
 from rq_core.model.job_ends import End, Lives, claim_of
@@ -81,6 +81,8 @@ class FoldedLog:
     removed."""
     boxes: dict[str, LoggedBox] = field(default_factory=dict)
     """The boxes of durable jobs according to the log, by life."""
+    distrust: Distrust = no_distrust
+    """Says why the log's events about boxes must not be copied into Redis."""
     fresh: set[str] = field(default_factory=set)
     """Ids of jobs that the outbox has from their beginning, and since then Redis has not forgotten any event."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)

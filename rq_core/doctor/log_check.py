@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rq_core.doctor import settings_check
@@ -14,7 +14,7 @@ from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
-from rq_core.model.durable.boxes import entry_in, life_of, signal_in, signal_of
+from rq_core.model.durable.boxes import entry_in, header_in, life_of, signal_in, signal_of
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.lib.text import counted, shorten
@@ -79,14 +79,27 @@ def _boxless(image: Image) -> Iterator[Finding]:
         if life is None:
             continue
         if is_box_lost(boxes.get(life), count_entries(boxes, life)):
-            says = f"job {job_id} has lost what its steps had saved, so its next step fails"
-            how = '`rq-core audit restore` puts it back if the log has the values (audit_result="full")'
-            yield Finding(Kind.NO_BOX, f"{says}; {how}", job_id)
+            yield Finding(Kind.NO_BOX, _boxless_says(job_id, boxes, life), job_id)
     for lost in image.lost_signals:
-        if lost.unknown is not None:
+        if lost.distrusted is not None:
+            says = f"job {lost.job_id} has lost signals; {lost.distrusted}"
+            yield Finding(Kind.NO_SIGNAL, says, lost.job_id)
+        elif lost.unknown is not None:
             name, number = lost.unknown.facts["name"], lost.unknown.facts["message"]
             says = f"job {lost.job_id} has lost signal {number}, {name}, and the log does not have its value"
             yield Finding(Kind.NO_SIGNAL, f"{says}: it must be sent again", lost.job_id)
+
+
+def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
+    header, there = header_in(boxes.get(life)), count_entries(boxes, life)
+    says = f"job {job_id} has lost what its steps had saved"
+    if header is not None and there:
+        said = counted(header.entries, "entry", "entries")
+        says = (
+            f"the header of the box of job {job_id} says {said}, and entry {there + 1} is missing"
+        )
+    how = 'puts it back if the log has the values (audit_result="full")'
+    return f"{says}, so its next step fails; `rq-core audit restore` {how}"
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
@@ -94,7 +107,11 @@ def _changed_values(image: Image) -> Iterator[Finding]:
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
         job_id, faults = image.box_owners.get(life), image.box_faults.get(life)
-        if job_id is None or "\n" not in text or (faults and member in faults.members):
+        if (
+            job_id is None
+            or "\n" not in text
+            or (faults and (faults.is_part or member in faults.members))
+        ):
             continue
         if ">" in member:
             what, signal = "signal", signal_in(text)

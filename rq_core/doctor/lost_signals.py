@@ -6,11 +6,11 @@ if the sender keeps values in the log (``audit_payload="full"``), and a mirror r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rq_core.doctor.box_check import count_entries, is_box_lost
-from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
+from rq_core.model.durable.box_log import Distrust, LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import members_of_signals, write_header
 
 
@@ -23,6 +23,8 @@ class LostSignals(NamedTuple):
     """The members of ``boxes`` that are missing, with their values, as far as the log has them."""
     unknown: LoggedSignal | None
     """The first lost signal whose value the log does not have; None: the log has the values of all lost signals."""
+    distrusted: str | None = None
+    """The reason why the signals must not be copied from the log; None: they may be copied."""
 
 
 def lost_signals(
@@ -56,6 +58,15 @@ def lost_signals(
             texts[number] = text
         members |= {life + rest: text for rest, text in members_of_signals(texts).items()}
         yield LostSignals(job_id, life, members, unknown)
+
+
+def trusted_signals(lost: Sequence[LostSignals], distrust: Distrust) -> list[LostSignals]:
+    """Return the lost signals, without the members that must not be copied from the log."""
+    doubts = distrust({each.job_id: False for each in lost}) if lost else {}
+    return [
+        each._replace(members={}, distrusted=doubts[each.job_id]) if each.job_id in doubts else each
+        for each in lost
+    ]
 
 
 def _of(life: str, number: int) -> str:

@@ -18,6 +18,10 @@ from rq_core.protocol.engine.queue_check import check_layout
 
 CHUNK: Final = 125
 """Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
+CHUNK_BYTES: Final = 2 * 1024 * 1024
+"""Approximate number of bytes of the members, old and new, of one call."""
+PARTS_MAX: Final = 200
+"""Maximum number of further rounds for boxes that are repaired in parts. A box has at most 10,000 entries."""
 PASSES: Final = 3
 """Maximum number of rounds of repair for a queue that workers change meanwhile."""
 WHY: Final = "doctor"
@@ -126,10 +130,13 @@ def repair(
     ``by`` is written into the log. ``audit`` also reads an audit database. Raises the errors of Client.run.
     """
     found = list(findings)
-    for _ in range(PASSES):
+    passes = parts = 0
+    while passes < PASSES and parts < PARTS_MAX:
         mendable = [f for f in found if f.mendable]
         if not mendable:
             break
+        is_part = any(f.is_part for f in mendable)
+        passes, parts = passes + (not is_part), parts + is_part
         if any(f.kind is Kind.LOG_STRAY for f in mendable):
             # First: usually no event can follow a stray entry, so not even a new epoch could begin.
             client.run(client.calls.audit.strike(queue))
@@ -158,11 +165,17 @@ def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -
 
 def _chunks(findings: list[Finding]) -> Iterator[list[Finding]]:
     chunk: list[Finding] = []
+    size = 0
     for finding in findings:
+        new = sum(len(edit.was) + len(edit.value) for edit in finding.edits)
+        if chunk and size + new > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
         chunk.append(finding)
+        size += new
         if sum(len(each.edits) for each in chunk) >= CHUNK:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
     if chunk:
         yield chunk
 

@@ -116,7 +116,8 @@ def restore(
             many = "names of jobs that have ended are still held (Throttle), and Redis has forgotten them"
             say(f"  {counted(each.names, one, many)}")
         for job_id, is_known in each.boxes.items():
-            say(f"  steps lost: {job_id}{'' if is_known else NO_VALUES}")
+            why = each.why_lost.get(job_id)
+            say(f"  steps lost: {job_id}{_not_put_back(why) if not is_known else ''}")
         for schedule in each.schedules:
             say(f"  {_lost_schedule(schedule)}")
         for job in each.lost:
@@ -169,7 +170,9 @@ def _lost_job(job: LostJob) -> str:
     went_on = ", a worker continued it" if job.ran_on else ""
     if job.unknown is not None:
         return f"{words}{went_on}; cannot be put back: {job.unknown}"
-    steps = NO_VALUES if job.steps_lost else NO_SIGNALS if job.signals_lost else ""
+    steps = (
+        _not_put_back(job.why_lost) if job.steps_lost else NO_SIGNALS if job.signals_lost else ""
+    )
     if job.uncertain is not None:
         return f"{words}{went_on}; {job.uncertain}{steps}"
     return f"{words}{went_on}{steps}"
@@ -193,9 +196,13 @@ def _say_steps(done: Applied) -> None:
     if done.boxes:
         say(f"  the saved steps of {counted(done.boxes, 'job')} in Redis put back")
     for job_id in done.steps_lost:
-        say(f"  steps lost: {job_id}{NO_VALUES}")
+        say(f"  steps lost: {job_id}{_not_put_back(done.why_lost.get(job_id))}")
     for job_id in done.signals_lost:
         say(f"  signals lost: {job_id}{NO_SIGNALS}")
+
+
+def _not_put_back(why_lost: str | None) -> str:
+    return NO_VALUES if why_lost is None else f"; {why_lost}"
 
 
 def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:

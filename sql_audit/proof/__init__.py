@@ -10,6 +10,7 @@ Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 
 - ``verify``: the proof of a log.
 - ``log``, ``event_details``, ``epoch_starts``: reads events; parses their JSON; the beginnings of epochs.
+- ``trusted_batches``: the chain of the batches from which events are copied into Redis.
 - ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the numbering.
 - ``row_check``, ``derived_rows``: checks the rows of ``job`` and ``job_attempt``; derives these rows from the events.
 - ``schema_check``: checks the schema's tables, triggers, views and indexes.

@@ -80,6 +80,7 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
 
 _ASIDE: Final = (
     Event.SETTLEMENT_REFUSED, Event.FREED, Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED,
+    Event.SIGNAL_LOST,
 )  # fmt: skip
 """The types of events that change neither the state of a job nor its claim."""
 

@@ -18,6 +18,7 @@ from sql_audit.errors import (
     SchemaAhead,
     SchemaBehind,
     SchemaForeign,
+    SchemaMissing,
     SchemaUnseen,
 )
 from sql_audit.store.connection.database import Database
@@ -41,6 +42,7 @@ _UNSEEN: Final = text(
     "WHERE c.relname = :table AND c.relkind = 'r' ORDER BY n.nspname"
 )
 
+_SCHEMA: Final = text("SELECT current_schema()")
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 
@@ -85,7 +87,7 @@ def found(connection: Connection) -> str | None:
 def upgrade_schema(url: str | Database) -> str:
     """Upgrade a database to this release's schema; create the tables if it has none. Return the new schema version.
 
-    Raise AuditUnavailable, AuditRefused, SchemaAhead or SchemaForeign.
+    Raise AuditUnavailable, AuditRefused, SchemaMissing, SchemaAhead or SchemaForeign.
     """
     from alembic import command
 
@@ -99,6 +101,7 @@ def upgrade_schema(url: str | Database) -> str:
                     text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
                 )
             _refuse_ahead(database, found(connection))
+            _refuse_missing_schema(database, connection)
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -132,6 +135,13 @@ def check_tables(database: Database) -> None:
 def _refuse_ahead(database: Database, current: str | None) -> None:
     if current is not None and current not in revisions():
         raise SchemaAhead(url=database.url, found=current, needed=needed())
+
+
+def _refuse_missing_schema(database: Database, connection: Connection) -> None:
+    """Raise SchemaMissing if no schema of PostgreSQL's search path exists, in which tables could be created."""
+    if database.dialect == "postgresql" and connection.execute(_SCHEMA).scalar() is None:
+        path = connection.execute(text("SHOW search_path")).scalar_one()
+        raise SchemaMissing(url=database.url, path=path)
 
 
 def check_current(url: str | Database) -> None:

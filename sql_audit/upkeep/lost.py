@@ -39,6 +39,8 @@ class LostJob:
     """The reason why the job cannot be restored; None if it can."""
     steps_lost: bool = False
     """True if the log does not have all saved steps of the job. The job's next step fails."""
+    why_lost: str | None = None
+    """The reason why the job's steps and signals must not be put back from the log; None: they may be."""
     signals_lost: bool = False
     """True if the log does not have all untaken signals with their values. Their senders must send them again."""
 

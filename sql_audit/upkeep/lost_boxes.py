@@ -12,20 +12,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.box_log import LoggedBox, LoggedSignal
+from rq_core.model.durable.box_log import BOX_EVENTS, LoggedBox, LoggedSignal
 from rq_core.model.durable.boxes import StepEntry, entry_text, signal_of
 from rq_core.model.events import OutboxId
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.audit import Restoration, entries_again
 from sql_audit.mirror.projection import rebuild
+from sql_audit.proof.trusted_batches import TrustedBatches
 from sql_audit.store.connection.database import Database
 from sql_audit.store.job_rows import EventRow
 from sql_audit.store.orphans import Range, in_any, ranges
 
 CHUNK: Final = 1_000
 """Maximum number of jobs whose events one SQL statement reads."""
-_STEPS: Final = (str(Event.STEP_BEGUN), str(Event.STEP_SAVED), str(Event.SIGNALLED))
 
 
 class FoldedBox:
@@ -67,13 +67,17 @@ def boxes_in(
     ranges of orphaned events. A surviving event counts more than an orphaned one."""
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):
-        if row[4] not in _STEPS or (intake := rebuild.intake_of(row)) is None:
+        if row[4] not in BOX_EVENTS or (intake := rebuild.intake_of(row)) is None:
             continue
         facts = {name: column[0] for name, column in intake.columns.items()}
         box, at_ms = found[str(row[6]), facts["life"]], intake.at_ms or 0
         signals = box.mail.signals
         message: Any = facts.get("message")
+        if row[4] == Event.SIGNAL_LOST:
+            box.mail.lost.add(message)
+            continue
         if row[4] == Event.SIGNALLED:
+            box.mail.lost.discard(message)
             before = signals.get(message)
             if before is not None and before.facts["digest"] == facts["digest"]:
                 facts["value"] = facts.get("value") or before.facts.get("value")
@@ -125,6 +129,8 @@ class LostBox(NamedTuple):
     """The records that put the box back; None if the log does not have all of its steps."""
     signals_lost: bool = False
     """True if the log does not have all untaken signals with their values. Their senders must send them again."""
+    why_lost: str | None = None
+    """The reason why the box must not be put back from the log: the log was changed."""
 
 
 def box_restorations(
@@ -145,8 +151,29 @@ def box_restorations(
         box.mail.signals[number].text_of_lost() if text is None else text
         for number, text in enumerate(signals, 1)
     ]
-    is_lost = None in signals or len(signals) < len(box.mail.signals)
-    return LostBox(entries_again(job_id, life, entries, texts), is_lost)
+    # Of a signal that was lost before, an earlier restore has said that it must be sent again.
+    lost = [
+        number
+        for number, text in enumerate(signals, 1)
+        if text is None and number not in box.mail.lost
+    ]
+    is_lost = bool(lost) or len(signals) < len(box.mail.signals)
+    return LostBox(entries_again(job_id, life, entries, texts, lost), is_lost)
+
+
+def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
+    """Return the entries that have events about the boxes of jobs, by job id."""
+    found: defaultdict[str, list[OutboxId]] = defaultdict(list)
+    for row in rows:
+        if row[4] in BOX_EVENTS:
+            found[str(row[6])].append(OutboxId(row[1], row[2]))
+    return found
+
+
+def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) -> LostBox:
+    """Return the box; without its records if their events lie in batches whose chain does not hold."""
+    why = batches.why_not(entries) if box.records else None
+    return box if why is None else LostBox(None, why_lost=why)
 
 
 def lost_boxes(
@@ -156,9 +183,15 @@ def lost_boxes(
     id."""
     ids = list(lives)
     with database.readers.connect() as connection:
-        orphaned = ranges(connection, queue)
+        orphaned, batches = (
+            ranges(connection, queue),
+            TrustedBatches(database, connection, queue, None),
+        )
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            boxes = boxes_in(rebuild.events_of(connection, queue, chunk), orphaned)
+            rows = rebuild.events_of(connection, queue, chunk)
+            boxes = boxes_in(rows, orphaned)
+            entries = entries_of_boxes(rows)
             for job_id in chunk:
-                yield job_id, box_restorations(boxes, job_id, lives[job_id])
+                box = box_restorations(boxes, job_id, lives[job_id])
+                yield job_id, trusted(box, batches, entries.get(job_id, ()))

@@ -37,6 +37,12 @@ POLL_S: Final = 0.05
 ROUNDS_MAX: Final = 10
 """Maximum number of rounds of a restore. A further round begins if another restore changed the queue during a round."""
 WHY: Final = "audit restore"
+OTHER_BOX: Final = (
+    "nothing was put back, since Redis has a box with other numbers of entries or signals: run"
+    " `rq-core doctor {queue} --audit URL --repair`"
+)
+_OF_BOXES: Final = ("entry", "lost")
+"""Kinds of the records that put back members of boxes."""
 
 
 @dataclass(slots=True)
@@ -68,6 +74,9 @@ class Applied:
     """Number of jobs in Redis whose saved steps were put back."""
     steps_lost: list[str] = field(default_factory=list)
     """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
+    why_lost: dict[str, str] = field(default_factory=dict)
+    """The reasons why saved steps were not put back although the log has them, by job id: the log was changed, or Redis
+    has a box with other numbers. These jobs are also in ``steps_lost``."""
     signals_lost: list[str] = field(default_factory=list)
     """Ids of jobs that have lost signals, since the log does not have the signals' values. Their senders must send them
     again."""
@@ -119,7 +128,8 @@ def restore_jobs(
         entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)
         done.over, done.uncertain, done.unknown, done.held = [], [], [], []
-        done.alive, done.left, done.steps_lost, done.signals_lost = {}, {}, [], []
+        done.alive, done.left, done.why_lost = {}, {}, {}
+        done.steps_lost, done.signals_lost = [], []
         try:
             _carry_out(
                 client, database, queue, gap, done, by, wait_s, on_progress, accept_gaps=accept_gaps
@@ -198,7 +208,7 @@ def _carry_out(
             outcomes = list(answer.outcomes.values())
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
-            if chunk[0].kind == "entry":
+            if chunk[0].kind in _OF_BOXES:
                 are_kept = are_kept and set(outcomes) == {"kept"}
                 continue
             if chunk[0].kind in ("remember", "name"):
@@ -245,6 +255,9 @@ def _boxes_again(
     for job_id, box in lost_boxes(database, queue, lives):
         if box.records is None or not send(box.records):
             done.steps_lost.append(job_id)
+            why = OTHER_BOX.format(queue=queue) if box.records else box.why_lost
+            if why is not None:
+                done.why_lost[job_id] = why
             continue
         done.boxes += 1
         if box.signals_lost:
@@ -262,9 +275,12 @@ def _jobs_again(
             done.uncertain.append(lost)
             continue
         for record in found:
-            by_kind.get(record.kind, by_kind["restore"]).append(record)
+            kind = "entry" if record.kind in _OF_BOXES else record.kind
+            by_kind.get(kind, by_kind["restore"]).append(record)
         if lost.steps_lost and found:
             done.steps_lost.append(lost.job_id)
+            if lost.why_lost is not None:
+                done.why_lost[lost.job_id] = lost.why_lost
         if lost.signals_lost and found:
             done.signals_lost.append(lost.job_id)
         if lost.over or not found:

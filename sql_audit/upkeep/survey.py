@@ -37,13 +37,20 @@ from sql_audit.mirror.field_types import INTEGER_MAX
 from sql_audit.mirror.possible_gaps import Places
 from sql_audit.mirror.projection import rebuild
 from sql_audit.mirror.projection.fold import Folder
+from sql_audit.proof.trusted_batches import TrustedBatches
 from sql_audit.store import orphans
 from sql_audit.store.connection.database import Database
 from sql_audit.store.gaps import ended_by_baselines
 from sql_audit.store.job_rows import JobRow
 from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
-from sql_audit.upkeep.lost_boxes import box_restorations, boxes_in, lost_boxes
+from sql_audit.upkeep.lost_boxes import (
+    box_restorations,
+    boxes_in,
+    entries_of_boxes,
+    lost_boxes,
+    trusted,
+)
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, stored_entries
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
@@ -95,6 +102,8 @@ class Survey:
     schedules: list[LostSchedule] = field(default_factory=list)
     boxes: dict[str, bool] = field(default_factory=dict)
     """Ids of jobs in Redis that have lost their saved steps, each with whether the log has all of these steps."""
+    why_lost: dict[str, str] = field(default_factory=dict)
+    """The reasons why the saved steps of jobs in Redis must not be put back from the log, by job id."""
     forgotten: int = 0
     """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
     names: int = 0
@@ -133,6 +142,8 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
     found.schedules = lost_schedules(database, queue, stored_entries(client, queue)).found
     for job_id, box in lost_boxes(database, queue, gap.boxes):
         found.boxes[job_id] = box.records is not None
+        if box.why_lost is not None:
+            found.why_lost[job_id] = box.why_lost
     found.forgotten, found.names = len(gap.windows), len(gap.names)
     return found
 
@@ -238,18 +249,24 @@ def lost_jobs(
     restorations of the job, or of its id and its name if they outlive it."""
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
+        batches = TrustedBatches(database, connection, queue, None)
         for begin in range(0, len(ids), CHUNK):
-            yield from _lost_chunk(connection, queue, ids[begin : begin + CHUNK], orphaned)
+            chunk = ids[begin : begin + CHUNK]
+            yield from _lost_chunk(connection, queue, chunk, orphaned, batches)
 
 
 def _lost_chunk(
-    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[orphans.Range]
+    connection: Connection,
+    queue: str,
+    ids: Sequence[str],
+    orphaned: Sequence[orphans.Range],
+    batches: TrustedBatches,
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = rebuild.events_of(connection, queue, list(stands))
     told = job_logs(rows, orphaned)
-    boxes = boxes_in(rows, orphaned)
+    boxes, entries = boxes_in(rows, orphaned), entries_of_boxes(rows)
     places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
@@ -274,7 +291,13 @@ def _lost_chunk(
             name_restoration(job_id, job.unique_name, job.name_stands, 0) if lost.over else None
         )
         box = box_restorations(boxes, job_id, job.life if record is not None else None)
-        lost = replace(lost, steps_lost=box.records is None, signals_lost=box.signals_lost)
+        box = trusted(box, batches, entries.get(job_id, ()))
+        lost = replace(
+            lost,
+            steps_lost=box.records is None,
+            signals_lost=box.signals_lost,
+            why_lost=box.why_lost,
+        )
         rest = (each for each in (record, window) if each is not None)
         yield lost, [*(box.records or []), *rest]
 

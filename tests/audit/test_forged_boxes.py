@@ -189,6 +189,60 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
         assert violations
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_signal_that_is_falsely_marked_as_taken_is_found(
+    seed: Seed, database: Database, key: str
+) -> None:
+    """Checks a signal whose value the log does not have. It reads as a restore leaves such a signal."""
+    claim = seed.running("a")
+    seed.wait(claim)
+    seed.signal("a", name="refusal", value="7", key=key)
+    seed.park(claim)
+    mirror(seed, database)
+    assert ([], []) == compare(seed.client, database, seed.queue)
+
+    head = text_of(seed, ">1").partition("\n")[0].removesuffix(f" key={key}")
+    seed.control.hset(boxes(seed), f"{LIFE}>1", head)
+    seed.control.hdel(boxes(seed), f"{LIFE}>refusal", f"{LIFE}={key}")
+    header(seed, 1, 0)
+
+    says = "signal 1, refusal, is marked as taken, and by the log no wait has taken it"
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert ([True], []) == ([says in each.says for each in violations], notes)
+    (found,) = found_by_doctor(seed, database)
+    assert (Kind.BOX_DIFFERS, False) == (found.kind, found.mendable)
+    assert says in found.says
+
+
+@pytest.mark.parametrize("saved", [0, 2])
+def test_a_header_that_says_one_entry_more_is_named_and_mended(
+    seed: Seed, database: Database, saved: int
+) -> None:
+    if saved:
+        durable(seed)
+    else:
+        seed.running("a")
+        seed.signal("a", value="7", value_max=100)
+    mirror(seed, database)
+    true = seed.control.hgetall(boxes(seed))
+    life = next(each for each in true if len(each) == len(LIFE))
+    false = true[life].replace(f"entries={saved}", f"entries={saved + 1}")
+    seed.control.hset(boxes(seed), life, false)
+
+    found = found_by_doctor(seed, database)
+
+    assert [Kind.BOX_DIFFERS] == [each.kind for each in found]
+    says = {
+        0: "1 entry, and the box and the log have 0",
+        2: "3 entries, and the box and the log have 2",
+    }
+    assert f"its header says {says[saved]} entries" in found[0].says
+    violations, notes = compare(seed.client, database, seed.queue)
+    assert ([found[0].says], []) == ([each.says for each in violations], notes)
+    assert [] == repaired(seed, database)
+    assert true == seed.control.hgetall(boxes(seed))
+
+
 def two_durable_jobs(seed: Seed) -> Any:
     """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
     durable(seed, kept="digest")

@@ -1,4 +1,5 @@
-"""The doctor compares each value in a box of a durable job with the digest beside it."""
+"""The doctor compares each value in a box of a durable job with the digest beside it. No worker continues a job whose
+box contradicts itself."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.doctor.finding import Kind
+from rq_core.errors import QueueDamaged
 from rq_core.model.keys import queue_keys
 from rq_core.model.unique_names import digest_of
 from tests.kit.doctor import look
-from tests.kit.seed import LIFE, Seed
+from tests.kit.seed import LIFE, WORKER, Seed
 
 
 @pytest.fixture
@@ -36,3 +38,22 @@ def test_a_changed_value_of_a_step_or_a_signal_is_found(seed: Seed, what: str) -
     (found,) = [each for each in look(seed) if each.kind is Kind.BOX_DIFFERS]
     assert (found.job_id, found.mendable) == ("a", False)
     assert f"the value of {what}" in found.says
+
+
+def test_a_job_in_whose_box_one_entry_was_written_over_another_does_not_continue(
+    seed: Seed,
+) -> None:
+    """Checks that the step whose entry is gone does not run again."""
+    claim = seed.running("a")
+    for number, name in enumerate(("charge", "receipt", "mail"), 1):
+        seed.save(claim, entry=number, name=name)
+    read = seed.client.calls.reads.box(seed.queue, "a", claim.fence, WORKER)
+    box = seed.client.run(read)
+    assert box is not None
+    assert 3 == len(box.entries)
+
+    boxes = queue_keys(seed.queue)("boxes")
+    seed.control.hset(boxes, f"{LIFE}|3", str(seed.control.hget(boxes, f"{LIFE}|1")))
+
+    with pytest.raises(QueueDamaged, match="two entries have the name charge"):
+        seed.client.run(seed.client.calls.reads.box(seed.queue, "a", claim.fence, WORKER))

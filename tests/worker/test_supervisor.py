@@ -26,6 +26,7 @@ from tests.kit import crew
 from tests.kit.command import command
 from tests.kit.crew import worker_process
 from tests.kit.processes import Child, command_of, lives
+from tests.kit.refusing_postgres import FULL, STARTING, refusing_postgres
 from tests.kit.wait import wait_until
 from tests.worker.conftest import attached, event_types, gone, mirrored
 
@@ -123,7 +124,8 @@ def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
         assert process.wait(30) == 1
 
     said = witness.log()
-    assert "no schema has been selected" in said
+    assert "of its search path (nonesuch), no schema exists that the role may use" in said
+    assert "CREATE SCHEMA" in said
     assert len(said.splitlines()) == 1, said
     assert handle.state() == "ready"
 
@@ -144,6 +146,24 @@ def test_workers_start_though_the_database_of_a_queue_that_has_a_log_does_not_an
     assert "the mirror is not ready yet; the workers start without it" in said
     assert handle.state() == "gone"
     assert "succeeded" in event_types(client, handle.id)
+
+
+@pytest.mark.parametrize("refusal", [STARTING, FULL], ids=["starting up", "too many clients"])
+def test_workers_start_though_postgresql_refuses_connections_for_a_while(
+    app: App, client: Client, witness: crew.Witness, sqlite_url: str, refusal: tuple[str, str]
+) -> None:
+    handle = crew.function.enqueue(1)
+    mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
+    assert command(*mirror).exit_code == 0
+    with (
+        refusing_postgres(*refusal) as away,
+        worker_process(app.redis_url, witness, "--audit", away, "--burst") as process,
+    ):
+        assert process.wait(60) == 0
+
+    assert refusal[1] in witness.log()
+    assert "the mirror is not ready yet; the workers start without it" in witness.log()
+    assert handle.state() == "gone"
 
 
 @pytest.mark.slow

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.boxes import StepEntry, entry_text, signal_text
 from rq_core.model.events import Entry
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
+
+BOX_EVENTS: Final = frozenset(
+    {Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED, Event.SIGNAL_LOST}
+)
+"""The events about boxes."""
+
+
+Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
+"""Returns, by the ids of jobs, why a repair must not use the log's events about their boxes: the log was changed. Jobs
+whose events may be used are left out. The argument has the ids of jobs; the value is True if a repair would remove
+members that the log does not have from the job's box."""
+
+
+def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
+    """Trust all events, such as those in Redis' outbox."""
+    return {}
 
 
 class LoggedSignal(NamedTuple):
@@ -47,6 +63,8 @@ class LoggedBox:
     signals: dict[int, LoggedSignal] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     """The numbers of the signals that waits have taken."""
+    lost: set[int] = field(default_factory=set)
+    """The numbers of the signals that a restore could not put back: their values are not in the log."""
     is_whole: bool = False
     """True if the log has all events about the box."""
     unknown_since: str | None = None
@@ -54,6 +72,8 @@ class LoggedBox:
     also: dict[str, set[str]] = field(default_factory=dict)
     """First lines that members of the box may have, too, by the members' names without the box's id (life): after Redis
     forgot an event, a restore may have put back what the event had written."""
+    perhaps_taken: set[int] = field(default_factory=set)
+    """The numbers of the signals that waits may have taken, or that may be lost, by events that Redis forgot."""
 
     @property
     def entries(self) -> int:
@@ -67,6 +87,10 @@ class LoggedBox:
             self.signals[facts["message"]] = LoggedSignal(at_ms, facts)
             # A wait took another signal of this number, which Redis has forgotten.
             self.taken.discard(facts["message"])
+            self.lost.discard(facts["message"])
+            return
+        if event == Event.SIGNAL_LOST:
+            self.lost.add(facts["message"])
             return
         number, value = facts["entry"], facts.get("value")
         if message is not None:
@@ -84,12 +108,16 @@ class LoggedBox:
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
             self.also.setdefault(f">{facts['message']}", set()).update(heads)
             return
+        if event == Event.SIGNAL_LOST:
+            self.perhaps_taken.add(facts["message"])
+            return
         step = step_of(event, at_ms, facts)
         heads = {entry_text(step)}
         if step.message is not None:
             waits = StepEntry(step.name, False, at_ms, step.fence, kind="wait")
             heads.add(entry_text(waits))
             self.also.setdefault(f">{step.message}", set()).add(step.name.partition("#")[0])
+            self.perhaps_taken.add(step.message)
         self.also.setdefault(f"|{facts['entry']}", set()).update(heads)
 
 
@@ -110,7 +138,7 @@ def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEnt
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
     """Apply an event of the log to ``boxes`` if the event is about a box. ``boxes`` are by box id (life)."""
-    if entry.event not in (Event.SIGNALLED, Event.STEP_BEGUN, Event.STEP_SAVED):
+    if entry.event not in BOX_EVENTS:
         return
     for event in entry.jobs:
         boxes.setdefault(event.fields["life"], LoggedBox()).add(

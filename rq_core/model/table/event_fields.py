@@ -193,6 +193,14 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             'that JSON, as text; null unless the sender has audit_payload="full", or if it is longer than that keeps',
         ),
     ),
+    _E.SIGNAL_LOST: (
+        _ID, _LIFE,
+        EventField(
+            "message",
+            "the number of a signal that Redis had lost, and that a restore could not put back: its sender must send it"
+            " again",
+        ),
+    ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),
         EventField("name", "the schedule"),

@@ -64,6 +64,7 @@ class Event(StrEnum):
     STEP_BEGUN = "step_begun"
     STEP_SAVED = "step_saved"
     SIGNALLED = "signalled"
+    SIGNAL_LOST = "signal_lost"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"

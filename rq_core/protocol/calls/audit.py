@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +51,7 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """The kind of work: restore, missing, remove, remember, name or entry."""
+    """The kind of work: restore, missing, remove, remember, name, entry or lost."""
     due_ms: int
     line: str
     """A line whose meaning depends on the kind.
@@ -246,11 +246,16 @@ def put_back(
 
 
 def entries_again(
-    job_id: str, life: str, entries: Sequence[str], signals: Sequence[str] = ()
+    job_id: str,
+    life: str,
+    entries: Sequence[str],
+    signals: Sequence[str] = (),
+    lost: Collection[int] = (),
 ) -> list[Restoration]:
     """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. All
     other members come first, then the last signal, then the entries in order. Until the last one is written, no
-    worker continues the job, and no signal changes the box."""
+    worker continues the job, and no signal changes the box. ``lost`` are the numbers of the signals that their senders
+    must send again."""
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"
@@ -260,7 +265,11 @@ def entries_again(
         last = f">{len(signals)}"
         members[last] = members.pop(last)
     members |= {f"|{number}": text for number, text in enumerate(entries, 1)}
-    return [Restoration(job_id, "entry", 0, line, rest, text) for rest, text in members.items()]
+    again = {f">{number}" for number in lost}
+    return [
+        Restoration(job_id, "lost" if rest in again else "entry", 0, line, rest, text)
+        for rest, text in members.items()
+    ]
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -61,7 +62,8 @@ class BoxReads(QueueReader):
         """Return the box of a job, with its entries from ``first`` on, for the worker that holds its claim; None if the
         worker does not hold the claim.
 
-        Raises QueueDamaged if the box cannot be read.
+        Raises QueueDamaged if the box cannot be read, or if two entries have one name: the step of one of them would
+        run again.
         """
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
@@ -92,6 +94,8 @@ class BoxReads(QueueReader):
                 try:
                     entries = read_header(header).entries - first + 1
                     found += map(read_entry, page or [""][: entries - len(found)])
+                    if len(found) >= entries:
+                        _refuse_doubled(found)
                 except (ValueError, TypeError) as why:
                     raise QueueDamaged(
                         f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
@@ -155,3 +159,10 @@ class BoxReads(QueueReader):
                     if signal.value is not None:
                         found[number] = signal
         return found
+
+
+def _refuse_doubled(entries: Sequence[StepEntry]) -> None:
+    """Raise ValueError if two entries have one name."""
+    if len({entry.name for entry in entries}) < len(entries):
+        ((name, _),) = Counter(entry.name for entry in entries).most_common(1)
+        raise ValueError(f"two entries have the name {name}")

@@ -10,14 +10,14 @@ restore may have put back what they had written.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.doctor.log import FoldedLog
-from rq_core.model.durable.box_log import LoggedBox
+from rq_core.model.durable.box_log import BOX_EVENTS, Distrust, LoggedBox
 from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import OutboxId, Undecodable, decode
 from rq_core.model.state_line import read_job
@@ -25,7 +25,9 @@ from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
 from sql_audit.mirror.possible_gaps import Places
 from sql_audit.mirror.projection.rebuild import intake_of
+from sql_audit.proof.trusted_batches import TrustedBatches
 from sql_audit.store import orphans
+from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import EVENT_COLUMNS
 from sql_audit.store.storable_text import clean
 
@@ -33,12 +35,16 @@ JOBS_CHUNK: Final = 250
 """Maximum number of jobs whose events one statement reads."""
 MEMBERS_CHUNK: Final = 10_000
 """Approximate number of entries and signals after which a statement takes no further job."""
-_STEPS: Final = frozenset({Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED})
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
     "AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
 ).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
+_ENTRIES: Final = text(
+    "SELECT job_id, epoch, seq FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
+    "AND type IN :types"
+).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
+_TYPES: Final = [*map(str, sorted({*BOX_EVENTS, Event.ENQUEUED}))]
 _BREAKS: Final = text(
     "SELECT epoch, seq FROM mirror_epoch WHERE queue = :queue AND (kind IN ('gap', 'joined') "
     f"OR kind = 'started' AND reason = '{Began.OUTBOX_LOST}')"
@@ -69,7 +75,7 @@ def tell_boxes(
         if OutboxId.parse(at) > upto:
             with suppress(Undecodable, ValueError, TypeError):
                 entry = decode(at, raw)
-                for event in entry.jobs if entry.event in _STEPS else ():
+                for event in entry.jobs if entry.event in BOX_EVENTS else ():
                     box = log.boxes.setdefault(event.fields["life"], LoggedBox())
                     box.add(entry.event, entry.at_ms, event.fields)
     for job_id in log.fresh & lives.keys():
@@ -77,6 +83,40 @@ def tell_boxes(
         fresh = log.boxes.get(lives[job_id])
         if fresh is not None and fresh.unknown_since == _NO_BEGINNING:
             fresh.is_whole, fresh.unknown_since = True, None
+
+
+def distrust_of(database: Database, queue: str) -> Distrust:
+    """Return the check of the batches from which a repair would copy events about boxes. The check opens the database
+    again, since most looks at a queue do not need it."""
+    url = database.address.render_as_string(hide_password=False)
+
+    def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
+        opened = Database(url)
+        try:
+            with opened.snapshot() as connection:
+                batches = TrustedBatches(opened, connection, queue)
+                entries = _entries_of(connection, queue, list(jobs))
+                found = {
+                    job_id: batches.why_not(entries[job_id], to_end=is_removed)
+                    for job_id, is_removed in jobs.items()
+                }
+        finally:
+            opened.close()
+        return {job_id: why for job_id, why in found.items() if why is not None}
+
+    return distrust
+
+
+def _entries_of(
+    connection: Connection, queue: str, ids: Sequence[str]
+) -> Mapping[str, list[OutboxId]]:
+    """Return the entries that have events about the boxes of some jobs, by job id."""
+    found: defaultdict[str, list[OutboxId]] = defaultdict(list)
+    for begin in range(0, len(ids), JOBS_CHUNK):
+        asked = {"queue": queue, "types": _TYPES, "ids": ids[begin : begin + JOBS_CHUNK]}
+        for job_id, epoch, seq in connection.execute(_ENTRIES, asked):
+            found[job_id].append(OutboxId(epoch, seq))
+    return found
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
@@ -113,7 +153,7 @@ class _Boxes:
         of_queue = {"queue": queue}
         self._connection = connection
         self._asked = {
-            **of_queue, **upto._asdict(), "types": [*map(str, sorted({*_STEPS, Event.ENQUEUED}))],
+            **of_queue, **upto._asdict(), "types": _TYPES,
         }  # fmt: skip
         self._orphaned = orphans.ranges(connection, queue)
         self._places = Places(connection, queue)

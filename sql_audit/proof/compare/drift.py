@@ -29,7 +29,7 @@ from rq_core.model.state_line import lines_of_jobs, read_job
 from sql_audit.errors import QueueNotMirrored, RowDamaged
 from sql_audit.mirror.intake import Intake, fingerprint, take
 from sql_audit.proof.compare import consistent_read
-from sql_audit.proof.compare.box_histories import tell_boxes
+from sql_audit.proof.compare.box_histories import distrust_of, tell_boxes
 from sql_audit.proof.compare.job_histories import History
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.findings import Note, Violation
@@ -196,6 +196,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
         history = History(connection, queue, both.redis, log, both.position)
         found += [Finding(Kind.DRIFT, says, owner=("id", "")) for says in history.tell()]
         standing = lines_of_jobs(both.redis["state"], both.redis["jobs"])
+        log.distrust = distrust_of(database, queue)
         tell_boxes(connection, queue, both.redis, log, standing, both.position)
         for job_id in {*standing, *records}:
             unread = history.unread(job_id)

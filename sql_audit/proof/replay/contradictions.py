@@ -252,6 +252,7 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.ROLLED_BACK: ("fence",),
     _E.PARKED: ("fence", "waits"),
     _E.SIGNALLED: ("life", "message", "name", "bytes", "digest"),
+    _E.SIGNAL_LOST: ("life", "message"),
     _E.LEASE_EXPIRED: ("fence", "worker", "losses", "target"),
     _E.CANCEL_REQUESTED: ("fence",),
     _E.RESTORED: ("target", *_POLICY),

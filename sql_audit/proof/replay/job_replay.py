@@ -8,6 +8,7 @@ to a job to :class:`JobReplay`. A wrong event is reported and then applied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from rq_core.model.durable.tries import is_spent, read_base
@@ -23,7 +24,14 @@ from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_i
 from sql_audit.proof.replay.live_job import Entries, Record
 from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.proof.replay.mail import Signals
-from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
+from sql_audit.proof.replay.parked_jobs import (
+    forget_box_put_back,
+    judge_park,
+    judge_wake,
+    lose,
+    send,
+    stay,
+)
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
@@ -72,6 +80,9 @@ class JobReplay:
         """True if the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0
         """Number of ``baseline`` events that changed a job's state or fence according to the log."""
+        self._forgotten_boxes: set[str] = set()
+        """The ids (lives) of the boxes whose events Redis has partly forgotten. A restore may have put back what these
+        events had written, with other numbers than the remaining events show."""
         self._found = found
         self._judge = found.judge
         self._violated = found.violated
@@ -93,6 +104,7 @@ class JobReplay:
             "settlement_refused": self._compare,
             "freed": self._freed,
             **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
+            "signal_lost": self._signal_lost,
             "ticked": self.ticks.ticked,
         }
 
@@ -103,6 +115,7 @@ class JobReplay:
         self.is_paused = False
         self.jobs.clear()
         self.names.clear()
+        self._forgotten_boxes.clear()
         self.windows.forget()
         self.holders.forget()
         self.open = True
@@ -295,15 +308,29 @@ class JobReplay:
         if rule is not None and record is not None:
             self._judge(rule(facts_in(row[10]), record, row))
 
+    def box_forgotten(self, row: EventRow) -> None:
+        """Pass an orphaned event about a box."""
+        with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+            self._forgotten_boxes.add(facts_in(row[10])["life"])
+
     def _stepped(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)
         if record is not None:
+            if self._forgotten_boxes and facts_in(row[10])["life"] in self._forgotten_boxes:
+                forget_box_put_back(row, facts_in(row[10]), record)
             self._judge(
                 send(row, record) if row[4] == Event.SIGNALLED else judge_entry(row, record)
             )
         elif not self.open:
             sent = row[4] == Event.SIGNALLED
             self._violated("I21" if sent else "I20", "is written, and the job is not alive")
+
+    def _signal_lost(self, row: EventRow, job_id: str) -> None:
+        # Of a job that is restored, the lost signals are said before the job is there.
+        if (record := self.jobs.get(job_id)) is not None:
+            if facts_in(row[10])["life"] in self._forgotten_boxes:
+                record.entries = record.mail = None
+            self._judge(lose(row, record))
 
     # Any other event, by the table.
 

@@ -31,6 +31,8 @@ class Signals:
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: dict[str, int] = {}
         """The number of the last signal with each key."""
+        self.lost: set[int] = set()
+        """The numbers of the signals that Redis had lost, and that no restore could put back."""
         self.waits: dict[int, WaitingEntry] = {}
         """The waits and sleeps that are not over, by the number of their entry."""
         self.must_wake = False
@@ -51,6 +53,20 @@ class Signals:
         insort(self.names.setdefault(name, []), number)
         if key is not None:
             self.keys[key] = number
+
+    def lose(self, number: int) -> bool:
+        """Note that Redis has lost a signal for good: its sender may send it again, with a new number. Return False if
+        a wait has taken the signal, or if there was no such signal."""
+        if number in self.lost:
+            return True  # A restore that was interrupted was repeated.
+        waiting = next((name for name, numbers in self.names.items() if number in numbers), None)
+        if waiting is None:
+            return False
+        del self.digests[number], self.sizes[number]
+        self.names[waiting].remove(number)
+        self.keys = {key: last for key, last in self.keys.items() if last != number}
+        self.lost.add(number)
+        return True
 
     def forget(self, number: int, name: str, digest: str) -> bool:
         """Forget a signal, and return True; return False if a wait has taken it, or if it has another name or

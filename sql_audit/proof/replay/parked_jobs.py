@@ -54,6 +54,28 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
         mail.must_wake = True
 
 
+def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
+    """Forget the entries and signals of a box if an event has a higher number than can follow them. Redis had
+    forgotten events about the box, and a restore has put back the entries and signals of these events."""
+    entries, mail, entry = record.entries, record.mail, facts.get("entry")
+    message, is_sent = facts.get("message"), entry is None
+    if not is_sent and _is_older(facts.get("fence"), row[1]):
+        message = (
+            None  # The worker itself may put back a wait that has taken a signal: see end_wait.
+        )
+    if (entries is not None and entry is not None and entry > len(entries) + 1) or (
+        mail is not None and message is not None and message > mail.sent + is_sent
+    ):
+        record.entries = record.mail = None
+
+
+def lose(row: EventRow, record: Record) -> Iterator[Fault]:
+    """Apply an event ``signal_lost`` to its job, and yield the fault of the event."""
+    facts, mail = facts_in(row[10]), record.mail
+    if mail is not None and facts["life"] == record.life and not mail.lose(facts["message"]):
+        yield "I21", f"is about signal {facts['message']}, and no such signal waits"
+
+
 def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
     """Yield the faults of an event that has the value of a step or a signal, with its size and its digest."""
     value, digest, size = facts.get("value"), facts.get("digest"), facts.get("bytes")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rq_core.model.durable.box_log import BOX_EVENTS
 from rq_core.model.events import OutboxId
 from rq_core.model.lib.text import counted
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
@@ -33,6 +34,8 @@ from sql_audit.store.schema.tables import QUARANTINED
 
 _OF_JOBS: Final = frozenset(map(str, JOB_EVENT_FIELDS))
 """Types of events that are about jobs."""
+_OF_BOXES: Final = frozenset(map(str, BOX_EVENTS))
+"""Types of events that are about boxes of durable jobs."""
 
 
 class Replay:
@@ -138,8 +141,7 @@ class Replay:
             if self._orphaned and self._is_orphan(entry):
                 self.orphans += 1
                 found.forgotten += 1
-                if row[4] == "epoch_started":
-                    self._forgotten_epoch(row)
+                self._pass_orphan(row)
                 continue
             if row[4] not in _OF_JOBS:
                 judge(contradictions.of_queue(row))
@@ -261,6 +263,12 @@ class Replay:
             if fresh:
                 self._live.open = False
                 self.holders.limits.whole = True
+
+    def _pass_orphan(self, row: EventRow) -> None:
+        if row[4] == "epoch_started":
+            self._forgotten_epoch(row)
+        elif row[4] in _OF_BOXES:
+            self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
         """Record the loss before an epoch that Redis began and forgot later."""

@@ -27,6 +27,14 @@ _LOCK_TIMEOUT: Final = "55P03"
 """The SQLSTATE of the error that a lock was not free within PostgreSQL's ``lock_timeout``."""
 _AWAY: Final = (*_LOCKED, "SQLITE_CANTOPEN", "SQLITE_IOERR")
 """Prefixes of the names of SQLite's errors that another process or the disk causes."""
+_NOT_YET: Final = frozenset({"57P01", "57P02", "57P03", "53300"})
+"""SQLSTATEs with which PostgreSQL says that it does not serve now, but will: it starts, it is being shut down, or it
+has no connection left."""
+_NOT_YET_SIGNS: Final = (
+    "the database system is", "too many clients", "too many connections", "remaining connection slots",
+    "no more connections allowed", "terminating connection due to",
+)  # fmt: skip
+"""Parts of the texts of these errors; the last but one is PgBouncer's."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
@@ -115,7 +123,10 @@ def answered(error: BaseException) -> bool:
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
     # If PostgreSQL refuses a new connection, the error has only a text, no SQLSTATE.
-    return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
+    state, says = getattr(original, "sqlstate", None), str(original)
+    if state in _NOT_YET or (state is None and any(sign in says for sign in _NOT_YET_SIGNS)):
+        return False
+    return state is not None or "FATAL:" in says
 
 
 def is_locked(error: BaseException | None) -> bool:

@@ -186,6 +186,7 @@ def test_a_box_that_changed_during_its_restore_is_not_reported_as_put_back(
     done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (0, ["order"], False) == (done.boxes, done.steps_lost, done.complete)
+    assert "rq-core doctor q --audit URL --repair" in done.why_lost["order"]
 
 
 def test_the_signals_of_a_job_that_has_never_run_are_put_back(
