@@ -271,9 +271,7 @@ class _Site:
         document = page.view(facts)
         frame = views.frame(facts)
         if request.url.path.endswith(".json"):
-            body = json.dumps(frame | document, ensure_ascii=False, default=str)
-            # What is no UTF-8 in Redis is read as lone surrogates.
-            return _Made.of(body.encode("utf-8", "backslashreplace"), "application/json")
+            return _Made.of(words.json_text(frame | document).encode(), "application/json")
         if "leads_to" in document:
             return _Made(b"", "", "", _base(request) + document["leads_to"])
         html = self._render(

@@ -6,11 +6,11 @@ sends as ``.json``. No tool can change anything: its sources have no connection 
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from itertools import islice
 from typing import Any, Final
 
 import anyio
@@ -29,10 +29,12 @@ from rq_core.web.search import NOT_SEARCHED, TEXT_MAX, PageQuery, asked_of
 from rq_core.web.sources import RecentAnswers, Sources
 from rq_core.web.tokens import Access
 from rq_core.web.views import ROWS_MAX, Facts
-from rq_core.web.words import word
+from rq_core.web.words import json_text, word
 
 SHOWN_MAX: Final = 5_000
 """Maximum number of characters of a text in an answer."""
+NAME_MAX: Final = 300
+"""Maximum number of characters of a field's name in an answer."""
 _OLDEST_FIRST: Final = ("events",)
 """The lists whose last rows are kept if they are too long; of other lists, the first rows are kept."""
 INSTRUCTIONS: Final = (
@@ -139,9 +141,7 @@ def _text_of(page: Page, facts: Facts) -> str:
     document = _bounded(views.frame(facts) | page.view(facts), "", left_out)
     if left_out:
         document["left_out"] = left_out
-    text = json.dumps(document, ensure_ascii=False, default=str)
-    # What is no UTF-8 in Redis is read as lone surrogates.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return json_text(document)
 
 
 def _bounded(value: Any, name: str, left_out: dict[str, int]) -> Any:
@@ -149,11 +149,16 @@ def _bounded(value: Any, name: str, left_out: dict[str, int]) -> Any:
     if isinstance(value, str):
         return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
     if isinstance(value, Mapping):
-        return {key: _bounded(each, str(key), left_out) for key, each in value.items()}
+        if len(value) > ROWS_MAX:
+            left_out[name] = left_out.get(name, 0) + len(value) - ROWS_MAX
+        some = islice(value.items(), ROWS_MAX)
+        named = ((str(key)[:NAME_MAX], each) for key, each in some)
+        return {key: _bounded(each, key, left_out) for key, each in named}
     if not isinstance(value, list | tuple):
         return value
     rows = list(value)
-    if len(rows) > ROWS_MAX and isinstance(rows[0], dict | list | tuple):
+    # Numbers are the values of a chart, one for each minute.
+    if len(rows) > ROWS_MAX and not all(isinstance(each, int | float) for each in rows):
         left_out[name] = left_out.get(name, 0) + len(rows) - ROWS_MAX
         rows = rows[-ROWS_MAX:] if name in _OLDEST_FIRST else rows[:ROWS_MAX]
     return [_bounded(each, name, left_out) for each in rows]

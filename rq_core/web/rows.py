@@ -15,6 +15,7 @@ from rq_core.model.filters.filter_text import text_of
 from rq_core.model.job import JobError, place_in
 from rq_core.model.keys import is_name
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.table.machine import Event
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 SOON_MS: Final = 100
 """A time in ms. If a job is claimed in less than this time, the job did not have to wait for a worker."""
 CARRIED: Final = frozenset(
-    {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
+    {"args", "arguments", "error", "headers", "key", "pack", "result", "spec", "unique_name"}
+    | {"value"}
 )
 """Names of the contents of jobs in documents, rows and events. Only viewers who may see arguments see the values of
 these names."""
@@ -48,6 +50,8 @@ _TOLD: Final = (
     - CARRIED
 )
 """Names in events whose values every viewer may see. The values of all other names may have contents of a job."""
+_OF_STEPS: Final = (Event.STEP_BEGUN, Event.STEP_SAVED)
+"""The events whose field ``name`` is the name of a step, with its key."""
 ERROR_MAX: Final = 300
 """Maximum number of characters of an error's type in a search."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
@@ -212,9 +216,12 @@ def shown_rows(
 
 def event_row(found: Mapping[str, Any], access: Access) -> Document:
     """Return the row of an event."""
-    detail, hidden = {}, []
+    detail: Document = {}
+    hidden: list[str] = []
     for name, value in found["detail"].items():
-        if access.see_arguments or name in _TOLD:
+        if not access.see_arguments and name == "name" and found["type"] in _OF_STEPS:
+            detail[name] = without_key(str(value))
+        elif access.see_arguments or name in _TOLD:
             detail[name] = value
         elif name == "error" and isinstance(value, dict):
             detail[name] = {"type": value.get("type")}
@@ -274,11 +281,16 @@ def _scope(said: Sequence[Any]) -> str:
     return f"{scope} ≤ {words}"
 
 
+def without_key(step: str) -> str:
+    """Return the name of a durable job's step without its key, which is made of arguments."""
+    return step.partition("=")[0]
+
+
 def step_shown(step: Mapping[str, Any], access: Access) -> Document:
     """Return a durable job's step for the page. A viewer who may not see arguments does not see the step's key."""
     name = str(step["name"])
     if not access.see_arguments:
-        name = name.partition("=")[0]
+        name = without_key(name)
     return {**step, "name": word(name), "note": word(step["note"] or "")}
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rq_core.masking import masked
@@ -50,6 +53,25 @@ def word(text: object, most: int = WORD_MAX) -> str:
     if len(line) > most:
         line = f"{line[: most // 2]} … {line[-most // 2 :]}"
     return plain(line)
+
+
+def json_text(document: object) -> str:
+    """Return a document as JSON. A number that JSON does not have, such as NaN, is written as a text: jobs of other
+    producers may carry such numbers."""
+    try:
+        made = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        made = json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, default=str)
+    # What is no UTF-8 in Redis is read as lone surrogates.
+    return made.encode("utf-8", "backslashreplace").decode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(_finite(key)): _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def grouped(value: float | None) -> str:

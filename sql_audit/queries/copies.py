@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.model.filters.copy_reader import After, DiedJobs
@@ -23,9 +23,9 @@ _DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
 """The states of jobs that died and have not become alive again."""
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _STATES: Final = text(
-    "SELECT job_id, state FROM job WHERE queue = :queue AND job_id IN :ids"
+    "SELECT job_id, state, claims FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
-_SPECS: Final = text(
+_ENQUEUED: Final = text(
     "SELECT job_id, detail FROM job_event WHERE job_id IN :ids AND queue = :queue AND type = 'enqueued'"
     " ORDER BY epoch, seq"
 ).bindparams(bindparam("ids", expanding=True))
@@ -54,27 +54,29 @@ class LogCopies:
             place = None if after is None else Place(*after)
             page = ended_claims(self._database.readers, wanted, after=place, limit=limit)
             ids = list(dict.fromkeys(row["job_id"] for row in page.rows))
-            states = _states(connection, which.queue, ids)
-            dead = tuple(job_id for job_id in ids if states.get(job_id) in _DEAD)
+            jobs = _jobs(connection, which.queue, ids)
+            dead = tuple(each for each in ids if each in jobs and jobs[each].state in _DEAD)
+            last = frozenset(
+                row["job_id"] for row in page.rows
+                if row["job_id"] in jobs and row["claim"] == jobs[row["job_id"]].claims
+            )  # fmt: skip
             end = page.next
             at = None if end is None else (end.ended_at_ms, end.job_id, end.fence, end.queue)
-            return DiedJobs(dead, at)
+            return DiedJobs(dead, last.intersection(dead), at)
 
         return self._ask(read)
 
     def known(self, queue: str, ids: Sequence[str]) -> set[str]:
         """See CopyReader.known."""
-        return self._ask(lambda connection: set(_states(connection, queue, ids)))
+        return self._ask(lambda connection: set(_jobs(connection, queue, ids)))
 
     def specs(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
         """See CopyReader.specs."""
+        return self._ask(lambda connection: _enqueued(connection, queue, ids, "spec"))
 
-        def read(connection: Connection) -> dict[str, str]:
-            rows = connection.execute(_SPECS, {"queue": queue, "ids": list(ids)}) if ids else ()
-            said = {row.job_id: read_json(row.detail, dict).get("spec") for row in rows}
-            return {job_id: spec for job_id, spec in said.items() if isinstance(spec, str)}
-
-        return self._ask(read)
+    def reasons(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
+        """See CopyReader.reasons."""
+        return self._ask(lambda connection: _enqueued(connection, queue, ids, "why"))
 
     def queues_of(self, job_id: str) -> list[str]:
         """See CopyReader.queues_of."""
@@ -108,11 +110,19 @@ class LogCopies:
             raise failure(self._database.url, error) from error
 
 
-def _states(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, Any]:
+def _jobs(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the states and the numbers of claims of the jobs that the log knows, by id."""
     if not ids:
         return {}
     rows = connection.execute(_STATES, {"queue": queue, "ids": list(ids)})
-    return {row.job_id: row.state for row in rows}
+    return {row.job_id: row for row in rows}
+
+
+def _enqueued(connection: Connection, queue: str, ids: Sequence[str], field: str) -> dict[str, str]:
+    """Return a field of the last ``enqueued`` event of each job that has this field, by id."""
+    rows = connection.execute(_ENQUEUED, {"queue": queue, "ids": list(ids)}) if ids else ()
+    said = {row.job_id: read_json(row.detail, dict).get(field) for row in rows}
+    return {job_id: value for job_id, value in said.items() if isinstance(value, str)}
 
 
 def open_log_copies(url: str) -> LogCopies:

@@ -13,6 +13,7 @@ from rq_core.metrics.shared import SharedOverview
 from rq_core.model.limits.scopes import QUEUE as WHOLE_QUEUE
 from rq_core.protocol.reads.overview import COMMANDS_MAX
 from rq_core.web import sources
+from tests.kit.busy import Busy
 from tests.web.conftest import QUEUE, Browse, Scene, read
 
 PAGE_MAX: Final = 70
@@ -97,6 +98,29 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
     assert 30 < found["overview"] <= COMMANDS_MAX + len(["SMEMBERS", "INFO"])
     for each in (found, full):
         assert {name: count for name, count in each.items() if count > PAGE_MAX} == {}
+
+
+def test_a_read_of_a_queue_with_every_part_at_once_sends_the_stated_number_of_commands(
+    scene: Scene, browse: Browse
+) -> None:
+    seed = scene.seed
+    seed.attach()
+    seed.parked("parked")
+    Busy(seed)
+    seed.enqueue("event")
+    sent(scene, lambda: None)  # Connects.
+    (state,) = seed.client.run(seed.calls.reads.overview()).queues
+
+    asked = sent(scene, lambda: seed.client.run(seed.calls.reads.overview()))
+
+    parts = {
+        "backlog": state.oldest_event_ms is not None, "schedules": state.schedules, "parked": state.parked,
+        "boxes": state.box_fields, "remembered": state.remembered, "lanes": state.blocked_lanes,
+        "death": state.last_death, "full": state.full_scopes,
+    }  # fmt: skip
+    assert [name for name, found in parts.items() if not found] == []
+    assert len(asked) == COMMANDS_MAX + len(["SMEMBERS", "INFO"])
+    assert counts(scene, browse, queue=f"/queues/{QUEUE}")["queue"] <= PAGE_MAX
 
 
 def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from starlette.testclient import TestClient
 
 from rq_core import App, Cap
 from rq_core.app.many import copying
+from rq_core.app.many.copying import Copying
+from rq_core.errors import OutcomeUnknown
 from rq_core.model import plugins
 from rq_core.protocol.calls import claims
 from rq_core.web.access import Mounted
@@ -30,6 +33,8 @@ from tests.web.test_change_many import form_of, preview
 from tests.web.test_pages import parsed
 
 DIED = f"queue:{QUEUE} error:Timeout"
+NAMED = copying.replay_name(None, {})
+"""The name of a replay without changed arguments."""
 
 
 @pytest.fixture
@@ -219,6 +224,77 @@ def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
         f"{job_id}.rn": 1 for job_id in died
     }
     assert len({why for _, why, _ in enqueued(mirrored).values()}) == 1
+
+
+def lose_an_answer(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Lose the answer to one call that enqueues copies: the call of this number, counted from 1."""
+    enqueue, calls = Copying._enqueue, itertools.count(1)
+
+    def losing(self: Copying, jobs: Any) -> Any:
+        accepted = enqueue(self, jobs)
+        if next(calls) == number:
+            raise OutcomeUnknown(seconds=1.0)
+        return accepted
+
+    patch.setattr(Copying, "_enqueue", losing)
+
+
+def filled(page: TestClient, number: int) -> dict[str, str]:
+    """Return the form for this number of copies."""
+    form = form_of(page, f"/bulk?verb=copy&where={DIED}")
+    return form | {"reason": WHY, "number": str(number)}
+
+
+def send_until_done(page: TestClient, form: dict[str, str]) -> str:
+    """Send a form again and again, also after an error, until all jobs are copied. Return the text of the last page."""
+    for _ in range(9):
+        leads = page.post("/act/bulk", data=form, headers=OWN).headers.get("location")
+        if leads is not None and "at=" not in leads:
+            return read(page, leads)
+        form = form if leads is None else form_of(page, leads)
+    raise AssertionError("the replay does not end")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_copies_whose_answer_was_lost_count_for_the_confirmed_number(
+    number: int, mirrored: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "CHANGE_S", 0.0)
+    monkeypatch.setattr(copying, "PAGE", 3)
+    died = die(mirrored, 8)
+    preview_of_all(page, 8)
+    form = filled(page, 8)
+    # Jobs that die now are beyond the confirmed number.
+    later = die(mirrored, 9)
+    wait_until(lambda: preview(page, "copy", DIED)["matched"] == 17, "the log has all deaths")
+    lose_an_answer(monkeypatch, number)
+
+    shown = send_until_done(page, form)
+
+    assert "8 of 8 copied" in shown
+    found = enqueued(mirrored)
+    assert (len(found), {times for _, _, times in found.values()}) == (8, {1})
+    assert len(found.keys() & {copying.copy_id(each, NAMED) for each in later}) == 8
+    assert not found.keys() & {copying.copy_id(each, NAMED) for each in died}
+
+
+def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
+    mirrored: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both deaths are read by requests of their own, and the copy exists at the second one."""
+    monkeypatch.setattr(copies, "CHANGE_S", 0.0)
+    monkeypatch.setattr(copying, "PAGE", 4)
+    seed = mirrored.seed
+    once = die(mirrored, 4)
+    twice = die(mirrored, 4)
+    seed.client.run(seed.client.calls.admin.requeue(QUEUE, twice))
+    die(mirrored, 0)
+    preview_of_all(page, 8)
+
+    shown = send_until_done(page, filled(page, 8))
+
+    assert "8 of 8 copied" in shown
+    assert enqueued(mirrored).keys() == {copying.copy_id(each, NAMED) for each in (*once, *twice)}
 
 
 def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_refused(

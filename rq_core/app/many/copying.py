@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.handles.handle import handle_of
@@ -111,11 +111,14 @@ class Copying:
         *,
         by: str | None = None,
         reason: str = "",
+        mine: str = "",
         wait_s: float | None = None,
     ) -> None:
         """``tasks`` are the tasks whose code this process has; copies of other tasks have the options that workers
-        registered. ``wait_s`` is the longest wait for the mirror, in seconds (None: LOG_WAIT_S); with 0, the log is
-        read as it is. Raises InvalidName, or InvalidOption, also for a filter with a term that no replay can answer."""
+        registered. A job counts as copied if its copy exists already, with a reason that begins with ``mine``: an
+        earlier part of this replay has made the copy, and its answer was lost. ``wait_s`` is the longest wait for the
+        mirror, in seconds (None: LOG_WAIT_S); with 0, the log is read as it is. Raises InvalidName,
+        or InvalidOption, also for a filter with a term that no replay can answer."""
         if which is not None:
             check_terms(which)
         self._app = app
@@ -129,6 +132,7 @@ class Copying:
         from rq_core.protocol.calls.admin import check_why  # To declare a task needs no protocol.
 
         self._why = check_why(reason)
+        self._mine = mine
         self._wait_s = wait_s
         self._seen: set[str] = set()
         """The jobs of the pages so far: a job that died several times is found once for each death."""
@@ -156,17 +160,28 @@ class Copying:
         found = self._log.died(self._which, after, PAGE)
         fresh = [job_id for job_id in found.ids if job_id not in self._seen]
         self._seen.update(fresh)
-        return CopiedPage(self._page(fresh, room, dry_run=dry_run) if fresh else {}, found.next)
+        outcomes = self._page(fresh, found.last, room, dry_run=dry_run) if fresh else {}
+        return CopiedPage(outcomes, found.next)
 
-    def _page(self, ids: Sequence[str], room: int | None, *, dry_run: bool) -> dict[str, str]:
+    def _page(
+        self, ids: Sequence[str], last: Collection[str], room: int | None, *, dry_run: bool
+    ) -> dict[str, str]:
         assert self._log is not None
         states, specs = self._sources(ids)
         copies = {job_id: copy_id(job_id, self._name) for job_id in ids}
         known = self._log.known(self._queue, list(copies.values()))
         known |= self._states(list(copies.values())).keys()
+        # A job that died several times is on several pages; the page of its last death has counted its copy.
+        mine = self._made_before(
+            [copies[each] for each in ids if each in last and copies[each] in known]
+        )
+        room = None if room is None else max(0, room - len(mine))
         outcomes: dict[str, str] = {}
         jobs: dict[str, NewJob] = {}
         for job_id in ids:
+            if copies[job_id] in mine:
+                outcomes[job_id] = COPIED
+                continue
             if job_id in specs and not self._matches(specs[job_id]):
                 continue
             if states.get(job_id, State.DEAD) is not State.DEAD:
@@ -185,6 +200,13 @@ class Copying:
         if jobs and not dry_run:
             outcomes |= self._enqueued(jobs)
         return outcomes
+
+    def _made_before(self, copies: Sequence[str]) -> set[str]:
+        """Return which of these copies an earlier part of this replay has made."""
+        if not self._mine or not copies or self._log is None:
+            return set()
+        reasons = self._log.reasons(self._queue, copies)
+        return {each for each, why in reasons.items() if why.startswith(self._mine)}
 
     def _enqueued(self, jobs: Mapping[str, NewJob]) -> dict[str, str]:
         """Enqueue copies, and return their outcomes, all by the ids of the jobs that are copied."""

@@ -4,6 +4,8 @@ mcp``, which gives the views of the page to programs."""
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -178,13 +180,29 @@ def mcp(
     from rq_core.web.sources import Sources
 
     if target is not None:
-        app = _app(target)
+        with _output_diverted():
+            app = _app(target)
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
         inbox_url = inbox_url or app.inbox_url
     sources = Sources(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
     with contextlib.closing(sources):
         serve_tools(sources, see_arguments=see_arguments)
+
+
+@contextlib.contextmanager
+def _output_diverted() -> Iterator[None]:
+    """Write to standard error what the block, or a library in it, writes to standard output, since the program that
+    reads standard output expects answers there."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def _app(target: str) -> App:

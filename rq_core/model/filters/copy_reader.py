@@ -19,6 +19,9 @@ class DiedJobs(NamedTuple):
     """A page of jobs that died."""
 
     ids: tuple[str, ...]
+    last: frozenset[str]
+    """Those of the jobs whose last claim is on this page. The last claim of another job is on another page, or does not
+    match."""
     next: After | None
     """The place after which the next page begins; None: there are no more jobs."""
 
@@ -34,6 +37,10 @@ class CopyReader(Protocol):
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:
         """Return which of these ids the log knows as jobs of the queue."""
+        ...
+
+    def reasons(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:
+        """Return the reasons with which these jobs were enqueued, by id. A job without a reason is left out."""
         ...
 
     def specs(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Changes of all jobs of a queue that match a filter: cancel, edit, requeue and prune.
 
 A change goes through the queue page by page. :meth:`Bulk.step` reads one page, at most 250 jobs, and changes those that
-match, at most 125 in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the
+match, at most 50 in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the
 command line and a page with a form can drive the same steps, and can continue where another process stopped.
 
 All calls of a change have one call slot, which is named after the change. A call's number says how many jobs were
@@ -37,9 +37,9 @@ from rq_core.protocol.reads.steps import Steps, beside, jobs_of, run_steps
 ROUNDS_MAX: Final = 3
 """Maximum number of times that a change goes through the queue. Each time after the first finds jobs that moved while
 the queue was read."""
-CHANGED_MAX: Final = 125
-"""Maximum number of jobs in one call that changes them: with more jobs, Lua's garbage makes some calls several times as
-long."""
+CHANGED_MAX: Final = 50
+"""Maximum number of jobs in one call that changes them: a fifth of a page. Lua's collector frees memory in the middle
+of some calls, which makes these calls several times as long as others."""
 PAUSE_S_MAX: Final = 1.0
 """Longest pause after a step, in seconds."""
 PAUSE_STEPS: Final = 1.5
@@ -257,6 +257,7 @@ class Bulk:
         while True:
             since, number = clock(), at.round
             step = yield from self.step(change, at)
+            took = clock() - since
             # After the first round, a job that was not changed comes a second time.
             words = [o for o in step.outcomes.values() if number == 1 or o in change.verb.done]
             told.update(words)
@@ -268,7 +269,7 @@ class Bulk:
             if step.is_last:
                 break
             left = left if at.round == number else 0
-            yield Pause(pause_after(clock() - since))
+            yield Pause(pause_after(took))
         return JobsChanged(
             id=at.id,
             matched=at.matched,

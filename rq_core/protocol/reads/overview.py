@@ -3,7 +3,7 @@
     found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
-It makes four round trips for any number of queues, and sends about COMMANDS_MAX commands for a queue. No command's
+It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
 cost grows with the number of jobs or lanes. So some numbers are not always exact; the fields whose names end in
 ``_exact`` say whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
 numbers of one queue.
@@ -42,8 +42,9 @@ from rq_core.protocol.reads.worker_registry import (
 )
 from rq_core.scripts.plain import plain_text
 
-COMMANDS_MAX: Final = 40
-"""Maximum number of commands for one queue in the first two steps of a read. The third step sends at most two more."""
+COMMANDS_MAX: Final = 42
+"""Maximum number of commands for one queue. A queue with every optional part takes so many: a mirror with a backlog,
+schedules, parked jobs, boxes, remembered ids, full scopes and blocked lanes."""
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2

@@ -19,7 +19,7 @@ from rq_core.protocol.reads.ranges import job_of
 from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
-SKIPPED_MAX: Final = 2_000
+SKIPPED_MAX: Final = 1_000
 """Number of entries without a job after which a command that removes such entries from the head of a list stops. It may
 remove a few more."""
 _SKIPPED_PAGE: Final = 64

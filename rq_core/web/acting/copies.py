@@ -70,13 +70,13 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
     """Copy jobs, until the confirmed number is copied, CHANGED_MAX jobs were looked at, or CHANGE_S seconds are over.
-    Each job is copied once, also if the same part is asked for again. After an error the part ends with the pages
-    before, whose copies thus count for the confirmed number; an error in the first page is raised."""
+    Each job is copied once, also if the same part is asked for again. Copies whose answer was lost count for the
+    confirmed number: the log has them with the id of this change. After an error the part ends with the pages before;
+    an error in the first page is raised."""
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
     begin = place = asked.place or app.client.run(calls.bulk.begin(queue))
-    reason = f"bulk {place.id}: {by.why}"
-    copying = _copying(app, log, asked, By(by.name, reason))
+    copying = _copying(app, log, asked, by, f"bulk {place.id}: ")
     until = time.monotonic() + CHANGE_S
     outcomes: Counter[str] = Counter()
     while True:
@@ -96,13 +96,17 @@ def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> 
             return Stretch(place, is_last, dict(outcomes))
 
 
-def _copying(app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None) -> Copying:
+def _copying(
+    app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None, about: str = ""
+) -> Copying:
+    """Return what makes the copies. ``about`` is the beginning of their reason, which no other change has."""
     args = copy_args(asked.form)
     name = replay_name(asked.form.get("name") or None, args)
     # Without ``by`` the jobs are only counted, so the log is taken as it is.
     return Copying(
         app, app.tasks, log, asked.filter.queue, name, args, asked.filter,
-        by=by and by.name, reason=by.why if by else "", wait_s=MIRROR_S if by else 0,
+        by=by and by.name, reason=f"{about}{by.why}" if by else "", mine=about,
+        wait_s=MIRROR_S if by else 0,
     )  # fmt: skip
 
 

@@ -4,20 +4,37 @@
 
 The jobs to cancel are the first half of one list, so that afterwards the list begins with an entry for each job that is
 gone. A drain in another process claims and completes jobs of a higher priority, and enqueues a new job for each
-completed job. The command fails if a call takes more than 10 ms of the server, if the drain beside the cancel reaches
-less than 75 % of the drain alone, or if the first claim afterwards takes more than a second. ``--small`` measures
-20,000 jobs, and checks none of these limits.
+completed job.
+
+The cancel takes turns of three kinds, one after the other, until it is complete:
+
+- *beside*: cancel and drain run at the same time.
+- *alone*: the cancel stops, and only the drain runs. A turn beside is compared with the turns alone before and after
+  it, so that other work of the machine changes both.
+- *by itself*: the drain stops. The server then carries out one call at a time, so that the processor time of each call
+  is known, by the clock of the server's process. Between the calls of the cancel are calls like those of the drain.
+
+The server's own clock (SLOWLOG) goes on while the server waits for a processor. With other processes on the machine
+some commands take 10 ms by that clock, whatever they are: the figures have the longest command beside a cancel and the
+longest command of the drain alone, with their names.
+
+The command fails if a call takes more than 10 ms of the server's processor time, if the drain beside the cancel reaches
+less than 75 % of the drain alone (median), or if the first claim afterwards takes more than a second. ``--small``
+measures 20,000 jobs, and checks none of these limits.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -27,9 +44,11 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.bulk import CANCEL, BulkChange
+from rq_core.protocol.calls.bulk import CANCEL, BulkChange, BulkPlace
+from rq_core.protocol.engine.plan import Plan, Send
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import RedisServer, engines
+from tests.kit.wait import wait_until
 from tests.rigs.stage import directory, served
 
 QUEUE: Final = "many"
@@ -38,7 +57,8 @@ SLOW_US: Final = 2_000
 COMMAND_MS_MAX: Final = 10.0
 DRAIN_MIN: Final = 0.75
 FIRST_S_MAX: Final = 1.0
-ALONE_S: Final = 5.0
+TURN_S: Final = 5.0
+"""The duration (s) of a turn beside. A turn alone takes a quarter of it, and so does a turn by itself."""
 CLAIMS: Final = 50
 """The number of jobs in one claim of the drain."""
 BACKLOG: Final = {"backlog_max_jobs": 100_000_000, "backlog_max_bytes": 100_000_000_000}
@@ -47,38 +67,81 @@ BACKLOG: Final = {"backlog_max_jobs": 100_000_000, "backlog_max_bytes": 100_000_
 ids = JobIds()
 
 
+class Longest(NamedTuple):
+    """The longest command of some turns."""
+
+    ms: float
+    name: str
+
+
+NONE: Final = Longest(0.0, "")
+
+
 @dataclass
 class Figures:
     """The measured values of one cancel."""
 
     jobs: int
-    cancelled: int
-    looked: int
-    seconds: float
-    """The time (s) that the cancel took."""
-    longest_ms: float
-    """The longest command during the cancel, as the server measured it."""
-    alone: float
-    """The number of jobs per second that the drain completes before and after the cancel."""
-    beside: float
-    """The number of jobs per second that the drain completes while the cancel runs."""
-    first_s: float
-    """The time (s) of the claims after the cancel until one got a job that is not a job of the drain."""
-    first_claims: int
-    """The number of claims after the cancel until one got a job that is not a job of the drain."""
-    first_longest_ms: float
-    """The duration (ms) of the longest command after the cancel and the drain, as the server measured it."""
+    cancelled: int = 0
+    looked: int = 0
+    seconds: float = 0.0
+    """The time (s) that the cancel took, without the turns in which it stopped."""
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    """The processor times (ms) of the server in the turns by itself, by the commands of a round trip."""
+    beside_longest: Longest = NONE
+    """The longest command in the turns beside, by the server's clock."""
+    alone_longest: Longest = NONE
+    """The longest command in the turns alone, by the server's clock."""
+    beside: list[float] = field(default_factory=list)
+    """The numbers of jobs per second that the drain completes, by turn beside."""
+    alone: list[float] = field(default_factory=list)
+    """The same of the turns alone. The first is before the first turn beside."""
+    first_s: float = 0.0
+    """The time (s) of the first claim after the cancel that got a job."""
+    first_claims: int = 0
+    """The number of claims after the cancel until a claim got a job."""
+    first_longest: Longest = NONE
+    """The longest claim after the cancel until a claim got a job, by the server's clock."""
+
+    @property
+    def longest_cpu(self) -> Longest:
+        """The round trip that took most processor time of the server, in the turns by itself."""
+        return max((Longest(max(row), name) for name, row in self.cpu.items()), default=NONE)
+
+    @property
+    def shares(self) -> list[float]:
+        """The jobs per second beside, as a part of the jobs per second alone, by turn beside."""
+        around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
+        return [beside * 2 / (before + after) for beside, (before, after) in around]
+
+    @property
+    def share(self) -> float:
+        return statistics.median(self.shares)
 
     @property
     def failures(self) -> list[str]:
         found = []
-        if max(self.longest_ms, self.first_longest_ms) > COMMAND_MS_MAX:
-            found.append(f"a call took {max(self.longest_ms, self.first_longest_ms):.1f} ms")
-        if self.beside < DRAIN_MIN * self.alone:
-            found.append(f"the drain reached {self.beside / self.alone:.0%} of the drain alone")
+        if self.longest_cpu.ms > COMMAND_MS_MAX:
+            found.append(f"{self.longest_cpu.name} took {self.longest_cpu.ms:.1f} ms")
+        if self.first_longest.ms > COMMAND_MS_MAX:
+            found.append(f"a claim afterwards took {self.first_longest.ms:.1f} ms")
+        if self.share < DRAIN_MIN:
+            found.append(f"the drain reached {self.share:.0%} of the drain alone")
         if self.first_s > FIRST_S_MAX:
             found.append(f"the first claim came after {self.first_s:.2f} s")
         return found
+
+    def told(self) -> dict[str, Any]:
+        """Return the figures for the output. Each list of values is told by its length, least, median, and highest
+        value."""
+        rows = {"beside": self.beside, "alone": self.alone, "shares": self.shares}
+        spread = {name: _spread(row) for name, row in rows.items() if row}
+        cpu = {name: _spread(row) for name, row in self.cpu.items()}
+        return asdict(self) | {"longest_cpu": self.longest_cpu, "cpu": cpu} | spread
+
+
+def _spread(row: Sequence[float]) -> list[float]:
+    return [len(row), *(round(each, 4) for each in (min(row), statistics.median(row), max(row)))]
 
 
 def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterator[NewJob]:
@@ -87,25 +150,42 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 
 def drain(url: str) -> None:
-    """Claim and complete jobs until standard input ends, and enqueue a new job for each job of the task "drained".
-    Print the time and the number of jobs so far after each line of standard input."""
+    """Take turns until standard input ends. Each line of standard input ends the turn, and the drain waits for the line
+    "go" before it goes on. Print the time and the number of jobs so far after each line."""
     import threading
 
-    count, stopped = 0, threading.Event()
+    count, stopped, going, idle = 0, threading.Event(), threading.Event(), threading.Event()
 
     def report() -> None:
-        for _ in sys.stdin:
+        for line in sys.stdin:
+            if line == "stop\n":
+                going.clear()
+                idle.wait()
             print(json.dumps([time.monotonic(), count]), flush=True)
+            if line == "go\n":
+                idle.clear()
+                going.set()
         stopped.set()
+        going.set()
 
     threading.Thread(target=report, daemon=True).start()
     with Client(url) as client:
         while not stopped.is_set():
-            held = client.run(claims.claim(QUEUE, "w-1", CLAIMS)).jobs
-            high = [claim for claim in held if '"drained"' in claim.spec]
-            client.run(claims.complete(QUEUE, "w-1", [(c.id, c.fence) for c in held]))
-            client.run(client.calls.enqueue.many(plain(len(high), "drained", Priority.HIGH)))
-            count += len(held)
+            if not going.is_set():
+                idle.set()
+                going.wait()
+                continue
+            count += drain_turn(client, "w-1")
+
+
+def drain_turn(client: Client, worker: str, run: Callable[[Plan[Any]], Any] | None = None) -> int:
+    """Claim and complete jobs, and enqueue a new job for each job of the task "drained". Return the number of jobs."""
+    run, call = run or client.run, client.calls.delivery.call
+    held = run(call(claims.claim(QUEUE, worker, CLAIMS))).jobs
+    high = [claim for claim in held if '"drained"' in claim.spec]
+    run(call(claims.complete(QUEUE, worker, [(c.id, c.fence) for c in held])))
+    run(client.calls.enqueue.many(plain(len(high), "drained", Priority.HIGH)))
+    return len(held)
 
 
 class Drain:
@@ -116,13 +196,14 @@ class Drain:
             [sys.executable, "-m", __spec__.name, "--drain", url],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.mark()
+        self.say("go")
 
-    def mark(self) -> tuple[float, int]:
-        """Return the time (s), and the number of jobs that the drain has completed so far."""
+    def say(self, word: str = "mark") -> tuple[float, int]:
+        """Let the drain stop or go on ("stop", "go"), or go on as before. Return the time (s), and the number of jobs
+        that it has completed so far."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
         at, count = json.loads(self._process.stdout.readline())
         return at, count
@@ -139,15 +220,112 @@ def rate(before: tuple[float, int], after: tuple[float, int]) -> float:
     return (after[1] - before[1]) / max(after[0] - before[0], 1e-9)
 
 
-def longest_ms(control: Any) -> float:
-    """Return the duration of the longest command since the last reset of the server's list of slow commands."""
+def longest(control: Any) -> Longest:
+    """Return the longest command since the last reset of the server's list of slow commands."""
     slow = control.slowlog_get(1_000_000)
     control.slowlog_reset()
-    return max((each["duration"] for each in slow), default=0) / 1e3
+    return max(
+        (Longest(each["duration"] / 1e3, name_of(each["command"])) for each in slow),
+        default=NONE,
+    )
+
+
+def name_of(command: str | bytes) -> str:
+    """Return the name of a command; for a call of a script, also the script's name or its first words."""
+    text = command.decode(errors="replace") if isinstance(command, bytes) else command
+    return " ".join(text.split()[:3])[:60]
+
+
+class Cancelling:
+    """A cancel that takes turns."""
+
+    def __init__(
+        self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float
+    ) -> None:
+        self._control = server.client(decode_responses=True)
+        self._client = Client(server.url)
+        self._clock = (~server.pid << 3) | 2
+        """The number of the clock of the processor time of the server's process, as clock_getcpuclockid returns it."""
+        self._drained = drained
+        self._figures = figures
+        self._turn_s = turn_s
+        self._by_itself = False
+        self._since = (0.0, 0)
+        """The time and the number of completed jobs at the beginning of a turn beside."""
+        self._until = 0.0
+        self._stopped_s = 0.0
+
+    def close(self) -> None:
+        self._client.close()
+        self._control.close()
+
+    def run(self) -> None:
+        """Make the cancel."""
+        change = BulkChange(CANCEL, Filter(queue=QUEUE, task="cancelled"), reason="measured")
+        began = time.perf_counter()
+        self._alone()
+        bulk = self._client.calls.bulk
+        made = self._client.run(self._clocked(bulk.run(change, None, self._next)))
+        figures = self._figures
+        figures.seconds = time.perf_counter() - began - self._stopped_s
+        figures.cancelled, figures.looked = made.changed, made.looked
+        if self._by_itself:
+            self._drained.say("go")
+        else:
+            self._end_beside()
+        self._alone()
+
+    def _next(self, _place: BulkPlace) -> None:
+        """Begin the next turn, if the present turn is over. The cancel calls this after each step."""
+        if self._by_itself:
+            drain_turn(self._client, "w-3", lambda plan: self._client.run(self._clocked(plan)))
+        if time.perf_counter() < self._until:
+            return
+        if self._by_itself:
+            self._by_itself = False
+            self._drained.say("go")
+            self._alone()
+        else:
+            self._end_beside()
+            self._drained.say("stop")
+            self._by_itself = True
+            self._until = time.perf_counter() + self._turn_s / 4
+
+    def _alone(self) -> None:
+        """Let the drain run alone, and begin a turn beside."""
+        longest(self._control)
+        began, before = time.perf_counter(), self._drained.say()
+        time.sleep(self._turn_s / 4)
+        self._since = self._drained.say()
+        figures = self._figures
+        figures.alone.append(rate(before, self._since))
+        figures.alone_longest = max(figures.alone_longest, longest(self._control))
+        self._stopped_s += time.perf_counter() - began
+        self._until = time.perf_counter() + self._turn_s
+
+    def _end_beside(self) -> None:
+        figures = self._figures
+        figures.beside.append(rate(self._since, self._drained.say()))
+        figures.beside_longest = max(figures.beside_longest, longest(self._control))
+
+    def _clocked(self, plan: Plan[Any]) -> Plan[Any]:
+        """Carry out a plan, and note the processor time of each round trip in a turn by itself."""
+        replies: Any = None
+        while True:
+            try:
+                asked = plan.send(replies)
+            except StopIteration as done:
+                return done.value
+            began = time.clock_gettime(self._clock)
+            replies = yield asked
+            if isinstance(asked, Send) and self._by_itself:
+                took = (time.clock_gettime(self._clock) - began) * 1e3
+                words = (name_of(" ".join(map(str, command[:2]))) for command in asked.commands)
+                self._figures.cpu.setdefault(", ".join(words), []).append(took)
 
 
 def measure(
-    server: RedisServer, jobs: int, alone_s: float = ALONE_S, slow_us: int = SLOW_US
+    server: RedisServer, jobs: int, turn_s: float = TURN_S, slow_us: int = SLOW_US
 ) -> Figures:
     """Fill a queue, and cancel its first half."""
     with Client(server.url) as client, server.client(decode_responses=True) as control:
@@ -159,39 +337,28 @@ def measure(
         client.run(client.calls.enqueue.many(plain(20 * CLAIMS, "drained", Priority.HIGH)))
         control.config_set("slowlog-log-slower-than", slow_us)
         control.config_set("slowlog-max-len", 1_000_000)
+        figures = Figures(jobs)
         drained = Drain(server.url)
         try:
-            marks = [drained.mark()]
-            time.sleep(alone_s)
-            marks.append(drained.mark())
-            longest_ms(control)
-            began = time.perf_counter()
-            change = BulkChange(CANCEL, Filter(queue=QUEUE, task="cancelled"), reason="measured")
-            made = client.run(client.calls.bulk.run(change))
-            seconds = time.perf_counter() - began
-            marks.append(drained.mark())
-            longest = longest_ms(control)
-            time.sleep(alone_s)
-            marks.append(drained.mark())
+            # The first calls load the functions.
+            wait_until(lambda: drained.say()[1] > 20 * CLAIMS, "the drain runs")
+            cancelling = Cancelling(server, drained, figures, turn_s)
+            with contextlib.closing(cancelling):
+                cancelling.run()
         finally:
             drained.close()
-        longest_ms(control)
-        left, count, took = True, 0, 0.0
-        while left:
+        longest(control)
+        while not figures.first_claims:
             began = time.perf_counter()
             claimed: Sequence[Claim] = ()
             tries = 0
             while not claimed:
                 claimed = client.run(claims.claim(QUEUE, "w-2", CLAIMS)).jobs
                 tries += 1
-            if '"drained"' in claimed[-1].spec:
-                continue
-            left, count, took = False, tries, time.perf_counter() - began
-        alone = (rate(marks[0], marks[1]) + rate(marks[2], marks[3])) / 2
-        return Figures(
-            jobs, made.changed, made.looked, seconds, longest, alone, rate(marks[1], marks[2]), took, count,
-            longest_ms(control),
-        )  # fmt: skip
+            if '"drained"' not in claimed[-1].spec:
+                figures.first_claims, figures.first_s = tries, time.perf_counter() - began
+        figures.first_longest = longest(control)
+        return figures
 
 
 @click.command()
@@ -206,8 +373,8 @@ def main(jobs: int, engine_name: str | None, drain_url: str | None, *, small: bo
         return
     engine = next(e for e in engines() if engine_name in (None, e.name))
     with directory() as place, served(engine, place) as server:
-        found = measure(server, 20_000 if small else jobs, 0.5 if small else ALONE_S)
-    print(json.dumps(asdict(found)))
+        found = measure(server, 20_000 if small else jobs, 0.5 if small else TURN_S)
+    print(json.dumps(found.told()))
     if not small and found.failures:
         close_reaper()
         sys.exit("; ".join(found.failures))
