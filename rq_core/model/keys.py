@@ -87,6 +87,11 @@ KEYS: Final[tuple[Key, ...]] = (
         " life=KEY → the signal that came with that key",
     ),
     Key(
+        "shown",
+        "hash",
+        "id → what the job shows: how far it has come, and which chunks of its stream are kept; id~N → chunk N",
+    ),
+    Key(
         "schedules",
         "hash",
         "schedule → a readable line and its rule (JSON); schedule|job → its job, as enqueue takes it",
