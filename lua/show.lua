@@ -4,10 +4,9 @@ KIND is `says` or `chunk`. A worker numbers the reports of a claim, and its chun
 is not above the last one is not written again. So sending the call twice is harmless, and it takes no call slot. It has no event.
 A worker that had to leave out chunks leaves out their numbers.
 
-START is the answer of the claim's earlier calls, 0 for the first one: if a failover has taken what Redis had, the chunks go on
+It may not run at maxmemory; the worker repeats it later. START is the answer of the claim's earlier calls, 0 for the first one: if a failover has taken what Redis had, the chunks go on
 behind it.
 
-Flags: (none: at maxmemory the worker repeats it)
 Keys: meta state jobs expiring outbox
 Args: worker
 Each: id fence claim start:int kind number:int text

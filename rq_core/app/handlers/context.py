@@ -150,8 +150,8 @@ class JobContext:
                 if self._showing is None:
                     from rq_core.app.handlers.showing import Showing
 
-                    begin = Showing if self.shows is None else self.shows.begin
-                    self._showing = begin(None if self.shows is None else self)
+                    shows = self.shows
+                    self._showing = Showing(None) if shows is None else shows.begin(self)
         return self._showing
 
     @property

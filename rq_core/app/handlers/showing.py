@@ -75,7 +75,9 @@ class Showing:
             raise InvalidOption.of("chunk", text, "must be a text")
         size = len(text.encode("utf-8", "replace"))
         if size > CHUNK_BYTES_MAX:
-            must = f"must have at most {CHUNK_BYTES_MAX:,} bytes, and has {size:,}: emit it in parts"
+            must = (
+                f"must have at most {CHUNK_BYTES_MAX:,} bytes, and has {size:,}: emit it in parts"
+            )
             raise InvalidOption.of("chunk", f"{text[:20]}…", must)
         with self._lock:
             self._emitted += 1

@@ -96,10 +96,8 @@ class Executor:
     ) -> None:
         """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
         ``saver`` saves the steps of durable jobs, ``shows`` sends what handlers show."""
-        self._saver = saver
-        self._shows = shows
-        self._tasks = tasks
-        self._worker = worker
+        self._saver, self._shows = saver, shows
+        self._tasks, self._worker = tasks, worker
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free

@@ -153,7 +153,9 @@ class Shows:
             answers = await self._client.carry_out(calls)
         except RqCoreError as error:
             answers = [error] * len(calls)
-        failed = {queue for queue, a in zip(parts, answers, strict=True) if isinstance(a, RqCoreError)}
+        failed = {
+            queue for queue, a in zip(parts, answers, strict=True) if isinstance(a, RqCoreError)
+        }
         starts: dict[tuple[str, str], str] = {}
         for queue, answer in zip(parts, answers, strict=True):
             if not isinstance(answer, RqCoreError):
