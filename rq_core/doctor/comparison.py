@@ -15,7 +15,7 @@ from rq_core.model.durable.boxes import header_in, life_of
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.scopes import is_rate
-from rq_core.model.showing.shown import job_of
+from rq_core.model.showing.shown import id_in_field
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
@@ -68,7 +68,7 @@ def owner_of(key: str, member: str) -> Owner:
     if key == "boxes":
         return "box", life_of(member)
     if key == "shown":
-        return "stream", job_of(member)
+        return "stream", id_in_field(member)
     if key == "slots":
         return "name", member.partition("|")[2]
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]

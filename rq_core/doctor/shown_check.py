@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from rq_core.model.lib.text import bytes_of
-from rq_core.model.showing.shown import KEPT_MS, job_of, read_shown
+from rq_core.model.showing.shown import KEPT_MS, id_in_field, read_shown
 
 _SIZE = re.compile(r" bytes=\d+ ")
 
@@ -31,7 +31,7 @@ def shown_members(
     Redis. All other fields belong to no job. In a fuzzy snapshot, the bytes of the chunks are not counted."""
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for field in found:
-        fields[job_of(field)].add(field)
+        fields[id_in_field(field)].add(field)
     for job_id, names in fields.items():
         line, said = found.get(job_id, ""), read_shown(found.get(job_id))
         if said is None or (job_id not in jobs and said.ending is None):

@@ -739,6 +739,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("kept"), {"stray": 1})
     seed.control.hset(seed.keys("returned"), "stray", "1")
     seed.control.hset(seed.keys("boxes"), f"{LIFE}|1", "?")
+    seed.control.hset(seed.keys("shown"), "stray~1", "?")
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     seed.control.zpopmin(seed.keys("waiting"))

@@ -24,7 +24,7 @@ from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, 
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
-from rq_core.protocol.calls.shows import Show, show
+from rq_core.protocol.calls.shows import Show, show_jobs
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Patience, Plan
 from rq_core.protocol.operations import Operations
@@ -261,7 +261,7 @@ class Seed:
             said = [Show(job_id, fence, claim, start, "says", number, says)] if says else []
             emitted = [Show(job_id, fence, claim, start, "chunk", n, text) for n, text in chunks]
             records += [*said, *emitted]
-        return self.client.run(show(self.queue, worker, records))
+        return self.client.run(show_jobs(self.queue, worker, records))
 
     def wait(
         self,

@@ -23,7 +23,7 @@ from rq_core.model.showing.shown import (
 Notify = Callable[["Showing"], None]
 
 
-class Taken(NamedTuple):
+class NotSent(NamedTuple):
     """What the handler has shown since the worker took it last."""
 
     said: tuple[int, str] | None
@@ -119,7 +119,7 @@ class Showing:
         """Return whether there are chunks to send."""
         return bool(self._chunks)
 
-    def take(self) -> Taken:
+    def take(self) -> NotSent:
         """Return what is to be sent, and forget it."""
         # Set first: what a thread of the handler stores from now on is either in the result, or told of again.
         self.is_new = False
@@ -129,12 +129,12 @@ class Showing:
             self._size = 0
         said = self._said
         if said is None or said is self._taken:
-            return Taken(None, chunks)
+            return NotSent(None, chunks)
         self._taken = said
         self._reports += 1
-        return Taken((self._reports, said_as_text(*said)), chunks)
+        return NotSent((self._reports, said_as_text(*said)), chunks)
 
-    def put_back(self, taken: Taken) -> None:
+    def put_back(self, taken: NotSent) -> None:
         """Store again what could not be sent, as far as there is room and nothing newer replaces it."""
         with self._lock:
             newer = list(self._chunks)

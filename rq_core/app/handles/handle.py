@@ -241,7 +241,7 @@ class JobHandle(Generic[R_co]):
 
         seconds = watching.every_of(every)
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
-        return watching.watch(self._watched(), seconds)
+        return watching.follow_progress(self._watched(), seconds)
 
     def watch_async(
         self, *, every: Duration = 1.0, allow_in_handler: bool = False
@@ -252,7 +252,7 @@ class JobHandle(Generic[R_co]):
 
         seconds = watching.every_of(every)
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
-        return watching.watch_async(self._watched(), seconds)
+        return watching.follow_progress_async(self._watched(), seconds)
 
     def stream(self, *, after: int = 0, allow_in_handler: bool = False) -> Iterator[Chunk]:
         """Yield the chunks that the job's handler emits with ``current_job().emit``, until the job has ended.
@@ -267,9 +267,9 @@ class JobHandle(Generic[R_co]):
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
 
-        place = watching.place_of(after)
+        place = watching.start_of(after)
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
-        return watching.stream(self._watched(), place)
+        return watching.follow_stream(self._watched(), place)
 
     def stream_async(
         self, *, after: int = 0, allow_in_handler: bool = False
@@ -278,18 +278,16 @@ class JobHandle(Generic[R_co]):
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
 
-        place = watching.place_of(after)
+        place = watching.start_of(after)
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
-        return watching.stream_async(self._watched(), place)
+        return watching.follow_stream_async(self._watched(), place)
 
     def _watched(self) -> Watched:
         from rq_core.app.handles.watching import Watched
 
-        return Watched(self._producer, self.queue, self.id, self._is_row)
-
-    def _is_row(self) -> bool:
         url = self._inbox_url
-        return url is not None and self._row(url) is not None
+        is_row = None if url is None else lambda: self._row(url) is not None
+        return Watched(self._producer, self.queue, self.id, is_row)
 
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job, and return the outcome.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, seconds_of
-from rq_core.protocol.reads.shown_reads import Place
+from rq_core.protocol.reads.shown_reads import StreamPlace
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -25,8 +25,19 @@ class Watched(NamedTuple):
     producer: Producer
     queue: str
     id: str
-    is_row: Callable[[], bool]
-    """Returns whether the job is still a row of an inbox, so that Redis does not have the job yet. It may block."""
+    is_row: Callable[[], bool] | None
+    """Returns whether the job is still a row of an inbox, so that Redis does not have the job yet. It may block. None:
+    the job was not put into an inbox."""
+
+    def may_come(self) -> bool:
+        """Return whether a job that Redis does not have may still come."""
+        return self.is_row is not None and self.is_row()
+
+    async def may_come_async(self) -> bool:
+        """See may_come."""
+        import asyncio
+
+        return self.is_row is not None and await asyncio.to_thread(self.is_row)
 
 
 def every_of(every: Duration) -> float:
@@ -37,15 +48,15 @@ def every_of(every: Duration) -> float:
     return seconds
 
 
-def place_of(after: int) -> Place:
+def start_of(after: int) -> StreamPlace:
     """Return the place behind the chunk ``after``. Raises InvalidOption."""
     number: object = after
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidOption.of("after", after, "must be the number of a chunk, or 0")
-    return Place(after, after, None)
+    return StreamPlace(after, after, None)
 
 
-def watch(job: Watched, seconds: float) -> Iterator[Progress]:
+def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
     """See JobHandle.watch."""
     import time
 
@@ -56,12 +67,12 @@ def watch(job: Watched, seconds: float) -> Iterator[Progress]:
         if found.progress is not None and found.progress != last:
             last = found.progress
             yield last
-        if found.has_ended and (found.state is not None or not job.is_row()):
+        if found.has_ended and (found.state is not None or not job.may_come()):
             return
         time.sleep(max(0.0, looked + seconds - time.monotonic()))
 
 
-async def watch_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
+async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
     """See JobHandle.watch."""
     import asyncio
 
@@ -71,12 +82,12 @@ async def watch_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
         if found.progress is not None and found.progress != last:
             last = found.progress
             yield last
-        if found.has_ended and (found.state is not None or not await asyncio.to_thread(job.is_row)):
+        if found.has_ended and (found.state is not None or not await job.may_come_async()):
             return
         await asyncio.sleep(seconds)
 
 
-def stream(job: Watched, place: Place) -> Iterator[Chunk]:
+def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
     """See JobHandle.stream."""
     import time
 
@@ -84,7 +95,7 @@ def stream(job: Watched, place: Place) -> Iterator[Chunk]:
     while True:
         look = client.run(client.calls.reads.stream(job.queue, job.id, place))
         yield from look.chunks
-        if look.is_over and not (look.is_gone and job.is_row()):
+        if look.is_over and not (look.is_gone and job.may_come()):
             return
         pause = _pause(pause, place, look.place)
         place = look.place
@@ -92,7 +103,7 @@ def stream(job: Watched, place: Place) -> Iterator[Chunk]:
             time.sleep(pause)
 
 
-async def stream_async(job: Watched, place: Place) -> AsyncIterator[Chunk]:
+async def follow_stream_async(job: Watched, place: StreamPlace) -> AsyncIterator[Chunk]:
     """See JobHandle.stream."""
     import asyncio
 
@@ -101,7 +112,7 @@ async def stream_async(job: Watched, place: Place) -> AsyncIterator[Chunk]:
         look = await client.run(client.calls.reads.stream(job.queue, job.id, place))
         for chunk in look.chunks:
             yield chunk
-        if look.is_over and not (look.is_gone and await asyncio.to_thread(job.is_row)):
+        if look.is_over and not (look.is_gone and await job.may_come_async()):
             return
         pause = _pause(pause, place, look.place)
         place = look.place
@@ -109,5 +120,5 @@ async def stream_async(job: Watched, place: Place) -> AsyncIterator[Chunk]:
             await asyncio.sleep(pause)
 
 
-def _pause(before: float, old: Place, new: Place) -> float:
+def _pause(before: float, old: StreamPlace, new: StreamPlace) -> float:
     return LOOK_S if new.upto > old.upto else min(2 * before, LOOK_S_MAX)

@@ -18,7 +18,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import counted, printable
-from rq_core.protocol.reads.shown_reads import Place
+from rq_core.protocol.reads.shown_reads import StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
 from rq_core.views.scopes import standing_document
@@ -132,7 +132,7 @@ LOOK_S = 0.5
 """Seconds between two looks at a job that is watched."""
 
 
-@click.command()
+@click.command("watch")
 @click.argument("job_id", metavar="ID")
 @queue_option
 @click.option(
@@ -140,7 +140,7 @@ LOOK_S = 0.5
 )
 @server_options
 @json_option
-def watch(
+def watch_command(
     job_id: str, queue: str | None, after: int, redis_url: str, prefix: str, *, as_json: bool
 ) -> None:
     """Show the progress of the job ID and the chunks of its stream, until the job has ended.
@@ -162,7 +162,7 @@ def watch(
 
 
 def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool) -> None:
-    reads, place, last = client.calls.reads, Place(after, after, None), None
+    reads, place, last = client.calls.reads, StreamPlace(after, after, None), None
     while True:
         said = client.run(reads.shown(queue, job_id)).progress
         if said is not None and said != last:

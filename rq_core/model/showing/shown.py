@@ -178,6 +178,6 @@ def chunk_field(job_id: str, number: int) -> str:
     return f"{job_id}~{number}"
 
 
-def job_of(field: str) -> str:
+def id_in_field(field: str) -> str:
     """Return the id of the job to which a field of ``shown`` belongs."""
     return field.partition("~")[0]

@@ -22,7 +22,7 @@ class Show(NamedTuple):
     text: str
 
 
-def show(queue: str, worker: str, records: Sequence[Show]) -> Call[Mapping[str, str]]:
+def show_jobs(queue: str, worker: str, records: Sequence[Show]) -> Call[Mapping[str, str]]:
     """Return the call that shows something of running jobs. Its answer has, by the job's id, the number before the
     claim's first chunk; or why the job's reports are refused: ``gone`` or ``stale``, the claim is not in force."""
     return Call("show", queue, {"worker": worker}, parse_pairs, records)

@@ -29,7 +29,7 @@ class ShownJob(NamedTuple):
         return self.state in (None, DEAD)
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """How far a reader of a stream has come."""
 
     got: int
@@ -44,7 +44,7 @@ class StreamLook(NamedTuple):
     """Chunks of a job's stream, from one look."""
 
     chunks: tuple[Chunk, ...]
-    place: Place
+    place: StreamPlace
     """Where the next look goes on."""
     is_over: bool
     """True if the job had ended before the look read the chunks, and the look has read the last one."""
@@ -69,7 +69,7 @@ class ShownReads(QueueReader):
         found = read_shown(text)
         return ShownJob(_state_of(line, exists), None if found is None else found.progress)
 
-    def stream(self, queue: str, job_id: str, place: Place) -> Plan[StreamLook]:
+    def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
         """Return the chunks behind a place, at most PAGE of them."""
         keys = self._keys(queue)
 
@@ -95,10 +95,10 @@ class ShownReads(QueueReader):
         chunks = tuple(_with_gaps(first, fields, place._replace(got=got)))
         if chunks:
             got = chunks[-1].number
-            place = Place(got, got, chunks[-1].claim)
+            place = StreamPlace(got, got, chunks[-1].claim)
         else:
             # A chunk up to `last` that is not there now will not be there later.
-            place = Place(got, max(place.upto, min(last, first + PAGE - 1)), place.claim)
+            place = StreamPlace(got, max(place.upto, min(last, first + PAGE - 1)), place.claim)
         is_over = state in (None, DEAD) and place.upto >= last
         return StreamLook(chunks, place, is_over, state is None, last)
 
@@ -107,7 +107,7 @@ def _state_of(line: str | None, exists: int) -> str | None:
     return line.partition(" ")[0] if line else "ready" if exists else None
 
 
-def _with_gaps(first: int, fields: Sequence[str | None], place: Place) -> Iterator[Chunk]:
+def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:
     """Yield the chunks that are there. Each says how many are missing before it."""
     before, claim = place.got, place.claim
     for number, field in enumerate(fields, first):

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from rq_core.app.handlers.context import JobContext
-from rq_core.app.handlers.showing import Showing, Taken
+from rq_core.app.handlers.showing import Showing, NotSent
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim
-from rq_core.protocol.calls.shows import Show, show
+from rq_core.protocol.calls.shows import Show, show_jobs
 from rq_core.protocol.engine.plan import Call
 
 log = logging.getLogger(__name__)
@@ -141,13 +141,13 @@ class Shows:
         if not found:
             return
         self._sent_at = time.monotonic()
-        by_queue: defaultdict[str, list[tuple[_Shown, Taken]]] = defaultdict(list)
+        by_queue: defaultdict[str, list[tuple[_Shown, NotSent]]] = defaultdict(list)
         for (queue, _, _), shown, taken in found:
             by_queue[queue].append((shown, taken))
         calls, parts = [], []
         for queue, group in by_queue.items():
             for records in _parts(group):
-                calls.append(show(queue, self._worker, records))
+                calls.append(show_jobs(queue, self._worker, records))
                 parts.append(queue)
         try:
             answers = await self._client.carry_out(calls)
@@ -174,7 +174,7 @@ class Shows:
                     self._note(shown.context, shown.showing)
 
 
-def _parts(group: Iterable[tuple[_Shown, Taken]]) -> Iterator[list[Show]]:
+def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:
     """Yield the records of a queue's jobs in parts, each for one call."""
     part: list[Show] = []
     size = 0

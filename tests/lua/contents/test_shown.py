@@ -3,11 +3,11 @@
 import pytest
 
 from rq_core.model.showing.shown import CHUNKS_MAX, KEPT_MS, STREAM_BYTES_MAX, chunk_field
-from rq_core.protocol.reads.shown_reads import PAGE, Place
+from rq_core.protocol.reads.shown_reads import PAGE, StreamPlace
 from tests.kit.seed import NO_FENCE, Seed
 from tests.lua.contents.entries import T
 
-START = Place(0, 0, None)
+START = StreamPlace(0, 0, None)
 
 
 def line(
@@ -36,7 +36,7 @@ def field_of(seed: Seed, field: str = "a") -> str:
     return str(seed.control.hget(seed.keys("shown"), field))
 
 
-def read(seed: Seed, job_id: str, place: Place = START) -> tuple[list[tuple[int, str, int]], Place]:
+def read(seed: Seed, job_id: str, place: StreamPlace = START) -> tuple[list[tuple[int, str, int]], StreamPlace]:
     """Read a stream to its present end. Return (number, text, missed) of each chunk, and the reader's place."""
     found: list[tuple[int, str, int]] = []
     while True:
@@ -140,7 +140,7 @@ def test_a_reader_learns_of_chunks_that_the_worker_left_out(seed: Seed) -> None:
     seed.show(claim, chunks=[(700, "seven hundred")])
     seed.show(claim, chunks=[(5_000, "last")])
 
-    assert read(seed, "a", Place(1, 1, 1))[0] == [(5_000, "last", 4_998)]
+    assert read(seed, "a", StreamPlace(1, 1, 1))[0] == [(5_000, "last", 4_998)]
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel", "expire"])
@@ -222,7 +222,7 @@ def test_after_a_loss_the_chunks_go_on_behind_those_that_readers_have(seed: Seed
 
     assert {"a": "40"} == seed.show(claim, chunks=[(3, "three")], start=40)
 
-    assert read(seed, "a", Place(42, 42, 1))[0] == [(43, "three", 0)]
+    assert read(seed, "a", StreamPlace(42, 42, 1))[0] == [(43, "three", 0)]
 
 
 def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(seed: Seed) -> None:
