@@ -1,10 +1,10 @@
 --[[ showing: carries out the records of `show`. A job keeps its last CHUNKS_MAX chunks, and at most BYTES_MAX bytes of them.
 
-Keys: state expiring
-Args: each each_count column worker
-Lists: over_shown
+Keys: state shown expiring
+Args: each each_count column
+Unread: expiring
 Uses: meta(facts set_fact) fences(refusal_of) batch(call_many read_many) digits(digits)
-    shown(read_shown write_shown chunk_field)
+    shown(read_shown write_shown chunk_field chunk_size)
 ]]
 
 local CHUNKS_MAX, BYTES_MAX = 1000, 1048576
@@ -21,14 +21,13 @@ end
 --- Remove the chunks of a job before this number.
 local function drop_before(it, number)
   while it.from < number and it.from <= it.to do
-    local field = chunk_field(it.id, it.from)
     local text = it.chunks[it.from]
     if text then
       it.chunks[it.from] = nil
       it.bytes = it.bytes - #text
     else
-      it.bytes = it.bytes - redis.call('HSTRLEN', shown, field)
-      gone[#gone + 1] = field
+      it.bytes = it.bytes - chunk_size(it.id, it.from)
+      gone[#gone + 1] = chunk_field(it.id, it.from)
     end
     it.from = it.from + 1
   end
@@ -77,6 +76,7 @@ end
 
 --- Carry out all records. Returns the reply.
 local function show_all(now)
+  check_keys()
   local reply, at = {'ok'}, digits(now)
   met, ids, gone, marks = {}, {}, {}, {}
   local lines, stands = read_many(shown, column(1)), read_many(state, column(1))

@@ -10,7 +10,7 @@ together with the queue's facts. So if the queue is another one, or its facts ha
 Everything is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without
 being written into a list: `returning` and `joining` are sources of the claim, like the lists.
 
-Keys: state jobs leases scheduled expiring slots rates caps boxes
+Keys: state jobs leases scheduled expiring slots rates caps boxes shown
 Meta: durable
 Later: sequence
 Args: slot worker sweep_max

@@ -28,6 +28,11 @@ local function chunk_field(id, number)
   return id .. CHUNK_MARK .. digits(number)
 end
 
+--- Return the bytes of a chunk's field.
+local function chunk_size(id, number)
+  return redis.call('HSTRLEN', shown, chunk_field(id, number))
+end
+
 --- Return what a line says; nil for no line, and for a line that cannot be read.
 local function read_shown(line)
   local claim, fence, at, said, start, from, to, bytes, base, ending, ended, text = (line or ''):match(HEAD)

@@ -2,8 +2,8 @@
 have an hour for them.
 
 Fact: shows
-Keys: expiring
-Unread: expiring shown
+Keys: shown expiring
+Unread: expiring
 Lists: ended_shown outcomes_shown unshown last_shown late_shown
 Uses: call(now now_text) parts(list_of) batch(call_many read_many) digits(digits) shown(read_shown write_shown)
 ]]
