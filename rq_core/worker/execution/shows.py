@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from rq_core.app.handlers.context import JobContext
-from rq_core.app.handlers.showing import Showing, NotSent
+from rq_core.app.handlers.showing import NotSent, Showing
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim
 from rq_core.protocol.calls.shows import Show, show_jobs
@@ -31,6 +31,8 @@ GATHER_S: Final = 0.1
 """Seconds for which chunks are gathered, and between two calls that send chunks."""
 LAST_S: Final = 2.0
 """Seconds for which a settlement waits for the call that sends what its job showed last."""
+AGAIN_S: Final = 1.0
+"""Seconds after which chunks are sent again that could not be sent."""
 RECORDS_MAX: Final = 1_000
 """Maximum number of records in a call."""
 BYTES_MAX: Final = 1024 * 1024
@@ -171,7 +173,8 @@ class Shows:
                 shown.showing.put_back(taken)
                 if shown.showing.has_chunks:
                     shown.showing.is_new = True
-                    self._note(shown.context, shown.showing)
+                    assert self._loop is not None
+                    self._loop.call_later(AGAIN_S, self._note, *shown)
 
 
 def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:

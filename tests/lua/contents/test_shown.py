@@ -23,7 +23,9 @@ def line(
     base: int = 0,
     end: str = "",
 ) -> str:
-    head = f"claim={claim} fence={fence} at={at} said={said} start={start} from={kept[0]} to={kept[1]}"
+    head = (
+        f"claim={claim} fence={fence} at={at} said={said} start={start} from={kept[0]} to={kept[1]}"
+    )
     text = f"{head} bytes={size} base={base}{end}"
     return f"{text}\n{says}" if says else text
 
@@ -36,7 +38,9 @@ def field_of(seed: Seed, field: str = "a") -> str:
     return str(seed.control.hget(seed.keys("shown"), field))
 
 
-def read(seed: Seed, job_id: str, place: StreamPlace = START) -> tuple[list[tuple[int, str, int]], StreamPlace]:
+def read(
+    seed: Seed, job_id: str, place: StreamPlace = START
+) -> tuple[list[tuple[int, str, int]], StreamPlace]:
     """Read a stream to its present end. Return (number, text, missed) of each chunk, and the reader's place."""
     found: list[tuple[int, str, int]] = []
     while True:
