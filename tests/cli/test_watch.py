@@ -54,4 +54,4 @@ def test_the_watch_command_shows_the_stream_of_a_job_that_has_left(valkey_url: s
         seed.complete(claim)
 
         assert run(valkey_url, "watch", "a").stdout == "one\n"
-        assert run(valkey_url, "watch", "a", "--queue", "other").exit_code == 1
+        assert run(valkey_url, "watch", "a", "--queue", "other").exit_code == 2
