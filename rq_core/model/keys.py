@@ -62,8 +62,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "expiring",
         "zset",
-        "slot|name, dead|id, rate|scope, name|name, box|life → when to forget it; job|id → its deadline, if it waits"
-        " (Unix ms)",
+        "slot|name, dead|id, rate|scope, name|name, box|life, shown|id → when to forget it; job|id → its deadline,"
+        " if it waits (Unix ms)",
     ),
     Key(
         "slots",

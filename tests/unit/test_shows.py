@@ -186,3 +186,17 @@ async def test_many_chunks_are_sent_in_calls_of_a_bounded_size() -> None:
     sizes = [sum(len(r[6]) for r in call.each) for call in client.calls]
     assert max(len(call.each) for call in client.calls) <= shows.RECORDS_MAX
     assert max(sizes) <= shows.BYTES_MAX + CHUNK_BYTES_MAX
+
+
+async def test_the_settlement_of_another_job_does_not_wait() -> None:
+    client = Client()
+    sender, job = made(client)
+    client.answers = asyncio.Event()
+    job.progress(1, 2)
+    await wait_until_async(lambda: not sender._new, "its call is under way")  # noqa: SLF001
+
+    async with asyncio.timeout(shows.LAST_S / 2):
+        await sender.before([CLAIM._replace(id="b")])
+    client.answers.set()
+    await sender.before([CLAIM])
+    assert client.sent == [("says", 1, "1/2")]

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from rq_core.app.handlers.context import JobContext
@@ -66,6 +66,8 @@ class Shows:
         self._thread = 0
         self._new: dict[_Key, _Shown] = {}
         """The claims with something to send."""
+        self._under_way: Collection[_Key] = ()
+        """The claims whose call is under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = -math.inf
         """Time at which the last call was sent, in seconds of the monotonic clock."""
@@ -130,6 +132,8 @@ class Shows:
         """Send what these jobs have shown last, before their claims are settled. Waits LAST_S at most."""
         assert self._sending is not None
         keys = [(claim.queue, claim.id, claim.fence) for claim in claims]
+        if not any(key in self._new or key in self._under_way for key in keys):
+            return
         try:
             async with asyncio.timeout(LAST_S), self._sending:
                 taken = {key: self._new.pop(key) for key in keys if key in self._new}
@@ -151,10 +155,13 @@ class Shows:
             for records in _parts(group):
                 calls.append(show_jobs(queue, self._worker, records))
                 parts.append(queue)
+        self._under_way = new.keys()
         try:
             answers = await self._client.carry_out(calls)
         except RqCoreError as error:
             answers = [error] * len(calls)
+        finally:
+            self._under_way = ()
         failed = {
             queue for queue, a in zip(parts, answers, strict=True) if isinstance(a, RqCoreError)
         }
