@@ -193,7 +193,7 @@ async def test_the_settlement_of_another_job_does_not_wait() -> None:
     sender, job = made(client)
     client.answers = asyncio.Event()
     job.progress(1, 2)
-    await wait_until_async(lambda: not sender._new, "its call is under way")  # noqa: SLF001
+    await wait_until_async(lambda: not sender._new, "its call is under way")
 
     async with asyncio.timeout(shows.LAST_S / 2):
         await sender.before([CLAIM._replace(id="b")])

@@ -142,46 +142,56 @@ class Shows:
             log.warning("what jobs showed last could not be sent within %g s", LAST_S)
 
     async def _send(self, new: Mapping[_Key, _Shown], *, is_last: bool = False) -> None:
-        found = [(key, each, each.showing.take()) for key, each in new.items()]
-        found = [each for each in found if not each[2].is_empty]
-        if not found:
+        found = [(each, each.showing.take()) for each in new.values()]
+        by_queue: defaultdict[str, list[tuple[_Shown, NotSent]]] = defaultdict(list)
+        for shown, taken in found:
+            if not taken.is_empty:
+                by_queue[shown.context.queue].append((shown, taken))
+        if not by_queue:
             return
         self._sent_at = time.monotonic()
-        by_queue: defaultdict[str, list[tuple[_Shown, NotSent]]] = defaultdict(list)
-        for (queue, _, _), shown, taken in found:
-            by_queue[queue].append((shown, taken))
-        calls, parts = [], []
-        for queue, group in by_queue.items():
-            for records in _parts(group):
-                calls.append(show_jobs(queue, self._worker, records))
-                parts.append(queue)
+        calls = [
+            (queue, group, show_jobs(queue, self._worker, records))
+            for queue, group in by_queue.items()
+            for records in _parts(group)
+        ]
         self._under_way = new.keys()
         try:
-            answers = await self._client.carry_out(calls)
+            answers = await self._client.carry_out([call for _, _, call in calls])
         except RqCoreError as error:
             answers = [error] * len(calls)
         finally:
             self._under_way = ()
-        failed = {
-            queue for queue, a in zip(parts, answers, strict=True) if isinstance(a, RqCoreError)
-        }
-        starts: dict[tuple[str, str], str] = {}
-        for queue, answer in zip(parts, answers, strict=True):
-            if not isinstance(answer, RqCoreError):
-                starts |= {(queue, job_id): start for job_id, start in answer.items()}
-            elif not self._has_warned:
-                self._has_warned = True
-                log.warning("the progress of jobs of queue %s was not sent: %s", queue, answer)
-        for (queue, job_id, _), shown, taken in found:
-            start = starts.get((queue, job_id), "")
-            if start.isdecimal():
-                shown.showing.start = int(start)
-            if queue in failed and not is_last:
-                shown.showing.put_back(taken)
-                if shown.showing.has_chunks:
-                    shown.showing.is_new = True
-                    assert self._loop is not None
-                    self._loop.call_later(AGAIN_S, self._note, *shown)
+        failed: dict[str, RqCoreError] = {}
+        for (queue, group, _), answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RqCoreError):
+                failed[queue] = answer
+            else:
+                _note_starts(group, answer)
+        for queue, why in failed.items():
+            self._not_sent(queue, why, () if is_last else by_queue[queue])
+
+    def _not_sent(
+        self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
+    ) -> None:
+        """Log once that calls fail, and let the chunks be sent again."""
+        assert self._loop is not None
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("what jobs of queue %s show was not sent: %s", queue, error)
+        for shown, taken in group:
+            shown.showing.put_back(taken)
+            if shown.showing.has_chunks:
+                shown.showing.is_new = True
+                self._loop.call_later(AGAIN_S, self._note, *shown)
+
+
+def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
+    """Note the number before the first chunk of each claim, as Redis has answered it."""
+    for shown, _ in group:
+        start = answer.get(shown.context.id, "")
+        if start.isdecimal():
+            shown.showing.start = int(start)
 
 
 def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:
