@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome as Outcome
     from rq_core.model.outcome import Replaced as Replaced
     from rq_core.model.outcome import Succeeded as Succeeded
+    from rq_core.model.showing.shown import Chunk as Chunk
+    from rq_core.model.showing.shown import Progress as Progress
     from rq_core.model.table.machine import Priority as Priority
     from rq_core.model.table.machine import State as State
     from rq_core.protocol.calls.bulk import JobsChanged as JobsChanged
@@ -82,6 +84,7 @@ else:
         "model.filters.job_filter": "Filter",
         "model.job": "NewJob",
         "model.limits.limit": "Limit",
+        "model.showing.shown": "Chunk Progress",
         "model.table.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
         "protocol.calls.bulk": "JobsChanged",

@@ -1,6 +1,6 @@
 --[[ members: reads and writes single members of keys, as the doctor's edits name them.
 
-Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases parked dead expiring slots results kept returned schedules ticks boxes
+Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases parked dead expiring slots results kept returned schedules ticks boxes shown
 Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
@@ -15,7 +15,7 @@ end
 local function name_keys()
   hashes = {
     meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,
-    schedules = schedules, boxes = boxes,
+    schedules = schedules, boxes = boxes, shown = shown,
   }
   sets = {
     waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,

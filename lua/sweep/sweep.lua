@@ -10,7 +10,7 @@ together with the queue's facts. So if the queue is another one, or its facts ha
 Everything is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without
 being written into a list: `returning` and `joining` are sources of the claim, like the lists.
 
-Keys: state jobs leases scheduled expiring slots rates caps boxes
+Keys: state jobs leases scheduled expiring slots rates caps boxes shown
 Meta: durable
 Later: sequence
 Args: slot worker sweep_max
@@ -22,6 +22,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
     removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
     tries(may_run_again) deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
+    shown(fields_of)
     parking(unpark)
 ]]
 
@@ -251,6 +252,11 @@ local function forget_old()
       else
         is_box_left = true
       end
+    elseif kind == 'shown' and shown then
+      note('unexpired', member)
+      for _, field in ipairs(fields_of(name, redis.call('HGET', shown, name))) do
+        note('unshown', field)
+      end
     end
   end
   if over_names then
@@ -384,6 +390,9 @@ local function write_sweep()
     unindex_dead(swept.exhumed)
   end
   call_many('ZREM', expiring, swept.unexpired)
+  if shown then
+    call_many('HDEL', shown, swept.unshown)
+  end
   call_many('HDEL', slots, swept.slots)
   call_many('HDEL', rates, swept.stale)
 end

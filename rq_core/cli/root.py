@@ -24,6 +24,7 @@ COMMANDS: Final[Commands] = {
     "enqueue": ("enqueue:enqueue", "Enqueue a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
     "job": ("job:job", "Show a job's state, and the caps for which it waits."),
+    "watch": ("job:watch_command", "Show a job's progress and its stream, until it has ended."),
     "steps": ("steps:steps", "Show what a durable job has saved."),
     "signal": ("steps:signal", "Send a signal to a durable job, which waits for it."),
     "result": ("result:result", "Show the outcome of a job, and its result."),

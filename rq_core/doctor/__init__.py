@@ -19,6 +19,7 @@ or of a sorted set.
 - ``box_check``: the contents that the boxes of durable jobs should have.
 - ``box_faults``: compares these boxes with the log.
 - ``lost_signals``: the signals that the log has and these boxes lack.
+- ``shown_check``: the contents that ``shown`` should have.
 - ``line_check``: compares state lines with the log.
 - ``comparison``: finds the differences of indexes.
 - ``log_check``: checks data that no other key implies.

@@ -15,6 +15,7 @@ from rq_core.model.durable.boxes import header_in, life_of
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.scopes import is_rate
+from rq_core.model.showing.shown import id_in_field
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
@@ -35,6 +36,7 @@ _FACTS: Final = {
     "caps_by_key": "1 if limits of keys are stored",
     "schedules": "1 if the queue has had schedules",
     "durable": "1 if the queue has had durable jobs",
+    "shows": "1 if jobs have shown their progress, or chunks of a stream",
 }
 
 _OWNERS: Final = {
@@ -56,6 +58,7 @@ def owner_of(key: str, member: str) -> Owner:
             "name": "name",
             "tick": "first tick",
             "box": "box",
+            "shown": "stream",
         }
         return (kinds[kind], name) if kind in kinds else ("member", member)
     if key == "blocked":
@@ -64,6 +67,8 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member
     if key == "boxes":
         return "box", life_of(member)
+    if key == "shown":
+        return "stream", id_in_field(member)
     if key == "slots":
         return "name", member.partition("|")[2]
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]
@@ -175,6 +180,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
         "schedule": [("schedules", name)],
         "box": [("boxes", name), *(("line", job_id) for job_id in _jobs_of_box(image, name))],
+        "stream": [("line", name), ("shown", name)],
         "name": [("slots", name_field(name)), *_holders(view, name_field(name), edits)],
     }
     read_alone = {"head": view.heads, "line": view.standing}

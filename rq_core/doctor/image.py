@@ -14,6 +14,7 @@ from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened,
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.lost_signals import LostSignals, lost_signals, trusted_signals
 from rq_core.doctor.result_check import Remembered, remembered
+from rq_core.doctor.shown_check import shown_members
 from rq_core.doctor.snapshot import View
 from rq_core.model.durable.boxes import life_of
 from rq_core.model.idempotency import load_of
@@ -21,6 +22,7 @@ from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
 from rq_core.model.schedule import JOB_FIELD, TICK_MARK, Schedule
 from rq_core.model.settings import INBOX_SLOT, INBOX_SLOT_LIFE_MS, SLOT_ANSWER, SLOT_LIFE_MS
+from rq_core.model.showing.shown import MARK
 from rq_core.model.state_line import StoredJob, read_job, with_task, write_line
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.model.unique_names import (
@@ -36,22 +38,8 @@ from rq_core.model.unique_names import (
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
     *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
-    *(
-        "rates",
-        "fair",
-        "scheduled",
-        "leases",
-        "parked",
-        "dead",
-        "expiring",
-        "slots",
-        "results",
-        "returned",
-        "kept",
-        "ticks",
-        "boxes",
-        "meta",
-    ),
+    *("rates", "fair", "scheduled", "leases", "parked", "dead", "expiring", "slots", "results"),
+    *("returned", "kept", "ticks", "boxes", "shown", "meta"),
 )
 """The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
 have a member; in `state`, only lines that are lost or wrong are derived."""
@@ -196,6 +184,7 @@ class Image:
             ),
             *_results(self),
             *_boxes(self),
+            *_shown(self.view),
             *_ticks(self.view),
             *_rates(self.view),
             *_resumes(self.view),
@@ -369,6 +358,19 @@ def _boxes(image: Image) -> Iterator[Entry]:
         yield "expiring", f"box|{life}", AnyValue("+0")
     if (lives or owners) and image.view.facts.get("epoch"):
         yield "meta", "durable", "1"
+
+
+def _shown(view: View) -> Iterator[Entry]:
+    """Yield the expected members of `shown`: what jobs show, and the chunks of jobs that ended a short time ago."""
+    jobs = view.standing.keys() | view.snapshot["jobs"].keys()
+    for each in shown_members(view.snapshot["shown"], jobs, is_fuzzy=view.is_fuzzy):
+        yield "shown", each.job_id, each.line
+        for field in each.chunks:
+            yield "shown", field, ANY
+        if each.until_ms is not None:
+            yield "expiring", f"{MARK}{each.job_id}", AnyValue(str(each.until_ms), each.until_ms)
+    if view.snapshot["shown"] and view.facts.get("epoch"):
+        yield "meta", "shows", "1"
 
 
 def _rates(view: View) -> Iterator[Entry]:

@@ -93,6 +93,7 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         ("queue_oldest_blocked_seconds", (queue.oldest_blocked_ms or 0) / 1000),
         ("parked_oldest_seconds", (queue.oldest_parked_ms or 0) / 1000),
         ("box_fields", queue.box_fields),
+        ("shown_fields", queue.shown_fields),
         ("queue_overdue_seconds", queue.overdue_ms / 1000),
         ("queue_leases_over", queue.leases_over),
         ("queue_unserved_jobs", queue.unserved.jobs if queue.unserved else 0),

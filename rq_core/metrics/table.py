@@ -128,6 +128,12 @@ FAMILIES: Final = (
         "queue",
     ),
     _state(
+        "rqc_shown_fields",
+        "What jobs show, as the number of fields of the key `shown`: one for each job that shows its progress or has a"
+        " stream, and one for each chunk.",
+        "queue",
+    ),
+    _state(
         "rqc_queue_overdue_seconds",
         "Seconds since the earliest unfinished work of the queue was due, such as a delayed job. 0 while any worker"
         " claims.",

@@ -7,6 +7,7 @@ Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``ev
 
 - ``table/``: states, events, transitions, and the fields of each.
 - ``durable/``: the steps that durable jobs have saved.
+- ``showing/``: the progress of jobs, and the chunks of their streams.
 - ``filters/``: conditions on jobs, for changes of many jobs.
 - ``limits/``: scopes, the limit of each scope, and the caps of a task as text.
 - ``lib/``: texts, durations, log lines and checks that do not depend on jobs.

@@ -62,8 +62,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "expiring",
         "zset",
-        "slot|name, dead|id, rate|scope, name|name, box|life → when to forget it; job|id → its deadline, if it waits"
-        " (Unix ms)",
+        "slot|name, dead|id, rate|scope, name|name, box|life, shown|id → when to forget it; job|id → its deadline,"
+        " if it waits (Unix ms)",
     ),
     Key(
         "slots",
@@ -85,6 +85,11 @@ KEYS: Final[tuple[Key, ...]] = (
         "life of a durable job → its id and how many entries it has; life|N → entry N: a step that was begun or saved,"
         " and what it returned (JSON); life>N → signal N; life>NAME → the signals of that name that wait;"
         " life=KEY → the signal that came with that key",
+    ),
+    Key(
+        "shown",
+        "hash",
+        "id → what the job shows: how far it has come, and which chunks of its stream are kept; id~N → chunk N",
     ),
     Key(
         "schedules",

@@ -32,6 +32,7 @@ from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.execution.batches import BatchExecutor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
+from rq_core.worker.execution.shows import Shows
 from rq_core.worker.settlement import Settlement, calls_of
 from rq_core.worker.ticker import instants_of
 
@@ -288,6 +289,8 @@ class _Inline:
         self._app = app
         self._settlements: dict[tuple[str, str], Settlement] = {}
         self._news = asyncio.Event()
+        saving = _Saving(app.client)
+        self._shows = Shows(saving, _WORKER)
         self._executor = BatchExecutor(
             app.tasks,
             worker=_WORKER,
@@ -298,7 +301,8 @@ class _Inline:
             surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
-            saver=Saver(_Saving(app.client), _WORKER, lambda _queue: True),
+            saver=Saver(saving, _WORKER, lambda _queue: True),
+            shows=self._shows,
         )
 
     def _settled(self, settlement: Settlement) -> None:
@@ -312,12 +316,15 @@ class _Inline:
         """Run claims: a single claim, or the claims of one or more batches. A job that was moved to another lane did
         not run, and will be claimed again."""
         self._settlements.clear()
+        self._shows.attach()
         for claim in claims:
             self._executor.start(claim)
         self._executor.close_all()
         while len(self._settlements) < len(claims) or self._executor.running:
             self._news.clear()
             await self._news.wait()
+        if self._shows.is_busy:
+            await self._shows.before(claims)
         client = self._app.client
         outcomes: dict[str, str] = {}
         settlements = [self._settlements[claim.queue, claim.id] for claim in claims]

@@ -8,6 +8,7 @@ some of them.
 - ``lists``: the description of each list.
 - ``queues``, ``jobs``, ``scopes``, ``schedules``: the queries, cells and documents of these lists.
 - ``job``: the view of one job.
+- ``shown``: the view of the progress and the stream of a job.
 - ``steps``: the view of a durable job's steps.
 - ``text``: times and durations in words.
 """

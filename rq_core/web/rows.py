@@ -14,17 +14,20 @@ from rq_core.metrics.causes import Cause
 from rq_core.model.filters.filter_text import text_of
 from rq_core.model.job import JobError, place_in
 from rq_core.model.keys import is_name
+from rq_core.model.showing.shown import TEXT_MAX
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import Event
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
+from rq_core.views.shown import progress_document
 from rq_core.views.text import utc
 from rq_core.web.minutes import count_hours
 from rq_core.web.tokens import Access
 from rq_core.web.words import iso, job_path, query, queue_path, word
 
 if TYPE_CHECKING:
+    from rq_core.model.showing.shown import Progress
     from rq_core.model.state_line import JobState
     from rq_core.protocol.reads.worker_registry import PresentWorker
     from rq_core.views.jobs import ListedJob
@@ -292,6 +295,15 @@ def step_shown(step: Mapping[str, Any], access: Access) -> Document:
     if not access.see_arguments:
         name = without_key(name)
     return {**step, "name": word(name), "note": word(step["note"] or "")}
+
+
+def progress_shown(progress: Progress | None, access: Access) -> Document | None:
+    """Return a job's progress for the page. A viewer who may not see arguments does not see its text."""
+    document = progress_document(progress)
+    if document is None:
+        return None
+    text = word(document["text"], TEXT_MAX) if access.see_arguments else "hidden"
+    return {**document, "text": text if document["text"] else ""}
 
 
 def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:

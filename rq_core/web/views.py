@@ -44,6 +44,7 @@ from rq_core.web.rows import (
     error_says,
     event_row,
     listed_row,
+    progress_shown,
     queue_row,
     shown_rows,
     signal_shown,
@@ -221,10 +222,10 @@ def job_page(facts: Facts) -> Document:
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
         "events": [], "path": [], "waits": [], "notes": [], "steps": [],
-        "signals": [], "waits_for": [],
+        "signals": [], "waits_for": [], "progress": None,
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
-        _, row, standing, steps = found
+        _, row, standing, steps, progress = found
         rows = job_rows(row, standing, facts.now_ms)
         document["job"] = listed_row(row, facts.access, facts.now_ms) | standing_document(standing)
         document["facts"] = shown_rows(rows[3:], facts.access, without=_WHY_ROWS)
@@ -233,6 +234,7 @@ def job_page(facts: Facts) -> Document:
                 [n, error_says(row.job.error, facts.access) if n == "error" else text]
                 for n, text in document["facts"]
             ]
+        document["progress"] = progress_shown(progress, facts.access)
         if steps is not None:
             document["steps_lost"] = steps.is_lost
             document["steps_count"] = steps.size

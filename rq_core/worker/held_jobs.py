@@ -23,6 +23,7 @@ from rq_core.worker.capacity import Capacity
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
+from rq_core.worker.execution.shows import Shows
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE, LeaseKeeper
 from rq_core.worker.liveness.lease_table import LeaseTable
@@ -67,11 +68,13 @@ class Handlers:
         saving: AsyncClient,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat's thread only; ``saving`` saves the steps of durable jobs. ``table`` is
+        """``client`` is for the heartbeat's thread only; ``saving`` saves the steps of durable jobs,
+        and sends what handlers show. ``table`` is
         shared with a supervisor."""
         self._lifetime = lifetime
         self._capacity = capacity
         self._groups = groups
+        self.shows = Shows(saving, lifetime.worker)
         self.executor = self.executor_type(
             app.tasks,
             worker=lifetime.worker,
@@ -82,6 +85,7 @@ class Handlers:
             surroundings=app.surroundings,
             redact=app.redactor,
             saver=Saver(saving, lifetime.worker, self._lease_holds),
+            shows=self.shows,
         )
         self.leases = LeaseKeeper(
             client,
@@ -126,6 +130,7 @@ class Handlers:
     def start(self) -> None:
         """Start the heartbeat; call this once, on the loop."""
         self._loop = asyncio.get_running_loop()
+        self.shows.attach()
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:

@@ -139,6 +139,8 @@ class Turns:
         trouble = False
         try:
             try:
+                if finished and self._handlers.shows.is_busy:
+                    await self._handlers.shows.before(each.claim for each in finished)
                 results = await self._exchange(group, calls, asking)
             except BaseException:
                 group.finished = finished + group.finished

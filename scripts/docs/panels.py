@@ -66,6 +66,7 @@ ROWS: Final = (
             Panel("Lanes", "short", ((f"rqc_queue_lanes{_Q}", "{{queue}} {{state}}"),)),
             Panel("Job that was parked first", "s", _by_queue(f"rqc_parked_oldest_seconds{_Q}")),
             Panel("Saved by durable jobs", "short", _by_queue(f"rqc_box_fields{_Q}")),
+            Panel("Shown by jobs", "short", _by_queue(f"rqc_shown_fields{_Q}")),
             Panel("Paused", "short", _by_queue(f"rqc_queue_paused{_Q}")),
         ),
     ),

@@ -26,10 +26,12 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.recurrence import recurrence
 from rq_core.model.result_encoding import pack_result
+from rq_core.model.showing.shown import said_as_text
 from rq_core.model.unique_names import name_field
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.boxes import Saving, save
 from rq_core.protocol.calls.schedules import Declaration
+from rq_core.protocol.calls.shows import Show, show_jobs
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from tests.kit.servers import RedisServer
@@ -62,6 +64,10 @@ def plant(client: Client, control: Any) -> str:
         ),
     ]
     assert not client.run(save("mail", "w-1", steps))
+    says = [("says", 1, said_as_text(1, 2, HOSTILE)), ("chunk", 1, HOSTILE[:4_000])]
+    client.run(
+        show_jobs("mail", "w-1", [Show(held.id, held.fence, 1, 0, *each) for each in says])  # type: ignore[arg-type]
+    )
     error = json.dumps(
         {"type": HOSTILE[:400], "message": HOSTILE[:4_000], "traceback": HOSTILE[:4_000]}
     )
@@ -113,6 +119,7 @@ CALLS: dict[str, list[str]] = {
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
     "steps": ["dies", "--values"],
+    "watch": ["dies"],
     "signal": ["dies", "approval", "--reason", HOSTILE[:500]],
     "result": ["dies"],
     "dead": ["mail"],

@@ -134,6 +134,22 @@ def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is
         assert 1 == capsys.readouterr().out.count("charge order 7")
 
 
+def test_the_example_of_progress_shows_how_far_a_job_has_come_and_its_stream(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load("progress")
+    with testing.fake(example.app) as fake:
+        job = example.import_rows.enqueue(["a", "b", "c"])
+        (ran,) = fake.drain()
+        first = example.follow(job.id)
+        again = example.follow(job.id, after=2)
+
+    assert "succeeded" == ran.outcome
+    assert (3, 3) == (first, again)
+    said = capsys.readouterr().out.splitlines()
+    assert ["a is stored", "b is stored", "c is stored", "c is stored"] == said
+
+
 def test_the_example_of_waits_undoes_the_charge_of_an_order_that_is_not_approved(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:

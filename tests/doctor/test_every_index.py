@@ -55,6 +55,7 @@ NOT_IMPLIED = {
     ("lose", "boxes", "0000000000000000|"): "only the log may have what a step saved: see NO_BOX",
     ("lose", "boxes", "0000000000000001|"): "only the log may have what a step saved: see NO_BOX",
     ("empty", "boxes", ""): "its own finding, see tests/audit/restore/test_boxes.py",
+    ("empty", "shown", ""): "what jobs show is nowhere else",
     ("stray", "fair", ""): "a key that was served once",
     ("empty", "meta", ""): "its own finding, and a new epoch; see test_doctor",
     ("stray", "meta", ""): "a fact that this release does not know",
@@ -64,7 +65,7 @@ member."""
 
 FACTS = (
     "sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes", "kept_bytes",
-    "schedules", "durable",
+    "schedules", "durable", "shows",
 )  # fmt: skip
 """Fields of `meta` that follow from the jobs and the limits."""
 

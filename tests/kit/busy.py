@@ -49,6 +49,8 @@ class Busy:
         for n, claim in enumerate(self.held[:2]):
             seed.save(claim, life=f"{n:016x}")
             seed.save(claim, life=f"{n:016x}", what="begin", entry=2)
+        seed.show(self.held[0], says="1/2 busy")
+        seed.show(self.held[0], chunks=[(1, "one"), (2, "two")])
         # Of which none is due here.
         rules = [recurrence(name, every=90 * 86_400) for name in ("monthly", "rarely")]
         made = [Declaration.of(seed.job("-", task="v"), rule) for rule in rules]

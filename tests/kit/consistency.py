@@ -17,6 +17,7 @@ from tests.kit.lanes import lane_problems
 from tests.kit.snapshots import fields_of, lines_of, number_of
 
 CLAIMED = {"running", "cancelling"}
+_FIELD = re.compile(r"(\w+)=(\S+)")
 # How a state line's fields are called in a folded record, and what their absence means.
 FOLDED: dict[str, tuple[str, Any]] = {
     "task": ("task", None),
@@ -248,6 +249,7 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     if len(snapshot["wake"]) > 1:
         found.append(f"wake has {len(snapshot['wake'])} tokens")
     found += _boxes(snapshot, jobs)
+    found += _shown(snapshot)
     compare(
         "parked",
         {job_id: float(job["since"]) for job_id, job in having("parked").items()},
@@ -269,6 +271,34 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     if places and max(places) > int(meta["sequence"]):
         found.append(f"sequence is {meta['sequence']}, a job has {max(places)}")
     return found
+
+
+def _shown(snapshot: dict[str, Any]) -> list[str]:
+    """Return what is wrong in `shown`: its lines, its chunks, and the marks of streams whose jobs have ended."""
+    found, shown = [], snapshot["shown"]
+    lines = {
+        name: dict(_FIELD.findall(text.partition("\n")[0]))
+        for name, text in shown.items()
+        if "~" not in name
+    }
+    chunks: dict[str, dict[int, int]] = {name: {} for name in lines}
+    for name, text in shown.items():
+        job_id, mark, number = name.partition("~")
+        if mark:
+            chunks.setdefault(job_id, {})[int(number)] = len(text.encode())
+    for job_id, sizes in chunks.items():
+        line = lines.get(job_id)
+        if line is None:
+            found.append(f"shown: the chunks of {job_id} have no line")
+        elif sum(sizes.values()) != int(line["bytes"]):
+            found.append(f"shown: {job_id} has {sum(sizes.values())} bytes of chunks: {line}")
+        elif sizes and (min(sizes) < int(line["from"]) or max(sizes) != int(line["to"])):
+            found.append(f"shown: {job_id} has the chunks {sorted(sizes)}: {line}")
+        elif job_id not in snapshot["jobs"] and "left" not in line:
+            found.append(f"shown: there is no job {job_id}")
+    ended = {f"shown|{name}" for name, line in lines.items() if {"left", "died"} & line.keys()}
+    marks = {mark for mark in snapshot["expiring"] if mark.startswith("shown|")}
+    return [*found, *(f"shown: {mark}" for mark in ended ^ marks)]
 
 
 def _boxes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:

@@ -212,6 +212,16 @@ def durable_apart(steps: int) -> None:
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
+def shows_apart(chunks: int) -> None:
+    """Show the progress and a stream in a process of its own, without a pause."""
+    for n in range(1, chunks + 1):
+        current_job().progress(n, chunks, "apart")
+        current_job().emit(f"apart {n}")
+    current_job().wait_cancelled(0.3)
+    current_job().emit("last")
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
 async def durable_apart_at_once(steps: int) -> None:
     """Save several steps at the same time in a process of their own. The first claim kills this process after these
     steps."""

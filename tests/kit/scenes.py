@@ -338,6 +338,26 @@ def save(seed: Seed) -> Scene:
     return Scene("save", _slotted(worker=WORKER), records, values)
 
 
+@scene
+def show(seed: Seed) -> Scene:
+    """Show the progress and chunks of three jobs: the first has shown nothing, the second has chunks of an earlier
+    claim, the third is an id whose earlier job had chunks. A fourth report is refused."""
+    a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
+    seed.show(b, c, says="1/3 earlier", chunks=[(n, "earlier") for n in range(1, 4)])
+    seed.fail(b)
+    seed.complete(c)
+    b, c = seed.claim_one("h-1"), seed.running("h-2")
+    seed.take_token()
+    records = [
+        (a.id, a.fence, 1, 0, "chunk", 1, "first"),
+        (a.id, a.fence, 1, 0, "says", 1, "1/2 half"),
+        (b.id, b.fence, 2, 0, "chunk", 1, "again"),
+        (c.id, c.fence, 1, 0, "chunk", 1, "another job"),
+        ("waiting", NO_FENCE, 1, 0, "chunk", 1, "refused"),
+    ]
+    return Scene("show", {"worker": WORKER}, records)
+
+
 def _life(number: int) -> str:
     return f"{number:016x}"
 
@@ -719,6 +739,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("kept"), {"stray": 1})
     seed.control.hset(seed.keys("returned"), "stray", "1")
     seed.control.hset(seed.keys("boxes"), f"{LIFE}|1", "?")
+    seed.control.hset(seed.keys("shown"), "stray~1", "?")
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     seed.control.zpopmin(seed.keys("waiting"))

@@ -24,6 +24,7 @@ from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, 
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.calls.shows import Show, show_jobs
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Patience, Plan
 from rq_core.protocol.operations import Operations
@@ -243,6 +244,24 @@ class Seed:
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
         return self.client.run(save(self.queue, worker, records))
+
+    def show(
+        self,
+        *held: Claim | tuple[str, str],
+        says: str = "",
+        chunks: Iterable[tuple[int, str]] = (),
+        number: int = 1,
+        start: int = 0,
+        claim: int = 1,
+        worker: str = WORKER,
+    ) -> Mapping[str, str]:
+        """Show the progress ``says``, as the report ``number`` of its claim, and chunks with their numbers."""
+        records = []
+        for job_id, fence in [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]:
+            said = [Show(job_id, fence, claim, start, "says", number, says)] if says else []
+            emitted = [Show(job_id, fence, claim, start, "chunk", n, text) for n, text in chunks]
+            records += [*said, *emitted]
+        return self.client.run(show_jobs(self.queue, worker, records))
 
     def wait(
         self,

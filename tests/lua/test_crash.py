@@ -382,7 +382,17 @@ def full(seed: Seed) -> Iterator[Callable[[], None]]:
     seed.control.config_set("maxmemory", "0")
 
 
-REFUSED_WHEN_FULL = {"save", "signal", "enqueue", "edit", "requeue", "restore", "schedule", "tick"}
+REFUSED_WHEN_FULL = {
+    "save",
+    "show",
+    "signal",
+    "enqueue",
+    "edit",
+    "requeue",
+    "restore",
+    "schedule",
+    "tick",
+}
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])

@@ -208,7 +208,7 @@ def test_calls_carry_the_keys_of_a_part_and_of_kept_results_together(
         call = calls_of(transport, "turn", scripts)[-1]
         assert keys_of(call) == {
             queue_keys(seed.queue)(name)
-            for name in set(scripts("turn").all_keys) - {"progress", "boxes", "parked"}
+            for name in set(scripts("turn").all_keys) - {"progress", "boxes", "parked", "shown"}
         }  # fmt: skip
         assert noted(seed, "signals") == set()
         assert control.hget(seed.keys("returned"), "a") == "7"

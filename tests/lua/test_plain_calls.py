@@ -43,7 +43,7 @@ def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any
 
 def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
     """Use these features in another queue: names, remembered ids, kept results, deadlines, delays, priorities, a saved
-    step and a cap. Return the calls."""
+    step, a progress and a cap. Return the calls."""
     other = seed.of("other")
     transport.sent.clear()
     other.cap("task=t", 5)
@@ -52,6 +52,7 @@ def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
     other.enqueue(other.job("kept", keep_ms=60_000), other.job("capped", scopes=["task=t"]))
     held = other.claim().jobs
     other.save(held[0])
+    other.show(held[0], says="1/2")
     other.turn(*held, values={1: "1"})
     return [call for call in transport.calls if "rqc:{other}:meta" in call]
 

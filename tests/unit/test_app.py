@@ -468,6 +468,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Cancelled", "Cap", "CapConflict",
+        "Chunk",
         "DeadJob", "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed", "Filter", "GiveUp", "Gone",
         "HandlerDied", "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InboxIdsUsed", "InboxMissing",
         "InvalidName", "InvalidOption", "InvalidStep", "InvalidTask", "Job", "JobCancelled", "JobContext",
@@ -475,7 +476,8 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "JobsChanged", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "LogBehind",
         "MemberFailed", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult", "NotCopied", "NotDurable", "NotEdited",
         "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
-        "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse",
+        "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "Progress", "QueueDamaged", "QueueFull",
+        "QueueInUse",
         "Rate", "Refused", "Replaced", "Replayed", "RestoredMeanwhile", "ResultUnavailable", "ResultsFull",
         "RetryLater",
         "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable",

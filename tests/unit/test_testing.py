@@ -386,3 +386,22 @@ def test_as_completed_works_on_the_fake_server() -> None:
         ended = list(app.as_completed(handles, timeout=1))
 
     assert {handle.id for handle in handles} == {handle.id for handle in ended}
+
+
+def test_a_drain_keeps_what_handlers_show() -> None:
+    app = App()
+
+    @app.task
+    def fails() -> None:
+        current_job().progress(1, 3, "first")
+        current_job().emit(f"attempt {current_job().claim}")
+        raise ValueError("no")
+
+    with testing.fake(app) as server:
+        job = fails.with_options(max_attempts=2).enqueue()
+        server.drain()
+        last, chunks = job.progress(), list(job.stream())
+
+    assert last is not None
+    assert (last.done, last.total, last.text, last.claim) == (1, 3, "first", 2)
+    assert [(c.text, c.claim) for c in chunks] == [("attempt 1", 1), ("attempt 2", 2)]

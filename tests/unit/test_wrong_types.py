@@ -122,6 +122,7 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
+    "Chunk", "Progress",
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip

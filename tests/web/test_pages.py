@@ -200,6 +200,25 @@ def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
     assert "in doubt" not in of_rq_core
 
 
+def test_the_page_of_a_running_job_shows_its_progress(scene: Scene, browse: Browse) -> None:
+    claim = scene.seed.running("shows")
+    scene.seed.show(claim, says="30/120 <b>secret</b>")
+
+    found = browse(log=False).get(f"/jobs/{QUEUE}/shows.json").json()["progress"]
+    trusted = browse(log=False, see_arguments=True)
+    page = trusted.get(f"/jobs/{QUEUE}/shows").text
+
+    assert (found["done"], found["total"], found["share"], found["text"]) == (
+        30,
+        120,
+        0.25,
+        "hidden",
+    )
+    assert '<meter min="0" max="1" value="0.25"' in page
+    assert "&lt;b&gt;secret" in page
+    assert "25 %" in read(trusted, f"/jobs/{QUEUE}/shows")
+
+
 def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_signals(
     scene: Scene, browse: Browse
 ) -> None:

@@ -22,7 +22,7 @@ of its parts.
 
 A file names its lists under Lists, and has them in its own table `lists`; no other file reads them.
 
-Parts: id_overdue name_overdue expiry removal names name_requeue name_requests deadline results box_end parking unqueue death
+Parts: id_overdue name_overdue expiry removal names name_requeue name_requests deadline results box_end shown_end parking unqueue death
 Kept: filled
 ]]
 

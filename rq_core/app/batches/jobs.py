@@ -53,6 +53,14 @@ class Job(Generic[A]):
         the batch is over, or the worker stops."""
         return self.context.cancelled
 
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Show how far this job has come. See JobContext.progress."""
+        self.context.progress(done, total, text)
+
+    def emit(self, chunk: str) -> None:
+        """Append a text to this job's stream. See JobContext.emit."""
+        self.context.emit(chunk)
+
     def fail(self, why: BaseException | str) -> None:
         """Fail this job, and no other job of the batch. A second call changes nothing.
 
@@ -129,6 +137,13 @@ class BatchContext(JobContext):
         for name in _OF_ONE_JOB:
             delattr(self, name)
         self.jobs: Sequence[Job[Any]] = tuple(jobs)
+
+    def showing(self) -> Any:
+        """Raise UsageError: a batch has no progress and no stream of its own."""
+        raise UsageError(
+            "a batch handler shows the progress of each of its jobs: call progress() and emit() of a job, not of"
+            " current_job()"
+        )
 
     def __repr__(self) -> str:
         return f"<batch of {counted(len(self.jobs), 'job')} of {self.task} in {self.queue}>"

@@ -1,6 +1,7 @@
 """Handlers: the context of a running job, dependencies, ``around`` functions, retries, hooks, and redaction of errors.
 
 - ``context``: the running job, for its handler.
+- ``showing``: the progress and the chunks that a handler shows, until the worker takes them.
 - ``log_context``: adds the running job to log records.
 - ``depends``: declares dependencies, and finds the dependencies of a function.
 - ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.

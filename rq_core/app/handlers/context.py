@@ -30,8 +30,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id",
-        "losses", "queue", "steps", "task", "worker",
+        "_over", "_showing", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home",
+        "id", "losses", "queue", "shows", "steps", "task", "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
@@ -76,6 +76,10 @@ class JobContext:
         steps here. The worker sets this attribute."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
+        self.shows: Any = None
+        """The part of the worker that sends what this handler shows; None: nothing sends it. The worker sets this
+        attribute."""
+        self._showing: Any = None
 
     @classmethod
     def of_claim(
@@ -119,6 +123,36 @@ class JobContext:
 
         tick = tick_of(self.id)
         return None if tick is None else datetime.fromtimestamp(tick.instant_ms / 1000, UTC)
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Show how far the job has come: ``done`` of ``total``, and a few words.
+
+        The call stores the numbers and returns at once, so it may stand in a loop of any length: the worker sends the
+        last ones every half second, and before it settles the job. ``total`` is None if it is unknown. A text of more
+        than 200 characters is cut. ``JobHandle.progress``, `rq-core job`, `rq-core watch` and the job's page show it.
+        Raises InvalidOption.
+        """
+        (self._showing or self.showing()).progress(done, total, text)
+
+    def emit(self, chunk: str) -> None:
+        """Append a text to the job's stream, which ``JobHandle.stream`` and `rq-core watch` read.
+
+        The call returns at once. The worker sends chunks ten times a second. Redis keeps the last 1,000 chunks of a
+        job, and at most 1 MiB of them, until an hour after the job has ended. A reader that is slower learns how many
+        chunks it has missed. Raises InvalidOption for a chunk of more than 16 KiB.
+        """
+        (self._showing or self.showing()).emit(chunk)
+
+    def showing(self) -> Any:
+        """Return the place where the handler stores what it shows. The worker calls this method, too."""
+        if self._showing is None:
+            with _making:
+                if self._showing is None:
+                    from rq_core.app.handlers.showing import Showing
+
+                    shows = self.shows
+                    self._showing = Showing(None) if shows is None else shows.begin(self)
+        return self._showing
 
     @property
     def cancelled(self) -> bool:

@@ -7,6 +7,7 @@ Read ``handle`` first.
 - ``bulk``: enqueues many jobs, and waits for many jobs.
 - ``bulk_result``: the outcomes of ``enqueue_many``.
 - ``awaiting``: waits for ends of jobs, in Redis and then in the audit log.
+- ``watching``: follows the progress and the stream of a job.
 - ``signals``: sends signals to durable jobs.
 - ``signal_call``: makes the call that sends a signal.
 - ``log_reader``: reads ends of jobs from the audit log.

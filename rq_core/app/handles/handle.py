@@ -12,10 +12,14 @@ from rq_core.model.outcome import keeps_none
 from rq_core.model.table.effects import JOB_ENDS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from rq_core.app.handles.watching import Watched
     from rq_core.app.options import EditOptions
     from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
     from rq_core.model.outcome import Outcome
+    from rq_core.model.showing.shown import Chunk, Progress
     from rq_core.protocol.calls.enqueue import Accepted
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.reads.reads import Reads
@@ -213,6 +217,77 @@ class JobHandle(Generic[R_co]):
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
         ((_, outcome),) = [ended async for ended in each_async(self._producer, (self,), seconds)]
         return outcome
+
+    def progress(self) -> Progress | None:
+        """Return how far the job has come, as its handler showed last with ``current_job().progress``. None: it has
+        shown nothing, or the job has left Redis."""
+        client = self._producer.client
+        return client.run(client.calls.reads.shown(self.queue, self.id)).progress
+
+    async def progress_async(self) -> Progress | None:
+        """See progress."""
+        client = self._producer.async_client()
+        return (await client.run(client.calls.reads.shown(self.queue, self.id))).progress
+
+    def watch(self, *, every: Duration = 1.0, allow_in_handler: bool = False) -> Iterator[Progress]:
+        """Yield the job's progress each time that it has changed, until the job has ended.
+
+        It reads the job once in ``every`` seconds. The iterator ends when the job is dead or has left Redis. This
+        method blocks; in an event loop use watch_async. Raises InvalidOption; WaitRefused in a handler unless
+        ``allow_in_handler``.
+        """
+        from rq_core.app.handles import watching
+        from rq_core.app.handles.awaiting import check_may_wait
+
+        seconds = watching.every_of(every)
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
+        return watching.follow_progress(self._watched(), seconds)
+
+    def watch_async(
+        self, *, every: Duration = 1.0, allow_in_handler: bool = False
+    ) -> AsyncIterator[Progress]:
+        """See watch."""
+        from rq_core.app.handles import watching
+        from rq_core.app.handles.awaiting import check_may_wait
+
+        seconds = watching.every_of(every)
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
+        return watching.follow_progress_async(self._watched(), seconds)
+
+    def stream(self, *, after: int = 0, allow_in_handler: bool = False) -> Iterator[Chunk]:
+        """Yield the chunks that the job's handler emits with ``current_job().emit``, until the job has ended.
+
+        A reader that comes back passes the ``number`` of the last chunk that it got as ``after``: it gets each later
+        chunk once, in order. ``Chunk.missed`` is how many chunks before it were no longer kept: Redis keeps the last
+        1,000 of a job, 1 MiB at most, until an hour after the job's end. ``Chunk.begins_claim`` marks where another
+        claim of the job begins, whose handler may emit the same again. The iterator ends only if the same look that
+        found the last chunk found that the job was dead or had left Redis. This method blocks; in an event loop use
+        stream_async. Raises InvalidOption; WaitRefused in a handler unless ``allow_in_handler``.
+        """
+        from rq_core.app.handles import watching
+        from rq_core.app.handles.awaiting import check_may_wait
+
+        place = watching.start_of(after)
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
+        return watching.follow_stream(self._watched(), place)
+
+    def stream_async(
+        self, *, after: int = 0, allow_in_handler: bool = False
+    ) -> AsyncIterator[Chunk]:
+        """See stream."""
+        from rq_core.app.handles import watching
+        from rq_core.app.handles.awaiting import check_may_wait
+
+        place = watching.start_of(after)
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
+        return watching.follow_stream_async(self._watched(), place)
+
+    def _watched(self) -> Watched:
+        from rq_core.app.handles.watching import Watched
+
+        url = self._inbox_url
+        is_row = None if url is None else lambda: self._row(url) is not None
+        return Watched(self._producer, self.queue, self.id, is_row)
 
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job, and return the outcome.

@@ -15,5 +15,6 @@ Read ``steps`` first.
 - ``result_reads``: whether jobs have ended, and how.
 - ``wait_schedule``: the times at which jobs that clients wait for are looked at.
 - ``box_reads``: the boxes of durable jobs.
+- ``shown_reads``: the progress of jobs, and the chunks of their streams.
 - ``worker_registry``: the list of workers.
 """

@@ -161,6 +161,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         else [],
         parked=[["ZRANGE", keys("parked"), 0, 0, "WITHSCORES"]] if counted["parked"] else [],
         boxes=[["HLEN", keys("boxes")]] if "durable" in facts else [],
+        shown=[["HLEN", keys("shown")]] if "shows" in facts else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=within(keys("holders"), counts),
         lanes=within(keys("blocked"), counts),
@@ -214,6 +215,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
             (max(0, now_ms - int(float(each[1]))) for each in then.parked if each), None
         ),
         box_fields=next(iter(then.boxes), 0),
+        shown_fields=next(iter(then.shown), 0),
         last_death=Death(
             died.id, died.fields.get("task", "?"), died.fields.get("reason", "?"), ages[died.id]
         )

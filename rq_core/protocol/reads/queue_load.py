@@ -137,6 +137,8 @@ class QueueOverview:
     """Ms for which the job that was parked first has been parked; None: no job is parked."""
     box_fields: int = 0
     """Number of fields of ``boxes``: one for each box, one for each entry, and one to three for each signal."""
+    shown_fields: int = 0
+    """Number of fields of ``shown``: one for each job that shows something, and one for each chunk."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``. An entry remembers the id of an ended job, or the job's result is kept."""

@@ -32,6 +32,7 @@ from rq_core.protocol.reads.overview import (
 )
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.protocol.reads.scope_reads import ScopeReads
+from rq_core.protocol.reads.shown_reads import ShownReads
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.protocol.reads.whole_queue import WholeReads
 
@@ -95,7 +96,7 @@ STRAY_MAX: Final = 50
 """Maximum number of characters of an invalid entry that are shown."""
 
 
-class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
+class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
     """Reads queues, and their jobs, scopes and boxes. Also adds a queue to the list of queues, and removes strays from
     it."""
 

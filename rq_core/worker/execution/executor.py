@@ -47,6 +47,7 @@ from rq_core.signals import (
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running, call_sync
 from rq_core.worker.execution.saver import Saver
+from rq_core.worker.execution.shows import Shows
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
@@ -91,12 +92,12 @@ class Executor:
         rng: random.Random | None = None,
         isolate: bool = True,
         saver: Saver | None = None,
+        shows: Shows | None = None,
     ) -> None:
         """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
-        ``saver`` saves the steps of durable jobs."""
-        self._saver = saver
-        self._tasks = tasks
-        self._worker = worker
+        ``saver`` saves the steps of durable jobs, ``shows`` sends what handlers show."""
+        self._saver, self._shows = saver, shows
+        self._tasks, self._worker = tasks, worker
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
@@ -165,6 +166,7 @@ class Executor:
         if spec.timeout_ms is not None:
             timeout = spec.timeout_ms / 1000
         context = JobContext.of_claim(claim, name, self._worker, headers)
+        context.shows = self._shows
         running = Running(
             claim,
             context,

@@ -26,6 +26,7 @@ from rq_core.app.handlers.redaction import message_of, traceback_of
 from rq_core.app.loading import preload
 from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
+from rq_core.worker.execution.isolated_shows import PipeShows
 from rq_core.worker.execution.isolated_steps import PipeQuestions
 
 FACTS: Final = (
@@ -104,7 +105,7 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
         with sending:
             pipe.send_bytes(message)
 
-    asking = PipeQuestions(send)
+    asking, shows = PipeQuestions(send), PipeShows(send)
 
     def listen() -> None:
         while True:
@@ -126,7 +127,8 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     while (request := requests.get()) != END:
         running = _Running(JobContext(**request["job"]), own_loop, resources)
         current.append(running)
-        reply = _carry_out(running, request, rng, send, asking)
+        reply = _carry_out(running, request, rng, send, asking, shows)
+        shows.send_last()
         current.clear()
         send(json.dumps(reply).encode())
     own_loop.close(resources.close())
@@ -138,6 +140,7 @@ def _carry_out(
     rng: random.Random,
     send: Callable[[bytes], None],
     asking: PipeQuestions,
+    shows: PipeShows,
 ) -> dict[str, Any] | None:
     task: Task[Any, Any] | None = None
     failure: BaseException | None = None
@@ -148,6 +151,7 @@ def _carry_out(
         arguments = task.arguments.load(request["args"])
         send(json.dumps(BEGUN).encode())
         running.context.home = partial(asking.home, running.context, task, running.resources)
+        running.context.shows = shows
         function, around = task.function, task.app.surroundings
         if task.steps or around.arounds:
             function = around.wrap(task, running.context, running.resources)

@@ -25,6 +25,7 @@ from rq_core.errors import RqCoreError
 from rq_core.model.lib import logs
 from rq_core.signals import HandlerDied, HandlerTimeout
 from rq_core.worker.execution import isolated_process
+from rq_core.worker.execution.isolated_shows import SHOWN
 from rq_core.worker.execution.running import UNFINISHED_VALUE
 
 if TYPE_CHECKING:
@@ -115,9 +116,13 @@ class IsolationPool:
 
     async def _heard(self, child: _Child, running: Running) -> Any:
         """Return the child's next message about its handler. Before that, answer the questions of the handler's
-        steps."""
+        steps, and store what the handler shows."""
         while True:
             message = await _reply(child)
+            if isinstance(message, dict) and SHOWN in message:
+                said, chunks = message[SHOWN]
+                running.context.showing().receive(said and tuple(said), chunks)
+                continue
             if not isinstance(message, dict) or "ask" not in message:
                 return message
             # The child may end while its question is answered, so its messages are read on.

@@ -1,0 +1,146 @@
+"""What the handler of one claim shows: how far its job has come, and chunks of the job's stream.
+
+The handler stores both here, in any thread, without waiting. The worker takes them from here and sends them to Redis.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.showing.shown import (
+    CHUNK_BYTES_MAX,
+    CHUNKS_MAX,
+    STREAM_BYTES_MAX,
+    Number,
+    check_said,
+    said_as_text,
+)
+
+Notify = Callable[["Showing"], None]
+
+
+class NotSent(NamedTuple):
+    """What the handler has shown since the worker took it last."""
+
+    said: tuple[int, str] | None
+    """The number of the last report of the progress, and its text; None: there is no new one."""
+    chunks: list[tuple[int, str]]
+    """The chunks, each with its number within the claim."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to send."""
+        return self.said is None and not self.chunks
+
+
+class Showing:
+    """What the handler of one claim shows."""
+
+    __slots__ = (
+        "_chunks", "_emitted", "_lock", "_notify", "_reports", "_said", "_size", "_taken", "is_new", "start"
+    )  # fmt: skip
+
+    def __init__(self, notify: Notify | None) -> None:
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._said: tuple[Number, Number | None, str] | None = None
+        self._taken: tuple[Number, Number | None, str] | None = None
+        """The progress that the worker took last."""
+        self._reports = 0
+        self._chunks: deque[tuple[int, str, int]] = deque()
+        self._emitted = 0
+        self._size = 0
+        self.is_new = False
+        """True if the worker has been told that there is something to send, and has not taken it yet."""
+        self.start = 0
+        """The number before the claim's first chunk, as Redis has answered it; 0 before the first answer."""
+
+    def progress(self, done: Number, total: Number | None, text: str) -> None:
+        """See JobContext.progress."""
+        if type(done) is not int or type(total) is not int or done < 0 or total < 0:
+            check_said(done, total)
+        if type(text) is not str:
+            raise InvalidOption.of("text", text, "must be a text")
+        self._said = (done, total, text)
+        if not self.is_new:
+            self._tell()
+
+    def emit(self, text: str) -> None:
+        """See JobContext.emit."""
+        if not isinstance(text, str):
+            raise InvalidOption.of("chunk", text, "must be a text")
+        size = len(text.encode("utf-8", "replace"))
+        if size > CHUNK_BYTES_MAX:
+            must = (
+                f"must have at most {CHUNK_BYTES_MAX:,} bytes, and has {size:,}: emit it in parts"
+            )
+            raise InvalidOption.of("chunk", f"{text[:20]}…", must)
+        with self._lock:
+            self._emitted += 1
+            self._add(self._emitted, text, size)
+            is_first = len(self._chunks) == 1
+        if not self.is_new or is_first:
+            self._tell()
+
+    def receive(
+        self, said: tuple[Number, Number | None, str] | None, chunks: Iterable[tuple[int, str]]
+    ) -> None:
+        """Store what the handler's own process has sent. The process has numbered the chunks."""
+        if said is not None:
+            self._said = said
+        with self._lock:
+            for number, text in chunks:
+                self._add(number, text, len(text.encode("utf-8", "replace")))
+        self._tell()
+
+    def take_raw(self) -> tuple[tuple[Number, Number | None, str] | None, list[tuple[int, str]]]:
+        """Return what ``receive`` of the worker takes, and forget it."""
+        before = self._taken
+        taken = self.take()
+        return (None if self._taken is before else self._taken), taken.chunks
+
+    def _add(self, number: int, text: str, size: int) -> None:
+        self._chunks.append((number, text, size))
+        self._size += size
+        while len(self._chunks) > CHUNKS_MAX or self._size > STREAM_BYTES_MAX:
+            self._size -= self._chunks.popleft()[2]
+
+    def _tell(self) -> None:
+        self.is_new = True
+        if self._notify is not None:
+            self._notify(self)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Return whether there are chunks to send."""
+        return bool(self._chunks)
+
+    def take(self) -> NotSent:
+        """Return what is to be sent, and forget it."""
+        # Set first: what a thread of the handler stores from now on is either in the result, or told of again.
+        self.is_new = False
+        with self._lock:
+            chunks = [(number, text) for number, text, _ in self._chunks]
+            self._chunks.clear()
+            self._size = 0
+        said = self._said
+        if said is None or said is self._taken:
+            return NotSent(None, chunks)
+        self._taken = said
+        self._reports += 1
+        return NotSent((self._reports, said_as_text(*said)), chunks)
+
+    def put_back(self, taken: NotSent) -> None:
+        """Store again what could not be sent, as far as there is room and nothing newer replaces it."""
+        with self._lock:
+            newer = list(self._chunks)
+            self._chunks.clear()
+            self._size = 0
+            for number, text in taken.chunks:
+                self._add(number, text, len(text.encode("utf-8", "replace")))
+            for each in newer:
+                self._add(*each)

@@ -1,0 +1,124 @@
+"""Follows one job: its progress, and the chunks of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.durations import Duration, seconds_of
+from rq_core.protocol.reads.shown_reads import StreamPlace
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+    from rq_core.model.showing.shown import Chunk, Progress
+
+LOOK_S: Final = 0.1
+"""Seconds until the next look at a stream that had new chunks."""
+LOOK_S_MAX: Final = 1.0
+"""Maximum seconds between two looks at a stream. They double with each look that finds nothing new."""
+
+
+class Watched(NamedTuple):
+    """A job to follow."""
+
+    producer: Producer
+    queue: str
+    id: str
+    is_row: Callable[[], bool] | None
+    """Returns whether the job is still a row of an inbox, so that Redis does not have the job yet. It may block. None:
+    the job was not put into an inbox."""
+
+    def may_come(self) -> bool:
+        """Return whether a job that Redis does not have may still come."""
+        return self.is_row is not None and self.is_row()
+
+    async def may_come_async(self) -> bool:
+        """See may_come."""
+        import asyncio
+
+        return self.is_row is not None and await asyncio.to_thread(self.is_row)
+
+
+def every_of(every: Duration) -> float:
+    """Return the seconds between two looks at a job's progress. Raises InvalidOption."""
+    seconds = seconds_of("every", every)
+    if seconds <= 0:
+        raise InvalidOption.of("every", every, "must be greater than 0")
+    return seconds
+
+
+def start_of(after: int) -> StreamPlace:
+    """Return the place behind the chunk ``after``. Raises InvalidOption."""
+    number: object = after
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InvalidOption.of("after", after, "must be the number of a chunk, or 0")
+    return StreamPlace(after, after, None)
+
+
+def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
+    """See JobHandle.watch."""
+    import time
+
+    client, last = job.producer.client, None
+    while True:
+        looked = time.monotonic()
+        found = client.run(client.calls.reads.shown(job.queue, job.id))
+        if found.progress is not None and found.progress != last:
+            last = found.progress
+            yield last
+        if found.has_ended and (found.state is not None or not job.may_come()):
+            return
+        time.sleep(max(0.0, looked + seconds - time.monotonic()))
+
+
+async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
+    """See JobHandle.watch."""
+    import asyncio
+
+    client, last = job.producer.async_client(), None
+    while True:
+        found = await client.run(client.calls.reads.shown(job.queue, job.id))
+        if found.progress is not None and found.progress != last:
+            last = found.progress
+            yield last
+        if found.has_ended and (found.state is not None or not await job.may_come_async()):
+            return
+        await asyncio.sleep(seconds)
+
+
+def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
+    """See JobHandle.stream."""
+    import time
+
+    client, pause = job.producer.client, LOOK_S
+    while True:
+        look = client.run(client.calls.reads.stream(job.queue, job.id, place))
+        yield from look.chunks
+        if look.is_over and not (look.is_gone and job.may_come()):
+            return
+        pause = _pause(pause, place, look.place)
+        place = look.place
+        if place.upto >= look.last:
+            time.sleep(pause)
+
+
+async def follow_stream_async(job: Watched, place: StreamPlace) -> AsyncIterator[Chunk]:
+    """See JobHandle.stream."""
+    import asyncio
+
+    client, pause = job.producer.async_client(), LOOK_S
+    while True:
+        look = await client.run(client.calls.reads.stream(job.queue, job.id, place))
+        for chunk in look.chunks:
+            yield chunk
+        if look.is_over and not (look.is_gone and await job.may_come_async()):
+            return
+        pause = _pause(pause, place, look.place)
+        place = look.place
+        if place.upto >= look.last:
+            await asyncio.sleep(pause)
+
+
+def _pause(before: float, old: StreamPlace, new: StreamPlace) -> float:
+    return LOOK_S if new.upto > old.upto else min(2 * before, LOOK_S_MAX)

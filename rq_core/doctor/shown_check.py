@@ -1,0 +1,49 @@
+"""Derives what the key ``shown`` must have, from the jobs and from the lines that are there."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+from rq_core.model.lib.text import bytes_of
+from rq_core.model.showing.shown import KEPT_MS, id_in_field, read_shown
+
+_SIZE = re.compile(r" bytes=\d+ ")
+
+
+class ShownMembers(NamedTuple):
+    """What a job must have in ``shown``, and when claims remove it."""
+
+    job_id: str
+    line: str
+    chunks: tuple[str, ...]
+    """The fields of the job's chunks that are there."""
+    until_ms: int | None
+    """The time of the job's mark in ``expiring``; None: it has no mark."""
+
+
+def shown_members(
+    found: Mapping[str, str], jobs: Container[str], *, is_fuzzy: bool
+) -> Iterator[ShownMembers]:
+    """Yield the expected members of each job. ``found`` are the fields of ``shown``, ``jobs`` the ids of all jobs in
+    Redis. All other fields belong to no job. In a fuzzy snapshot, the bytes of the chunks are not counted."""
+    fields: defaultdict[str, set[str]] = defaultdict(set)
+    for field in found:
+        fields[id_in_field(field)].add(field)
+    for job_id, names in fields.items():
+        line, said = found.get(job_id, ""), read_shown(found.get(job_id))
+        if said is None or (job_id not in jobs and said.ending is None):
+            continue
+        chunks = tuple(name for name in names if _number(name) in said.chunks)
+        size = sum(len(bytes_of(found[name])) for name in chunks)
+        if not is_fuzzy and size != said.size:
+            line = _SIZE.sub(f" bytes={size} ", line, count=1)
+        until_ms = None if said.ended_ms is None else said.ended_ms + KEPT_MS
+        yield ShownMembers(job_id, line, chunks, until_ms)
+
+
+def _number(field: str) -> int:
+    number = field.rpartition("~")[2]
+    return int(number) if number.isdecimal() and len(number) < 17 and number[0] != "0" else 0

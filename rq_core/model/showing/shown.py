@@ -1,0 +1,183 @@
+"""How far a job has come, and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
+the key ``shown``:
+
+    ID      claim=2 fence=1795225746504-88 at=1795226391000 said=7 start=40 from=1 to=57 bytes=812 base=0
+            37/120 uploading
+    ID~57   claim=2 at=1795226391000
+            what the handler has emitted
+
+>>> read_said("37/120 uploading")
+(37, 120, 'uploading')
+>>> said_as_text(0.5, None, "")
+'0.5/-'
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+
+TEXT_MAX: Final = 200
+"""Maximum number of characters of the text beside a job's progress. A longer text is cut."""
+CHUNK_BYTES_MAX: Final = 16 * 1024
+"""Maximum number of bytes of a chunk."""
+CHUNKS_MAX: Final = 1_000
+"""Maximum number of chunks that Redis keeps of a job; ``lua/show/showing.lua`` has the same number."""
+STREAM_BYTES_MAX: Final = 1024 * 1024
+"""Maximum number of bytes of the chunks that Redis keeps of a job; ``lua/show/showing.lua`` has the same number."""
+KEPT_MS: Final = 3_600_000
+"""Milliseconds for which chunks are kept after the end of their job; ``lua/include/shown/shown_end.lua`` has the same
+number."""
+MARK: Final = "shown|"
+"""The beginning of a member of ``expiring``: the chunks of an ended job are removed at its time."""
+
+_LINE: Final = re.compile(
+    r"claim=(\d+) fence=(\d+-\d+) at=(\d+) said=(\d+) start=(\d+) from=(\d+) to=(\d+) bytes=(\d+) base=(\d+)"
+    r"(?: (died|left)=(\d+))?(?:\n(.*))?",
+    re.DOTALL,
+)
+_CHUNK: Final = re.compile(r"claim=(\d+) at=(\d+)\n(.*)", re.DOTALL)
+_NUMBER: Final = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_SAID: Final = re.compile(rf"({_NUMBER})/({_NUMBER}|-)(?: (.*))?", re.DOTALL)
+_BREAKS: Final = re.compile(r"\s+")
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come, as its handler said last.
+
+    ``done`` of ``total`` is done; ``total`` is None if the handler does not know it. ``text`` is what the handler said
+    besides. ``at_ms`` is when Redis heard of it (Unix ms), ``claim`` the number of the claim whose handler said it.
+    """
+
+    done: Number
+    total: Number | None
+    text: str
+    at_ms: int
+    claim: int
+
+    @property
+    def share(self) -> float | None:
+        """The share that is done, from 0 to 1; None if the total is unknown or 0."""
+        return min(self.done / self.total, 1.0) if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of a job's stream.
+
+    ``number`` counts the chunks of all claims of the job from 1; pass it to ``stream(after=…)`` to go on behind it.
+    ``claim`` is the number of the claim whose handler emitted the chunk, ``at_ms`` when Redis got it (Unix ms).
+    ``begins_claim`` is True for the first chunk that this reader gets of a claim: an earlier claim may have emitted the
+    same. ``missed`` is the number of chunks between the chunk before and this one that the reader did not get, because
+    they were no longer kept.
+    """
+
+    number: int
+    text: str
+    claim: int
+    at_ms: int
+    begins_claim: bool = False
+    missed: int = 0
+
+
+class ShownLine(NamedTuple):
+    """What Redis has of a job that shows something, without the chunks."""
+
+    claim: int
+    fence: str
+    first: int
+    """The number of the first chunk that is kept; without chunks, it is greater than ``last``."""
+    last: int
+    """The number of the last chunk; 0: the job has emitted none."""
+    size: int
+    """Bytes of the fields of all chunks."""
+    base: int
+    """The number of the last chunk of an earlier job with the same id; 0: there was none."""
+    ending: str | None
+    """``died`` or ``left``: the job is dead, or has left Redis, and had chunks; None: neither is known."""
+    ended_ms: int | None
+    progress: Progress | None
+
+    @property
+    def chunks(self) -> range:
+        """The numbers of the chunks that may be kept."""
+        return range(self.first, self.last + 1)
+
+
+def check_said(done: object, total: object) -> None:
+    """Raise InvalidOption unless these may be the two numbers of a progress."""
+    if not _is_count(done):
+        raise InvalidOption.of("done", done, "must be a number, at least 0")
+    if total is not None and not _is_count(total):
+        raise InvalidOption.of("total", total, "must be a number, at least 0, or None")
+
+
+def _is_count(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and 0 <= value < 2**53
+
+
+def said_as_text(done: Number, total: Number | None, text: str) -> str:
+    """Return a progress as Redis keeps it."""
+    words = _BREAKS.sub(" ", text).strip()
+    if len(words) > TEXT_MAX:
+        words = words[: TEXT_MAX - 1] + "…"
+    says = f"{done!r}/{'-' if total is None else repr(total)}"
+    return f"{says} {words}" if words else says
+
+
+def read_said(text: str) -> tuple[Number, Number | None, str] | None:
+    """Parse a progress as Redis keeps it; None if it cannot be read."""
+    found = _SAID.fullmatch(text)
+    if found is None:
+        return None
+    done, total, words = found.groups()
+    return _number(done), None if total == "-" else _number(total), words or ""
+
+
+def _number(text: str) -> Number:
+    return int(text) if text.isdecimal() else float(text)
+
+
+def read_shown(line: str | None) -> ShownLine | None:
+    """Parse a job's line in ``shown``. None: there is no line, or it cannot be read."""
+    found = _LINE.fullmatch(line or "")
+    if found is None:
+        return None
+    claim, fence, at, _, _, first, last, size, base, ending, ended, text = found.groups()
+    said = read_said(text) if text else None
+    return ShownLine(
+        int(claim),
+        fence,
+        int(first),
+        int(last),
+        int(size),
+        int(base),
+        ending,
+        int(ended) if ended else None,
+        None if said is None else Progress(*said, at_ms=int(at), claim=int(claim)),
+    )
+
+
+def read_chunk(number: int, field: str | None) -> Chunk | None:
+    """Parse a chunk's field. None: the chunk is not there, or cannot be read."""
+    found = _CHUNK.fullmatch(field or "")
+    return None if found is None else Chunk(number, found[3], int(found[1]), int(found[2]))
+
+
+def chunk_field(job_id: str, number: int) -> str:
+    """Return the field of a chunk."""
+    return f"{job_id}~{number}"
+
+
+def id_in_field(field: str) -> str:
+    """Return the id of the job to which a field of ``shown`` belongs."""
+    return field.partition("~")[0]

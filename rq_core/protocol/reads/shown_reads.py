@@ -1,0 +1,118 @@
+"""Reads what running jobs show: how far they have come, and the chunks of their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from rq_core.model.showing.shown import Chunk, Progress, chunk_field, read_chunk, read_shown
+from rq_core.model.table.machine import State
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.reads.steps import QueueReader
+
+PAGE: Final = 250
+"""Maximum number of chunks that one look reads."""
+DEAD: Final = str(State.DEAD)
+
+
+class ShownJob(NamedTuple):
+    """What a job shows, and whether it has ended. Both are from one look, in which the end was read first."""
+
+    state: str | None
+    """The job's state; None if Redis has no such job."""
+    progress: Progress | None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the job has left Redis or is dead, so that its handler shows nothing more."""
+        return self.state in (None, DEAD)
+
+
+class StreamPlace(NamedTuple):
+    """How far a reader of a stream has come."""
+
+    got: int
+    """The number of the last chunk that it got; at first, the number that it was given."""
+    upto: int
+    """The number up to which it has looked."""
+    claim: int | None
+    """The claim of the last chunk that it got; None: it got none."""
+
+
+class StreamLook(NamedTuple):
+    """Chunks of a job's stream, from one look."""
+
+    chunks: tuple[Chunk, ...]
+    place: StreamPlace
+    """Where the next look goes on."""
+    is_over: bool
+    """True if the job had ended before the look read the chunks, and the look has read the last one."""
+    is_gone: bool
+    """True if Redis has no such job."""
+    last: int
+    """The number of the job's last chunk so far."""
+
+
+class ShownReads(QueueReader):
+    """Reads what running jobs show."""
+
+    def shown(self, queue: str, job_id: str) -> Plan[ShownJob]:
+        """Return how far a job has come."""
+        keys = self._keys(queue)
+        asked = [
+            ["HGET", keys("state"), job_id],
+            ["HEXISTS", keys("jobs"), job_id],
+            ["HGET", keys("shown"), job_id],
+        ]
+        line, exists, text = yield from self._delivery.ask(asked, queue)
+        found = read_shown(text)
+        return ShownJob(_state_of(line, exists), None if found is None else found.progress)
+
+    def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
+        """Return the chunks behind a place, at most PAGE of them."""
+        keys = self._keys(queue)
+
+        def page(first: int) -> list[str]:
+            return ["HMGET", keys("shown"), *(chunk_field(job_id, first + n) for n in range(PAGE))]
+
+        first = place.upto + 1
+        # The job's end is read first: what its handler emitted was written before the end.
+        asked = [
+            ["HGET", keys("state"), job_id],
+            ["HEXISTS", keys("jobs"), job_id],
+            ["HGET", keys("shown"), job_id],
+            page(first),
+        ]
+        line, exists, text, fields = yield from self._delivery.ask(asked, queue)
+        state, found = _state_of(line, exists), read_shown(text)
+        last = 0 if found is None else found.last
+        if found is not None and found.first > first:
+            # The next chunks are not kept any more: read the first ones that are.
+            first = found.first
+            (fields,) = yield from self._delivery.ask([page(first)], queue)
+        got = max(place.got, min(0 if found is None else found.base, last))
+        chunks = tuple(_with_gaps(first, fields, place._replace(got=got)))
+        if chunks:
+            got = chunks[-1].number
+            place = StreamPlace(got, got, chunks[-1].claim)
+        else:
+            # A chunk up to `last` that is not there now will not be there later.
+            place = StreamPlace(got, max(place.upto, min(last, first + PAGE - 1)), place.claim)
+        is_over = state in (None, DEAD) and place.upto >= last
+        return StreamLook(chunks, place, is_over, state is None, last)
+
+
+def _state_of(line: str | None, exists: int) -> str | None:
+    return line.partition(" ")[0] if line else "ready" if exists else None
+
+
+def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:
+    """Yield the chunks that are there. Each says how many are missing before it."""
+    before, claim = place.got, place.claim
+    for number, field in enumerate(fields, first):
+        chunk = read_chunk(number, field)
+        if chunk is not None:
+            missed = max(0, number - before - 1)
+            yield replace(chunk, begins_claim=chunk.claim != claim, missed=missed)
+            before, claim = number, chunk.claim

@@ -1,0 +1,42 @@
+"""The view of what a running job shows: its progress as a bar, and the chunks of its stream."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.views.text import ago
+
+if TYPE_CHECKING:
+    from rq_core.model.showing.shown import Chunk, Progress
+
+BAR: Final = 20
+"""Number of characters of the bar."""
+
+
+def bar(progress: Progress) -> str:
+    """Return a progress in words; if the total is known, with a bar: ``[#####        ] 25 %, 30 of 120 uploading``."""
+    share, many = progress.share, f"{progress.done:,}"
+    if progress.total is not None:
+        many += f" of {progress.total:,}"
+    if share is not None:
+        full = int(share * BAR)
+        many = f"[{'#' * full}{' ' * (BAR - full)}] {int(share * 100)} %, {many}"
+    return f"{many} {progress.text}" if progress.text else many
+
+
+def progress_says(progress: Progress, claims: int | None, now_ms: float) -> str:
+    """Return a progress in words, with its age. ``claims`` is the number of the job's last claim: an earlier one may
+    have said it."""
+    of_claim = f", by claim {progress.claim}" if claims not in (None, progress.claim) else ""
+    return f"{bar(progress)} ({ago(progress.at_ms, now_ms)}{of_claim})"
+
+
+def progress_document(progress: Progress | None) -> dict[str, Any] | None:
+    """Return a progress as a JSON document, with the share that is done; None without any."""
+    return None if progress is None else asdict(progress) | {"share": progress.share}
+
+
+def chunk_document(chunk: Chunk) -> dict[str, Any]:
+    """Return a chunk as a JSON document."""
+    return asdict(chunk)

@@ -1,0 +1,214 @@
+"""Sends what running handlers show (their progress, and the chunks of their streams) to Redis.
+
+A handler stores what it shows in its Showing, and waits for nothing. One call for all jobs of a queue takes the last
+progress of each job every SHOW_S; chunks are sent every GATHER_S. What a job shows is sent before its claim is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.showing import NotSent, Showing
+from rq_core.errors import RqCoreError
+from rq_core.model.job import Claim
+from rq_core.protocol.calls.shows import Show, show_jobs
+from rq_core.protocol.engine.plan import Call
+
+log = logging.getLogger(__name__)
+
+SHOW_S: Final = 0.5
+"""Seconds between two calls that send the progress of jobs."""
+GATHER_S: Final = 0.1
+"""Seconds for which chunks are gathered, and between two calls that send chunks."""
+LAST_S: Final = 2.0
+"""Seconds for which a settlement waits for the call that sends what its job showed last."""
+AGAIN_S: Final = 1.0
+"""Seconds after which chunks are sent again that could not be sent."""
+RECORDS_MAX: Final = 1_000
+"""Maximum number of records in a call."""
+BYTES_MAX: Final = 1024 * 1024
+"""Number of characters of chunks after which a call takes no further record."""
+
+_Key = tuple[str, str, str]
+
+
+class _Shown(NamedTuple):
+    """A claim that shows something."""
+
+    context: JobContext
+    showing: Showing
+
+
+class ShowingClient(Protocol):
+    """The part of a client that sends."""
+
+    async def carry_out(self, calls: Sequence[Call[Any]], /) -> list[Any]:
+        """Carry out calls in one round trip."""
+        ...
+
+
+class Shows:
+    """Sends what the handlers of one worker show."""
+
+    def __init__(self, client: ShowingClient, worker: str) -> None:
+        self._client = client
+        self._worker = worker
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._new: dict[_Key, _Shown] = {}
+        """The claims with something to send."""
+        self._under_way: Collection[_Key] = ()
+        """The claims whose call is under way."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_at = -math.inf
+        """Time at which the last call was sent, in seconds of the monotonic clock."""
+        self._sending: asyncio.Lock | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_warned = False
+
+    def begin(self, context: JobContext) -> Showing:
+        """Return the place where the handler of a claim stores what it shows."""
+        return Showing(lambda showing: self._told(context, showing))
+
+    def attach(self) -> None:
+        """Note the loop on which handlers start; call this on the loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.get_ident()
+            self._sending = asyncio.Lock()
+
+    def _told(self, context: JobContext, showing: Showing) -> None:
+        """Note that a handler shows something. Called in any thread."""
+        assert self._loop is not None
+        if threading.get_ident() == self._thread:
+            self._note(context, showing)
+        else:
+            with contextlib.suppress(RuntimeError):  # The loop is closed: the worker has ended.
+                self._loop.call_soon_threadsafe(self._note, context, showing)
+
+    def _note(self, context: JobContext, showing: Showing) -> None:
+        self._new[context.queue, context.id, context.fence] = _Shown(context, showing)
+        self._set_timer(has_chunks=showing.has_chunks)
+
+    def _set_timer(self, *, has_chunks: bool) -> None:
+        """Let what is new be sent at its time: chunks after GATHER_S, the progress alone SHOW_S after the last call."""
+        assert self._loop is not None
+        now = time.monotonic()
+        at = now + GATHER_S if has_chunks else max(now, self._sent_at + SHOW_S)
+        when = self._loop.time() + at - now
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        task = asyncio.ensure_future(self._send_all())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_all(self) -> None:
+        assert self._sending is not None
+        async with self._sending:
+            taken, self._new = self._new, {}
+            await self._send(taken)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether there is something to send, or a call is under way."""
+        return bool(self._new) or (self._sending is not None and self._sending.locked())
+
+    async def before(self, claims: Iterable[Claim]) -> None:
+        """Send what these jobs have shown last, before their claims are settled. Waits LAST_S at most."""
+        assert self._sending is not None
+        keys = [(claim.queue, claim.id, claim.fence) for claim in claims]
+        if not any(key in self._new or key in self._under_way for key in keys):
+            return
+        try:
+            async with asyncio.timeout(LAST_S), self._sending:
+                taken = {key: self._new.pop(key) for key in keys if key in self._new}
+                await self._send(taken, is_last=True)
+        except TimeoutError:
+            log.warning("what jobs showed last could not be sent within %g s", LAST_S)
+
+    async def _send(self, new: Mapping[_Key, _Shown], *, is_last: bool = False) -> None:
+        found = [(each, each.showing.take()) for each in new.values()]
+        by_queue: defaultdict[str, list[tuple[_Shown, NotSent]]] = defaultdict(list)
+        for shown, taken in found:
+            if not taken.is_empty:
+                by_queue[shown.context.queue].append((shown, taken))
+        if not by_queue:
+            return
+        self._sent_at = time.monotonic()
+        calls = [
+            (queue, group, show_jobs(queue, self._worker, records))
+            for queue, group in by_queue.items()
+            for records in _parts(group)
+        ]
+        self._under_way = new.keys()
+        try:
+            answers = await self._client.carry_out([call for _, _, call in calls])
+        except RqCoreError as error:
+            answers = [error] * len(calls)
+        finally:
+            self._under_way = ()
+        failed: dict[str, RqCoreError] = {}
+        for (queue, group, _), answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RqCoreError):
+                failed[queue] = answer
+            else:
+                _note_starts(group, answer)
+        for queue, why in failed.items():
+            self._not_sent(queue, why, () if is_last else by_queue[queue])
+
+    def _not_sent(
+        self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
+    ) -> None:
+        """Log once that calls fail, and let the chunks be sent again."""
+        assert self._loop is not None
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("what jobs of queue %s show was not sent: %s", queue, error)
+        for shown, taken in group:
+            shown.showing.put_back(taken)
+            if shown.showing.has_chunks:
+                shown.showing.is_new = True
+                self._loop.call_later(AGAIN_S, self._note, *shown)
+
+
+def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
+    """Note the number before the first chunk of each claim, as Redis has answered it."""
+    for shown, _ in group:
+        start = answer.get(shown.context.id, "")
+        if start.isdecimal():
+            shown.showing.start = int(start)
+
+
+def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:
+    """Yield the records of a queue's jobs in parts, each for one call."""
+    part: list[Show] = []
+    size = 0
+    for (context, showing), taken in group:
+        each: list[tuple[str, int, str]] = [("chunk", *chunk) for chunk in taken.chunks]
+        if taken.said is not None:
+            each.append(("says", *taken.said))
+        for kind, number, text in each:
+            if len(part) == RECORDS_MAX or size > BYTES_MAX:
+                yield part
+                part, size = [], 0
+            part.append(
+                Show(context.id, context.fence, context.claim, showing.start, kind, number, text)  # type: ignore[arg-type]
+            )
+            size += len(text)
+    if part:
+        yield part

@@ -1,0 +1,57 @@
+"""`rq-core watch` and `rq-core job` show the progress and the stream of a job."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner, Result
+
+from rq_core.cli.root import root
+from tests.kit.seed import Seed
+
+
+def run(url: str, *words: str) -> Result:
+    return CliRunner().invoke(root, [*words, "--redis", url])
+
+
+def test_the_job_command_shows_a_bar(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.show(claim, says="30/120 row 31")
+        shown = run(valkey_url, "job", "a").output
+        found = json.loads(run(valkey_url, "job", "a", "--json").output)
+
+    assert "[#####               ] 25 %, 30 of 120 row 31 (" in shown
+    assert (found["progress"]["done"], found["progress"]["share"]) == (30, 0.25)
+
+
+def test_the_watch_command_shows_what_is_there_and_ends_with_the_job(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.show(claim, says="3/- up", chunks=[(1, "one"), (5, "two\nlines")])
+        seed.fail(claim)
+        second = seed.claim_one("a")
+        seed.show(second, chunks=[(1, "again")], claim=2)
+        seed.fail(second, verdict="final")
+        shown = run(valkey_url, "watch", "a")
+        lines = run(valkey_url, "watch", "a", "--json", "--after", "1").output.splitlines()
+
+    assert shown.stdout.splitlines() == ["one", "two\\nlines", "again"]
+    assert shown.stderr.splitlines() == [
+        "3 up",
+        "(3 chunks before 5 not kept)",
+        "(claim 2 begins)",
+    ]
+    found = [json.loads(line) for line in lines]
+    assert [each["chunk"]["number"] for each in found[1:]] == [5, 6]
+    assert found[0]["progress"]["total"] is None
+
+
+def test_the_watch_command_shows_the_stream_of_a_job_that_has_left(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.show(claim, chunks=[(1, "one")])
+        seed.complete(claim)
+
+        assert run(valkey_url, "watch", "a").stdout == "one\n"
+        assert run(valkey_url, "watch", "a", "--queue", "other").exit_code == 2

@@ -1,0 +1,253 @@
+"""The keys after a job has shown its progress and chunks of its stream, and after the job has ended."""
+
+import pytest
+
+from rq_core.model.showing.shown import CHUNKS_MAX, KEPT_MS, STREAM_BYTES_MAX, chunk_field
+from rq_core.protocol.reads.shown_reads import PAGE, StreamPlace
+from tests.kit.seed import NO_FENCE, Seed
+from tests.lua.contents.entries import T
+
+START = StreamPlace(0, 0, None)
+
+
+def line(
+    says: str = "",
+    *,
+    claim: int = 1,
+    fence: str = f"{T}-2",
+    at: int = T,
+    said: int = 0,
+    start: int = 0,
+    kept: tuple[int, int] = (1, 0),
+    size: int = 0,
+    base: int = 0,
+    end: str = "",
+) -> str:
+    head = (
+        f"claim={claim} fence={fence} at={at} said={said} start={start} from={kept[0]} to={kept[1]}"
+    )
+    text = f"{head} bytes={size} base={base}{end}"
+    return f"{text}\n{says}" if says else text
+
+
+def chunk(text: str, claim: int = 1) -> str:
+    return f"claim={claim} at={T}\n{text}"
+
+
+def field_of(seed: Seed, field: str = "a") -> str:
+    return str(seed.control.hget(seed.keys("shown"), field))
+
+
+def read(
+    seed: Seed, job_id: str, place: StreamPlace = START
+) -> tuple[list[tuple[int, str, int]], StreamPlace]:
+    """Read a stream to its present end. Return (number, text, missed) of each chunk, and the reader's place."""
+    found: list[tuple[int, str, int]] = []
+    while True:
+        look = seed.client.run(seed.client.calls.reads.stream(seed.queue, job_id, place))
+        found += [(each.number, each.text, each.missed) for each in look.chunks]
+        place = look.place
+        if place.upto >= look.last:
+            return found, place
+
+
+def test_the_first_report_begins_the_line_of_its_job_and_switches_the_part_on(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.show(claim, says="1/3 up", chunks=[(1, "one"), (2, "two")]))
+
+    size = len(chunk("one")) + len(chunk("two"))
+    assert changes == {
+        "meta": {"shows": (None, "1")},
+        "shown": {
+            "a": (None, line("1/3 up", at=T, said=1, kept=(1, 2), size=size)),
+            "a~1": (None, chunk("one")),
+            "a~2": (None, chunk("two")),
+        },
+    }
+
+
+def test_a_report_that_is_sent_again_or_overtaken_changes_nothing(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="2/3", number=2, chunks=[(1, "one"), (2, "two")])
+
+    assert {} == seed.changes(lambda: seed.show(claim, says="1/3", chunks=[(1, "one"), (2, "two")]))
+
+
+def test_only_the_worker_that_holds_the_claim_can_show_something(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="1/3")
+    seed.enqueue("waits")
+
+    for held, worker, why in (
+        ((claim.id, NO_FENCE), "w-1", "stale"),
+        ((claim.id, claim.fence), "w-2", "stale"),
+        (("waits", claim.fence), "w-1", "stale"),
+        (("nobody", claim.fence), "w-1", "gone"),
+    ):
+        before = seed.snapshot()
+        shown = seed.show(held, says="3/3", number=9, chunks=[(9, "x")], worker=worker)
+        assert shown == {held[0]: why}
+        assert seed.snapshot() == before
+
+
+def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
+    first = seed.running("a")
+    seed.show(first, says="1/3", chunks=[(1, "one"), (2, "two")])
+    seed.fail(first)
+    second = seed.claim_one("a")
+
+    assert {"a": "2"} == seed.show(second, chunks=[(1, "again")], claim=2)
+
+    assert read(seed, "a")[0] == [(1, "one", 0), (2, "two", 0), (3, "again", 0)]
+    look = seed.client.run(seed.client.calls.reads.stream(seed.queue, "a", START))
+    assert [(each.claim, each.begins_claim) for each in look.chunks] == [
+        (1, True),
+        (1, False),
+        (2, True),
+    ]
+
+
+def test_a_job_keeps_its_last_thousand_chunks_and_a_reader_learns_of_the_others(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(n, str(n)) for n in range(1, 6)])
+    got, place = read(seed, "a")
+    for first in range(6, 6 + 3 * PAGE * 2, PAGE * 2):
+        seed.show(claim, chunks=[(n, str(n)) for n in range(first, first + PAGE * 2)])
+
+    late, _ = read(seed, "a", place)
+
+    last = 5 + 3 * PAGE * 2
+    assert [number for number, _, _ in got + late] == [
+        *range(1, 6),
+        *range(last - CHUNKS_MAX + 1, last + 1),
+    ]
+    assert sum(missed for _, _, missed in late) == last - CHUNKS_MAX - 5
+    assert len(seed.snapshot()["shown"]) == CHUNKS_MAX + 1
+    seed.assert_consistent()
+
+
+def test_a_job_keeps_a_mebibyte_of_chunks(seed: Seed) -> None:
+    claim, text = seed.running("a"), "x" * 16_000
+    for first in range(1, 101, 10):
+        seed.show(claim, chunks=[(n, text) for n in range(first, first + 10)])
+
+    kept = [each for each in seed.snapshot()["shown"] if each != "a"]
+    assert len(kept) == STREAM_BYTES_MAX // len(chunk(text))
+    assert chunk_field("a", 100) in kept
+    seed.assert_consistent()
+
+
+def test_a_reader_learns_of_chunks_that_the_worker_left_out(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(1, "one")])
+    seed.show(claim, chunks=[(700, "seven hundred")])
+    seed.show(claim, chunks=[(5_000, "last")])
+
+    assert read(seed, "a", StreamPlace(1, 1, 1))[0] == [(5_000, "last", 4_998)]
+
+
+@pytest.mark.parametrize("end", ["complete", "cancel", "expire"])
+def test_the_progress_ends_with_the_job(seed: Seed, end: str) -> None:
+    claim = seed.running("a", **({"expires_in_ms": 60_000} if end == "expire" else {}))
+    seed.show(claim, says="1/3 up")
+    if end == "complete":
+        seed.complete(claim)
+    else:
+        seed.fail(claim)
+        seed.cancel("a") if end == "cancel" else seed.advance(60_001)
+        seed.claim()
+    if end == "expire":
+        seed.prune("a")
+
+    assert seed.snapshot()["shown"] == {}
+    seed.assert_consistent()
+
+
+def test_a_dead_job_keeps_its_progress_until_it_leaves(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="1/3 up")
+    seed.fail(claim, verdict="final")
+
+    assert field_of(seed) == line("1/3 up", at=T, said=1)
+    seed.prune("a")
+    assert seed.snapshot()["shown"] == {}
+
+
+def test_the_chunks_of_an_ended_job_are_kept_for_an_hour(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="1/3", chunks=[(1, "one")])
+    seed.complete(claim)
+    size = len(chunk("one"))
+
+    assert field_of(seed) == line(at=T, said=1, kept=(1, 1), size=size, end=f" left={T}")
+    assert seed.snapshot()["expiring"]["shown|a"] == T + KEPT_MS
+    assert read(seed, "a")[0] == [(1, "one", 0)]
+    seed.assert_consistent()
+    seed.advance(KEPT_MS)
+    seed.claim()
+    assert seed.snapshot()["shown"] == {}
+    assert "shown|a" not in seed.snapshot()["expiring"]
+
+
+def test_a_requeued_job_goes_on_with_its_stream(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(1, "one")])
+    seed.fail(claim, verdict="final")
+    assert seed.snapshot()["expiring"]["shown|a"] == T + KEPT_MS
+    seed.requeue("a")
+
+    again = seed.claim_one("a")
+    seed.show(again, chunks=[(1, "again")], claim=2)
+
+    assert "shown|a" not in seed.snapshot()["expiring"]
+    assert read(seed, "a")[0] == [(1, "one", 0), (2, "again", 0)]
+    seed.assert_consistent()
+
+
+def test_another_job_of_the_same_id_begins_a_new_stream(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="3/3", chunks=[(1, "one"), (2, "two")])
+    seed.complete(claim)
+    other = seed.running("a")
+
+    assert {"a": "2"} == seed.show(other, chunks=[(1, "new")])
+
+    assert read(seed, "a")[0] == [(3, "new", 0)]
+    assert {"a", "a~3"} == set(seed.snapshot()["shown"])
+    assert "shown|a" not in seed.snapshot()["expiring"]
+    seed.assert_consistent()
+
+
+def test_after_a_loss_the_chunks_go_on_behind_those_that_readers_have(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(1, "one"), (2, "two")])
+    seed.control.delete(seed.keys("shown"))
+
+    assert {"a": "40"} == seed.show(claim, chunks=[(3, "three")], start=40)
+
+    assert read(seed, "a", StreamPlace(42, 42, 1))[0] == [(43, "three", 0)]
+
+
+def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(seed: Seed) -> None:
+    reads = seed.client.calls.reads
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(n, "x") for n in range(1, PAGE + 11)])
+    look = seed.client.run(reads.stream(seed.queue, "a", START))
+    assert (len(look.chunks), look.is_over) == (PAGE, False)
+    seed.complete(claim)
+
+    look = seed.client.run(reads.stream(seed.queue, "a", START))
+    assert (len(look.chunks), look.is_over) == (PAGE, False)
+    look = seed.client.run(reads.stream(seed.queue, "a", look.place))
+    assert (len(look.chunks), look.is_over) == (10, True)
+
+
+def test_the_key_is_deleted_with_its_queue(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=[(1, "one")])
+    seed.complete(claim)
+
+    seed.client.run(seed.calls.deletion.delete(seed.queue, by="operator"))
+
+    assert not seed.control.exists(seed.keys("shown"))
