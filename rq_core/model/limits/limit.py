@@ -75,6 +75,39 @@ class Limit(NamedTuple):
         return f"{self.most}/{self.window_ms}ms/{self.burst}"
 
 
+class Spent(NamedTuple):
+    """The value in ``rates`` of a rate that counts a unit, as ``lua/include/caps/costs.lua`` writes it."""
+
+    arrival_us: int
+    """The theoretical arrival time (Unix µs): until then the rate is in use."""
+    limit: str
+    """The limit under which the arrival time was computed, as text."""
+    at_ms: int
+    """Unix ms at which the value was written."""
+
+    @classmethod
+    def at(cls, arrival_ms: float, limit: Limit) -> Self:
+        """Return the value of a rate of which only the arrival time, in whole ms, is known."""
+        return cls(round(arrival_ms * 1000), str(limit), 0)
+
+    @property
+    def expires_ms(self) -> int:
+        """Unix ms at which nothing of the rate is in use any more."""
+        return -(-self.arrival_us // 1000)
+
+    def __str__(self) -> str:
+        return f"{self.arrival_us} {self.limit} {self.at_ms}"
+
+
+_SPENT: Final = re.compile(r"(\d{1,25}) (\S{1,40}) (\d{1,15})")
+
+
+def read_spent(text: str) -> Spent | None:
+    """Return the value in ``rates`` of a rate that counts a unit; None for any other text."""
+    found = _SPENT.fullmatch(text)
+    return None if found is None else Spent(int(found[1]), found[2], int(found[3]))
+
+
 class CapEntry(NamedTuple):
     """A parsed field of the key ``caps``: a limit, its version, and whether code declared it or an operator set it."""
 

@@ -89,7 +89,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField(
             "scopes",
             "[[scope, cap in force or null], …, [rate's scope, limit, window ms, burst], …], the queue's own cap"
-            ' as ["queue", cap]; null: nothing counts it',
+            ' as ["queue", cap]; null: nothing counts it. If the rate counts a unit and the job has a cost in it, the'
+            " cost is behind the burst",
         ),
     ),
     _E.EXPIRED: (

@@ -13,7 +13,7 @@ from rq_core.model.keys import QueueKeys
 from rq_core.model.lib.text import number_in
 from rq_core.model.limits.limit import CapEntry, Limit
 from rq_core.model.limits.policy import keyless_in
-from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, unit_of
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
@@ -159,12 +159,13 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
-def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
+def _resume_of(scope: str, stored: Any, limit: Limit, now_ms: int) -> int | None:
     """Return the Unix ms at which a rate admits jobs again, by its score in `scheduled`. A score that is later than the
-    limit allows was written before the clock was set back: the next claim checks the rate again."""
+    limit allows was written before the clock was set back: the next claim checks the rate again. A rate that counts a
+    unit may owe any number, so its score has no bound."""
     if stored is None:
         return None
-    latest = limit.latest_resume_ms(now_ms)
+    latest = None if unit_of(scope) else limit.latest_resume_ms(now_ms)
     return int(float(stored)) if latest is None else min(int(float(stored)), latest)
 
 
@@ -286,7 +287,7 @@ def _statuses(
                 held[name],
                 sum(then.ready) if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                 waits.get(name),
-                _resume_of(resumes[name], limit, now_ms),
+                _resume_of(name, resumes[name], limit, now_ms),
                 partial=len(of_name[name]) > bound,
                 set_by=own.by if own else None,
                 set_at_ms=own.at_ms if own else None,
@@ -353,7 +354,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         limit=limit,
         holders=int(found.held),
         shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
-        resumes_ms=_resume_of(next(iter(answers(found.resumes)), None), limit, now_ms),
+        resumes_ms=_resume_of(scope, next(iter(answers(found.resumes)), None), limit, now_ms),
         now_ms=now_ms,
     )
 

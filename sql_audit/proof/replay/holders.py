@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.limit import Limit
-from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of
+from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
 
 TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
@@ -32,8 +33,8 @@ class ClaimScopes(NamedTuple):
     """The scopes that the claim holds, without the scope of the queue and the scope of the task."""
     caps: tuple[tuple[str, int], ...]
     """Pairs of (scope, cap in force)."""
-    rates: tuple[tuple[str, int, int, int], ...]
-    """Tuples of (scope, limit, window in ms, burst)."""
+    rates: tuple[tuple[str, int, int, int, int], ...]
+    """Tuples of (scope, limit, window in ms, burst, cost)."""
     limits: dict[str, str]
     """The limit of every scope as text, by scope; "none" for a scope without a limit."""
 
@@ -44,9 +45,9 @@ class ClaimScopes(NamedTuple):
         for scope, *facts in scopes or ():
             if type(scope) is not str:
                 raise TypeError(f"scope {scope!r}")
-            if len(facts) == 3:
-                most, window_ms, burst = map(_number, facts)
-                rates.append((scope, most, window_ms, burst))
+            if len(facts) in (3, 4):
+                most, window_ms, burst, cost = map(_number, (*facts, 1)[:4])
+                rates.append((scope, most, window_ms, burst, cost))
                 limits[scope] = str(Limit(most, window_ms, burst))
                 continue
             (cap,) = facts
@@ -199,6 +200,14 @@ class Holders:
             self._agreed.add(key)
         return found
 
+    def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
+        """Yield a sentence for each rate that took another cost from a claim than the job has. ``costs`` are the job's,
+        as text."""
+        for scope, _, _, _, cost in listed.rates:
+            known = cost_of(costs, scope)
+            if cost != known:
+                yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
+
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
         """Apply the change of a limit. Return the faults of its event."""
         self._agreed.clear()
@@ -209,27 +218,36 @@ class Holders:
         return list(self.limits.change(scope, before, now, int(version)))
 
     def _spend(
-        self, scope: str, most: int, window_ms: int, burst: int, *, at_ms: int
+        self, scope: str, most: int, window_ms: int, burst: int, cost: int, *, at_ms: int
     ) -> str | None:
         """Count a claim against a rate, by the generic cell rate algorithm. Return a sentence if the claim came earlier
-        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None."""
+        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None.
+
+        A claim needs room for its cost, but at most for the burst."""
         if most == 0:
             return f"claimed under {scope}, which is stopped"
         now_us = at_ms * 1000
         rate = most, window_ms, burst
-        interval = window_ms * 1000 // most
+        # Rounded to the side of the claim, since the script rounds to the other.
+        window_us = window_ms * 1000
+        takes_us = cost * window_us // most
+        if unit_of(scope) is None:
+            room_us = (burst - 1) * (takes_us + 1)
+        else:
+            room_us = (burst - min(cost, burst)) * window_us // most + 2
         arrival = now_us
         known = self._rates.get(scope)
         problem = None
         if known is not None and known[1:] == rate:
             arrival = max(known[0], now_us)
-            early_us = known[0] - (burst - 1) * (interval + 1) - now_us
+            early_us = known[0] - room_us - now_us
             if early_us > TOLERANCE_US:
+                takes = "" if cost == 1 else f" to take {cost:,}"
                 problem = (
-                    f"claimed {early_us / 1000:.0f} ms too early for {scope}: "
+                    f"claimed {early_us / 1000:.0f} ms too early for {scope}{takes}: "
                     f"{most} per {window_ms} ms, {burst} at once"
                 )
-        self._rates[scope] = arrival + interval, *rate
+        self._rates[scope] = arrival + takes_us, *rate
         if len(self._rates) > self._rates_max:
             # A rate whose arrival time is over admits claims as if it had never been used.
             self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}

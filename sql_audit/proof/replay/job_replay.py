@@ -265,6 +265,9 @@ class JobReplay:
             self._violated("I3", says)
         for says in holders.disagreements(record.task, record.lane, detail, listed):
             self._violated("I3", says)
+        if listed.rates and record.priority is not None:
+            for says in holders.wrong_costs(record.cost, listed):
+                self._violated("I3", says)
 
     def _read_scopes(self, detail: str) -> ClaimScopes:
         if len(self._scopes_read) >= CACHED_MAX:

@@ -1,0 +1,73 @@
+--[[ costs: what claims take from rates that count a unit (`ask.model@60s:tokens=gpt`), and how such a rate is kept.
+
+A job's costs are texts like `tokens:1500,points:3`; a unit that is missing costs 1. N units take N times as long as one
+unit takes to come back. A claim needs room for its cost, but at most for the burst: a job that costs more than the
+burst is claimed when the whole burst is free, and owes the rest.
+
+The value of such a rate in `rates` is `ARRIVAL LIMIT AT`: the arrival time, the limit under which it was computed, and
+Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted anew under another limit, and is moved if
+the clock went back. A rate without a unit has a number alone, and its arrival time is cut.
+]]
+
+--- Return the unit that the scope of a rate counts; nil if it counts claims.
+local function unit_of(name)
+  return name:match('^[^=@]*@[^=:]*:([%w_]+)')
+end
+
+--- Return how much of a unit a job takes. `costs` are its costs; nil if it has none.
+local function cost_in(costs, unit)
+  return costs and tonumber((',' .. costs):match(',' .. unit .. ':(%d+)')) or 1
+end
+
+--- Return how many µs it takes until so much comes back to a rate. `rate` is the shape of its limit.
+local function span_us(rate, cost)
+  return math.ceil(cost * rate.window_us / rate.most)
+end
+
+--- Read the value of a rate with a unit into its scope: its arrival time, and under which limit and when it was written.
+local function read_arrival(scope, text)
+  local arrival_us, limit, at = (text or ''):match('^(%d+) (%S+) (%d+)$')
+  scope.arrival_us, scope.under, scope.written = tonumber(arrival_us) or 0, limit, tonumber(at)
+end
+
+--- Return the value of a rate with a unit.
+local function arrival_text(scope)
+  return string.format('%.0f', scope.arrival_us) .. ' ' .. scope.limit.text .. ' ' .. string.format('%.0f', scope.written)
+end
+
+--- Let a rate's arrival time be that of now, and of its limit in force.
+local function bring_forward(scope, at)
+  local before, rate = scope.written, scope.limit
+  if before and before > at then
+    scope.arrival_us, scope.spent = scope.arrival_us - (before - at) * 1000, true
+  end
+  if scope.under and scope.under ~= rate.text then
+    local most, window_ms = scope.under:match('^(%d+)/(%d+)ms/')
+    local ahead_us = scope.arrival_us - at * 1000
+    if most and ahead_us > 0 then
+      scope.arrival_us = at * 1000 + math.ceil(ahead_us * most / (window_ms * 1000) * rate.window_us / rate.most)
+      scope.spent = true
+    end
+  end
+  scope.under, scope.written = rate.text, at
+end
+
+--- Take the cost of a job from a rate with a unit, and return whether it had room. While a job waits for the rate, no
+--- other takes from it: many cheap jobs could let a dear one wait for ever.
+local function acquire_cost(scope, at, costs)
+  if scope.resumes and scope.resumes > at then
+    return false
+  end
+  bring_forward(scope, at)
+  local rate, cost = scope.limit, cost_in(costs, scope.unit)
+  local begins = math.max(scope.arrival_us, at * 1000)
+  local slack_us = span_us(rate, rate.burst) - span_us(rate, math.min(cost, rate.burst))
+  if begins - at * 1000 > slack_us then
+    scope.resumes = math.ceil((begins - slack_us) / 1000)
+    scope.awaited = true
+    return false
+  end
+  scope.before_us = scope.arrival_us
+  scope.arrival_us = begins + span_us(rate, cost)
+  return true
+end
