@@ -147,8 +147,9 @@ def ties_of(
     remember_ms: int = 0,
     keep_ms: int = 0,
     audit_result: str = DIGEST,
+    cost: str = "",
 ) -> str:
-    """Return a job's ties (its deadline, unique name, remembered id and kept result) as the JSON object that
+    """Return a job's ties (its deadline, unique name, remembered id, kept result and costs) as the JSON object that
     ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
 
     >>> ties_of(expires_in_ms=30_000)
@@ -162,6 +163,7 @@ def ties_of(
         "remember": remember_ms,
         "keep": keep_ms,
         "audit": audit_result if keep_ms and audit_result != DIGEST else "",
+        "cost": cost,
     }
     said: dict[str, Any] = {name: value for name, value in given.items() if value}
     if after_ms is not None:

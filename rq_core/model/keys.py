@@ -51,7 +51,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "rates",
         "hash",
-        "scope of a rate → its theoretical arrival time (Unix µs); with a unit: ARRIVAL LIMIT AT",
+        "scope of a rate → its theoretical arrival time (Unix µs); with a unit: ARRIVAL+REST LIMIT AT",
     ),
     Key("fair", "zset", "fair queues: key → virtual finish time"),
     Key("tasks", "hash", "task → its policy, as workers register it (JSON)"),

@@ -4,8 +4,8 @@ A job's costs are texts like `tokens:1500,points:3`; a unit that is missing cost
 unit takes to come back. A claim needs room for its cost, but at most for the burst: a job that costs more than the
 burst is claimed when the whole burst is free, and owes the rest.
 
-The value of such a rate in `rates` is `ARRIVAL LIMIT AT`: the arrival time, the limit under which it was computed, and
-Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted anew under another limit, and is moved if
+The value of such a rate in `rates` is `ARRIVAL+REST LIMIT AT`: the arrival time (µs, and parts of a µs), the limit under
+which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted anew under another limit, and is moved if
 the clock went back. A rate without a unit has a number alone, and its arrival time is cut.
 ]]
 
@@ -19,20 +19,17 @@ local function cost_in(costs, unit)
   return costs and tonumber((',' .. costs):match(',' .. unit .. ':(%d+)')) or 1
 end
 
---- Return how many µs it takes until so much comes back to a rate. `rate` is the shape of its limit.
-local function span_us(rate, cost)
-  return math.ceil(cost * rate.window_us / rate.most)
-end
-
---- Read the value of a rate with a unit into its scope: its arrival time, and under which limit and when it was written.
+--- Read the value of a rate with a unit into its scope: its arrival time (µs, and parts of a µs of which the limit's
+--- number makes one), and under which limit and when it was written.
 local function read_arrival(scope, text)
-  local arrival_us, limit, at = (text or ''):match('^(%d+) (%S+) (%d+)$')
-  scope.arrival_us, scope.under, scope.written = tonumber(arrival_us) or 0, limit, tonumber(at)
+  local arrival_us, rest, limit, at = (text or ''):match('^(%d+)%+(%d+) (%S+) (%d+)$')
+  scope.arrival_us, scope.rest = tonumber(arrival_us) or 0, tonumber(rest) or 0
+  scope.under, scope.written = limit, tonumber(at)
 end
 
 --- Return the value of a rate with a unit.
 local function arrival_text(scope)
-  return string.format('%.0f', scope.arrival_us) .. ' ' .. scope.limit.text .. ' ' .. string.format('%.0f', scope.written)
+  return string.format('%.0f+%.0f %s %.0f', scope.arrival_us, scope.rest, scope.limit.text, scope.written)
 end
 
 --- Let a rate's arrival time be that of now, and of its limit in force.
@@ -46,10 +43,18 @@ local function bring_forward(scope, at)
     local ahead_us = scope.arrival_us - at * 1000
     if most and ahead_us > 0 then
       scope.arrival_us = at * 1000 + math.ceil(ahead_us * most / (window_ms * 1000) * rate.window_us / rate.most)
-      scope.spent = true
     end
+    scope.rest, scope.spent = 0, true
   end
   scope.under, scope.written = rate.text, at
+end
+
+--- Add so much to what is in use of a rate. Nothing is rounded: a rate that is used all the time would fall behind.
+local function use(scope, cost)
+  local rate = scope.limit
+  local total = scope.rest + cost * rate.window_us
+  scope.rest = total % rate.most
+  scope.arrival_us = scope.arrival_us + (total - scope.rest) / rate.most
 end
 
 --- Take the cost of a job from a rate with a unit, and return whether it had room. While a job waits for the rate, no
@@ -59,15 +64,18 @@ local function acquire_cost(scope, at, costs)
     return false
   end
   bring_forward(scope, at)
-  local rate, cost = scope.limit, cost_in(costs, scope.unit)
-  local begins = math.max(scope.arrival_us, at * 1000)
-  local slack_us = span_us(rate, rate.burst) - span_us(rate, math.min(cost, rate.burst))
-  if begins - at * 1000 > slack_us then
-    scope.resumes = math.ceil((begins - slack_us) / 1000)
+  local rate, cost, now_us = scope.limit, cost_in(costs, scope.unit), at * 1000
+  local before_us, before_rest = scope.arrival_us, scope.rest
+  if before_us < now_us then
+    scope.arrival_us, scope.rest = now_us, 0
+  end
+  local slack_us = math.floor(((rate.burst - math.min(cost, rate.burst)) * rate.window_us - scope.rest) / rate.most)
+  if scope.arrival_us - now_us > slack_us then
+    scope.resumes = math.ceil((scope.arrival_us - slack_us) / 1000)
     scope.awaited = true
     return false
   end
-  scope.before_us = scope.arrival_us
-  scope.arrival_us = begins + span_us(rate, cost)
+  scope.before_us, scope.before_rest = before_us, before_rest
+  use(scope, cost)
   return true
 end

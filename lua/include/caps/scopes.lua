@@ -253,7 +253,7 @@ end
 --- Undo the last `acquire` of a scope.
 local function give_back(scope)
   if scope.rate then
-    scope.arrival_us = scope.before_us
+    scope.arrival_us, scope.rest = scope.before_us, scope.before_rest
   else
     scope.left = scope.left + 1
   end

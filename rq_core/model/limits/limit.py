@@ -80,6 +80,8 @@ class Spent(NamedTuple):
 
     arrival_us: int
     """The theoretical arrival time (Unix µs): until then the rate is in use."""
+    rest: int
+    """Parts of a further µs; as many parts as the rate admits units make a µs."""
     limit: str
     """The limit under which the arrival time was computed, as text."""
     at_ms: int
@@ -88,7 +90,7 @@ class Spent(NamedTuple):
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
         """Return the value of a rate of which only the arrival time, in whole ms, is known."""
-        return cls(round(arrival_ms * 1000), str(limit), 0)
+        return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property
     def expires_ms(self) -> int:
@@ -96,16 +98,16 @@ class Spent(NamedTuple):
         return -(-self.arrival_us // 1000)
 
     def __str__(self) -> str:
-        return f"{self.arrival_us} {self.limit} {self.at_ms}"
+        return f"{self.arrival_us}+{self.rest} {self.limit} {self.at_ms}"
 
 
-_SPENT: Final = re.compile(r"(\d{1,25}) (\S{1,40}) (\d{1,15})")
+_SPENT: Final = re.compile(r"(\d{1,25})\+(\d{1,10}) (\S{1,40}) (\d{1,15})")
 
 
 def read_spent(text: str) -> Spent | None:
     """Return the value in ``rates`` of a rate that counts a unit; None for any other text."""
     found = _SPENT.fullmatch(text)
-    return None if found is None else Spent(int(found[1]), found[2], int(found[3]))
+    return None if found is None else Spent(int(found[1]), int(found[2]), found[3], int(found[4]))
 
 
 class CapEntry(NamedTuple):

@@ -130,9 +130,10 @@ class Holders:
 
     def forget_rates(self) -> None:
         """Forget all use of rates, because later events may have the times of another clock."""
-        self._rates: dict[str, tuple[int, int, int, int]] = {}
-        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm, and
-        the limit, window (ms) and burst with which it was computed."""
+        self._rates: dict[str, tuple[int, int, int, int, int]] = {}
+        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm; the
+        limit, window (ms) and burst with which it was computed; and parts of a further µs (the limit's number of parts
+        makes one)."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
@@ -228,18 +229,17 @@ class Holders:
             return f"claimed under {scope}, which is stopped"
         now_us = at_ms * 1000
         rate = most, window_ms, burst
-        # Rounded to the side of the claim, since the script rounds to the other.
         window_us = window_ms * 1000
-        takes_us = cost * window_us // most
-        if unit_of(scope) is None:
-            room_us = (burst - 1) * (takes_us + 1)
-        else:
-            room_us = (burst - min(cost, burst)) * window_us // most + 2
-        arrival = now_us
+        arrival, rest = now_us, 0
         known = self._rates.get(scope)
         problem = None
-        if known is not None and known[1:] == rate:
-            arrival = max(known[0], now_us)
+        if known is not None and known[1:4] == rate:
+            if known[0] >= now_us:
+                arrival, rest = known[0], known[4]
+            interval = window_us // most
+            room_us = (burst - 1) * (interval + 1)
+            if unit_of(scope) is not None:
+                room_us = ((burst - min(cost, burst)) * window_us - rest) // most
             early_us = known[0] - room_us - now_us
             if early_us > TOLERANCE_US:
                 takes = "" if cost == 1 else f" to take {cost:,}"
@@ -247,7 +247,12 @@ class Holders:
                     f"claimed {early_us / 1000:.0f} ms too early for {scope}{takes}: "
                     f"{most} per {window_ms} ms, {burst} at once"
                 )
-        self._rates[scope] = arrival + takes_us, *rate
+        if unit_of(scope) is None:
+            self._rates[scope] = arrival + window_us // most, *rate, 0
+        else:
+            # As the script: nothing is rounded.
+            used, rest = divmod(rest + cost * window_us, most)
+            self._rates[scope] = arrival + used, *rate, rest
         if len(self._rates) > self._rates_max:
             # A rate whose arrival time is over admits claims as if it had never been used.
             self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}
