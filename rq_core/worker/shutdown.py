@@ -78,7 +78,14 @@ class Shutdown:
             # Threads, and async handlers that did not end on cancellation.
             running.settled = True
             self._groups.settle(
-                Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.context.task)
+                Settlement(
+                    running.claim,
+                    "rollback",
+                    0,
+                    Reason.SHUTDOWN,
+                    task=running.context.task,
+                    told=running.told,
+                )
             )
         await asyncio.gather(*map(self._report_last, self._groups.all))
 

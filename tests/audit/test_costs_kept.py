@@ -31,10 +31,10 @@ def test_a_restored_job_has_its_cost_again_and_takes_it(client: Client, database
     complete(client, held)
     drain(client, database)
     flush(client)
-    client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", "1000/60000ms/1000", -1)]))
     drain(client, database)
 
     assert restore_jobs(client, database, QUEUE, by="ada").restored == 1
+    client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", "1000/60000ms/1000", -1)]))
     enqueue(client, "c")
 
     assert " cost=tokens:700 " in lines(client)["b"]

@@ -217,3 +217,87 @@ def test_claims_agree_with_a_naive_bucket_to_the_millisecond(
         idle = rng.choice([0, 0, 0, 1, window_ms])
         seed.advance(idle)
         clock += idle
+
+
+# What jobs have really taken.
+
+
+def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 10, 7)
+    (claim,) = seed.claim().jobs
+    assert claimed(seed) == []
+
+    assert seed.spend(claim, told="tokens:3") == {}
+
+    assert claimed(seed) == ["j-1"]
+
+
+def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 5, 5)
+    (claim,) = seed.claim(1).jobs
+    seed.spend(claim, told="tokens:45")
+
+    assert claimed(seed) == []
+    seed.advance(399)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-1"]
+
+
+def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 5)
+    (claim,) = seed.claim().jobs
+
+    assert seed.spend(claim, told="points:3,tokens:0") == {}
+    assert seed.spend(claim, told="points:3") == {"j-0": "unknown"}
+
+    (event,) = [entry for entry in seed.entries() if entry.event == "cost_settled"]
+    (job,) = event.jobs
+    assert job.fields == {"id": "j-0", "fence": claim.fence, "told": "tokens:0"}
+
+
+def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 9)
+    (claim,) = seed.claim().jobs
+    before = seed.snapshot()["rates"]
+
+    assert seed.spend((claim.id, "1-1"), told="tokens:1") == {"j-0": "stale"}
+    assert seed.spend(claim, told="tokens:99", worker="w-2") == {"j-0": "stale"}
+    assert seed.spend(("other", claim.fence), told="tokens:1") == {"other": "gone"}
+
+    assert seed.snapshot()["rates"] == before
+
+
+@pytest.mark.parametrize("told", ["", "tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
+def test_a_spend_that_says_no_costs_is_refused(seed: Seed, told: str) -> None:
+    begin(seed, "100/1000ms/10", 9)
+    (claim,) = seed.claim().jobs
+
+    with pytest.raises(Exception, match="told"):
+        seed.spend(claim, told=told)
+
+
+def test_corrected_claims_agree_with_a_naive_bucket_to_the_millisecond(seed: Seed) -> None:
+    limit = (90, 1_000, 60)
+    rng = random.Random(5)
+    costs = [rng.randint(1, 90) for _ in range(25)]
+    begin(seed, "90/1000ms/60", *costs)
+    bucket, clock = Bucket(*limit), seed.now
+    bucket.at_ms = clock
+    for n, cost in enumerate(costs):
+        opens = bucket.opens_ms(cost, clock)
+        if opens > clock:
+            seed.advance(opens - clock - 1)
+            assert seed.claim(1).jobs == (), f"job {n} began too early"
+            seed.advance(1)
+            clock = opens
+        (claim,) = seed.claim(1).jobs
+        assert claim.id == f"j-{n}"
+        bucket.take(cost, clock)
+        ran_ms = rng.choice([0, 3, 200])
+        seed.advance(ran_ms)
+        clock += ran_ms
+        told = round(cost * rng.uniform(0.3, 3))
+        seed.spend(claim, told=f"tokens:{told}")
+        bucket.correct(told - cost, clock)
+        seed.complete(claim)

@@ -57,6 +57,13 @@ local function use(scope, cost)
   scope.arrival_us = scope.arrival_us + (total - scope.rest) / rate.most
 end
 
+--- Let a rate be free from this time (µs) on, unless it is in use until later.
+local function begin_at(scope, from_us)
+  if scope.arrival_us < from_us then
+    scope.arrival_us, scope.rest = from_us, 0
+  end
+end
+
 --- Take the cost of a job from a rate with a unit, and return whether it had room. While a job waits for the rate, no
 --- other takes from it: many cheap jobs could let a dear one wait for ever.
 local function acquire_cost(scope, at, costs)
@@ -66,9 +73,7 @@ local function acquire_cost(scope, at, costs)
   bring_forward(scope, at)
   local rate, cost, now_us = scope.limit, cost_in(costs, scope.unit), at * 1000
   local before_us, before_rest = scope.arrival_us, scope.rest
-  if before_us < now_us then
-    scope.arrival_us, scope.rest = now_us, 0
-  end
+  begin_at(scope, now_us)
   local slack_us = math.floor(((rate.burst - math.min(cost, rate.burst)) * rate.window_us - scope.rest) / rate.most)
   if scope.arrival_us - now_us > slack_us then
     scope.resumes = math.ceil((scope.arrival_us - slack_us) / 1000)
@@ -78,4 +83,13 @@ local function acquire_cost(scope, at, costs)
   scope.before_us, scope.before_rest = before_us, before_rest
   use(scope, cost)
   return true
+end
+
+--- Take so much more from a rate than a claim took; less than 0 comes back. What comes back fills the burst at most.
+local function correct_cost(scope, at, more)
+  bring_forward(scope, at)
+  begin_at(scope, at * 1000)
+  use(scope, more)
+  begin_at(scope, at * 1000)
+  scope.spent = true
 end

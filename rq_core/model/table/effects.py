@@ -130,6 +130,7 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: (),
     _E.STEP_SAVED: (),
     _E.SIGNALLED: (),
+    _E.COST_SETTLED: (),
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }

@@ -194,6 +194,14 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             'that JSON, as text; null unless the sender has audit_payload="full", or if it is longer than that keeps',
         ),
     ),
+    _E.COST_SETTLED: (
+        _ID, _FENCE,
+        EventField(
+            "told",
+            "what the job has really taken, by its worker: tokens:1800,points:3. Its rates that count these units are"
+            " corrected by the difference to what the claim took",
+        ),
+    ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),
         EventField("name", "the schedule"),

@@ -64,6 +64,7 @@ class Event(StrEnum):
     STEP_BEGUN = "step_begun"
     STEP_SAVED = "step_saved"
     SIGNALLED = "signalled"
+    COST_SETTLED = "cost_settled"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"

@@ -372,7 +372,12 @@ class Executor:
                 )
             self._on_settlement(
                 Settlement(
-                    claim, "complete", task=running.context.task, ran_s=ran_s, value=running.value
+                    claim,
+                    "complete",
+                    task=running.context.task,
+                    ran_s=ran_s,
+                    value=running.value,
+                    told=running.told,
                 )
             )
             return
@@ -437,6 +442,7 @@ class Executor:
                 task=running.context.task,
                 ran_s=ran_s,
                 waits=running.waits,
+                told=running.told,
             )
         )
 

@@ -11,6 +11,7 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
+from rq_core.model.limits.costs import costs_text
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.signals import HandlerSignal, Parking
@@ -79,6 +80,12 @@ class Running:
         """The numbers of the entries for which the job parks, separated by commas; empty if it does not park."""
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
+
+    @property
+    def told(self) -> str:
+        """What the job has really taken of units, as the handler said; empty if it said nothing."""
+        told = self.context.told
+        return costs_text(told) if told else ""
 
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""

@@ -209,6 +209,21 @@ class Holders:
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 
+    def correct(self, scope: str, more: int, at_ms: int) -> None:
+        """Count that a claim has taken so much more from a rate than it said; less than 0 comes back."""
+        known = self._rates.get(scope)
+        if known is None:
+            return
+        arrival, most, window_ms, burst, rest = known
+        now_us = at_ms * 1000
+        if arrival < now_us:
+            arrival, rest = now_us, 0
+        used, rest = divmod(rest + more * window_ms * 1000, most)
+        arrival += used
+        if arrival < now_us:
+            arrival, rest = now_us, 0
+        self._rates[scope] = arrival, most, window_ms, burst, rest
+
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
         """Apply the change of a limit. Return the faults of its event."""
         self._agreed.clear()

@@ -26,6 +26,7 @@ from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
+from sql_audit.proof.replay.settled_costs import settle
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -93,6 +94,7 @@ class JobReplay:
             "settlement_refused": self._compare,
             "freed": self._freed,
             **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
+            "cost_settled": self._settled,
             "ticked": self.ticks.ticked,
         }
 
@@ -259,6 +261,7 @@ class JobReplay:
         record.fence = f"{row[1]}-{row[2]}"
         record.worker = row[8]
         record.held = listed.held
+        record.listed, record.told = listed, False
         holders = self.holders
         holders.hold(record.task, listed.held)
         for says in holders.breaches(listed, row[5]):
@@ -297,6 +300,13 @@ class JobReplay:
             self._judge(stay(row[4], record))
         if rule is not None and record is not None:
             self._judge(rule(facts_in(row[10]), record, row))
+
+    def _settled(self, row: EventRow, job_id: str) -> None:
+        record = self.jobs.get(job_id)
+        if record is not None:
+            self._judge(settle(row, facts_in(row[10]), record, self.holders))
+        elif not self.open:
+            self._violated("I9", "settles the cost of a job that is not alive")
 
     def _stepped(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)
