@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from rq_core.connections.client import Client
 from rq_core.model.job import ties_of
+from rq_core.protocol.calls import claims
 from sql_audit.proof.result import LogVerdict
 from sql_audit.queries.history import under
-from sql_audit.queries.waits import why
+from sql_audit.queries.occupancy import cost_under, ms_spent
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.restore.jobs import claim, complete, flush, job, lines
@@ -44,10 +45,34 @@ def test_a_restored_job_has_its_cost_again_and_takes_it(client: Client, database
     assert {(row["job_id"], row["cost"]) for row in costs} == {
         (each, "tokens:700") for each in "abc"
     }
-    (answer,) = why(database.readers, "c")
-    (in_front,) = answer.waits[-1].in_front
-    assert (in_front.scope, in_front.limit) == (SCOPE, "1000 tokens per 60 s")
-    assert in_front.full_ms == answer.waits[-1].waited_ms
+
+
+def test_the_view_of_costs_sums_what_claims_have_really_taken(
+    client: Client, database: Database
+) -> None:
+    client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", "10000/60000ms/10000", -1)]))
+    other = "ask@60s:points=gpt"
+    two = job("both", lane=f"2+{other}+{SCOPE}", ties=ties_of(cost="points:4,tokens:100"))
+    client.run(client.calls.caps.set(QUEUE, [("ask@60s:points", "100/60000ms/100", -1)]))
+    enqueue(client, "a", "b", "c")
+    client.run(client.calls.enqueue.many([two]))
+    held = claim(client, 5)
+    told = {"a": "tokens:300", "both": "points:9,tokens:0"}
+    records = [(job_id, held[job_id], costs) for job_id, costs in told.items()]
+    assert client.run(claims.spend(QUEUE, "w-1", records)) == {}
+    complete(client, held)
+    assert_agree(client, database, LogVerdict.HOLDS)
+
+    found = auditlog.rows(
+        database,
+        "SELECT scope, unit, lane, claims, estimated, taken, settled FROM scope_cost ORDER BY scope, claims",
+    )
+
+    assert [tuple(row.values()) for row in found] == [
+        (other, "points", f"2+{other}+{SCOPE}", 1, 4, 9, 1),
+        (SCOPE, "tokens", f"2+{other}+{SCOPE}", 1, 100, 0, 1),
+        (SCOPE, "tokens", f"2+{SCOPE}", 3, 2_100, 1_700, 1),
+    ]
 
 
 def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
@@ -56,3 +81,16 @@ def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
     assert (
         under(limits) == f"{SCOPE} ≤ 90000 tokens per 60 s, takes 1,500, ask@60s=gpt ≤ 100 per 60 s"
     )
+
+
+def test_a_rate_is_exhausted_for_a_job_until_its_cost_has_come_back() -> None:
+    """Checks a rate of 100 per 1,000 ms with a burst of 10, of which a claim took 30: the debt is paid after 200 ms, and
+    each further unit comes back after 10 ms."""
+    limit = [100, 1_000, 10]
+    spent = [(1_000, cost_under([*limit, 30]))]
+
+    assert ms_spent(spent, limit, 1_000, 5_000) == 210
+    assert ms_spent(spent, limit, 1_000, 5_000, 4) == 240
+    assert ms_spent(spent, limit, 1_000, 5_000, 500) == 300
+    assert ms_spent(spent, limit, 1_000, 1_100, 4) == 100
+    assert cost_under(limit) == 1

@@ -71,3 +71,75 @@ def test_replay_reports_a_claim_that_says_another_cost_than_its_job_has(
 
     says = f"the claim says that it takes {(*told, 1)[0]} from {SCOPE}, the job costs {cost or 1}"
     assert (found.invariant, found.says) == ("I3", says)
+
+
+# What jobs have really taken.
+
+
+def spend(
+    log: MemoryWriter, job_id: str, fence: str, told: str, at_ms: int, by: str = "w-1"
+) -> None:
+    log.now_ms = BEGIN_MS + at_ms - 1
+    log.jobs("cost_settled", [job_id, fence, told], by=by)
+
+
+def begun(log: MemoryWriter, **costs: int | None) -> str:
+    """Log jobs, and claim the first of them. Return its fence."""
+    enqueue(log, **costs)
+    first = next(iter(costs))
+    log.now_ms = BEGIN_MS - 1
+    return log.jobs("claimed", [first, 1, [[SCOPE, *LIMIT, costs[first]]]], by="w-1")
+
+
+def test_replay_accepts_an_earlier_claim_once_a_job_took_less(log: MemoryWriter) -> None:
+    fence = begun(log, a=30, b=4)
+    spend(log, "a", fence, "tokens:8", 0)
+    claim(log, "b", 20, 4)
+
+    assert replay(log).violations == []
+
+
+def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: MemoryWriter) -> None:
+    fence = begun(log, a=10, b=4)
+    spend(log, "a", fence, "tokens:30", 0)
+    claim(log, "b", 40, 4)
+
+    assert the_violation(log).says.startswith("claimed 200 ms too early")
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant", "says"),
+    [
+        ({"fence": "1-1"}, "I9", "settles the cost of fence 1-1, and"),
+        ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
+        ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
+        ({"told": "nothing"}, "I3", "says 'nothing', which are no costs"),
+    ],
+)
+def test_replay_reports_a_false_settlement(
+    log: MemoryWriter, change: dict[str, str], invariant: str, says: str
+) -> None:
+    fence = begun(log, a=10)
+    told = {"fence": fence, "told": "tokens:3", "by": "w-1", **change}
+    spend(log, "a", told["fence"], told["told"], 5, told["by"])
+
+    found = the_violation(log)
+
+    assert found.invariant == invariant
+    assert found.says.startswith(says)
+
+
+def test_replay_reports_a_second_settlement_of_one_claim(log: MemoryWriter) -> None:
+    fence = begun(log, a=10)
+    spend(log, "a", fence, "tokens:3", 5)
+    spend(log, "a", fence, "tokens:3", 6)
+
+    assert the_violation(log).says == "settles the cost of its claim a second time"
+
+
+def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter) -> None:
+    fence = begun(log, a=10)
+    log.jobs("retried", ["a", fence, None, 1, None], by="w-1")
+    spend(log, "a", fence, "tokens:3", 5)
+
+    assert the_violation(log).says == f"settles the cost of fence {fence}, and no claim is in force"
