@@ -20,11 +20,11 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):
         value, mark, limit = rates.get(scope, ""), marks.get(f"rate|{scope}"), view.limit(scope)
-        if scopes.unit_of(scope) is not None:
-            read = read_spent(value)
-            if read is not None:
-                yield scope, value, read.expires_ms
-            elif mark is not None:
+        read = read_spent(value)
+        if read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
+            yield scope, value, read.expires_ms
+        elif scopes.unit_of(scope) is not None:
+            if mark is not None:
                 yield scope, str(Spent.at(mark, limit)), None
         elif value.isascii() and value.isdigit():
             furthest = None if view.latest_ms is None else limit.furthest_us(view.latest_ms)
@@ -35,12 +35,15 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
 
 
 def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
-    """Yield the member of ``scheduled`` of each rate whose time there is later than its limit allows, with the latest
-    time (Unix ms) at which the rate may admit jobs again."""
+    """Yield the member of ``scheduled`` of each rate whose time there is later than its limit and its pause allow, with
+    the latest time (Unix ms) at which the rate may admit jobs again."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         has_bound = kind == "rate" and scopes.is_rate(scope) and scopes.unit_of(scope) is None
         if has_bound and view.latest_ms is not None:
             latest = view.limit(scope).latest_resume_ms(view.latest_ms)
+            spent = read_spent(view.snapshot["rates"].get(scope, ""))
+            if latest is not None and spent is not None:
+                latest = max(latest, spent.paused_ms or 0)
             if latest is not None and at > latest:
                 yield member, latest

@@ -59,7 +59,7 @@ class _Asked:
 
 def _to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
     """Return settlements that will be sent again, without what the jobs have taken of units: it is said at most once,
-    since Redis may have carried out the call whose answer is missing."""
+    since Redis may have carried out the call whose answer is missing. (A pause that is noted twice is only longer.)"""
     return [each._replace(told="") if each.told else each for each in settlements]
 
 

@@ -58,7 +58,7 @@ def test_the_view_of_costs_sums_what_claims_have_really_taken(
     client.run(client.calls.enqueue.many([two]))
     held = claim(client, 5)
     told = {"a": "tokens:300", "both": "points:9,tokens:0"}
-    records = [(job_id, held[job_id], costs) for job_id, costs in told.items()]
+    records = [(job_id, held[job_id], costs, "") for job_id, costs in told.items()]
     assert client.run(claims.spend(QUEUE, "w-1", records)) == {}
     complete(client, held)
     assert_agree(client, database, LogVerdict.HOLDS)
@@ -84,7 +84,7 @@ def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
 
 
 def test_a_rate_is_exhausted_for_a_job_until_its_cost_has_come_back() -> None:
-    """Checks a rate of 100 per 1,000 ms with a burst of 10, of which a claim took 30: the debt is paid after 200 ms, and
+    """Checks a rate of 100 per 1,000 ms and a burst of 10, of which a claim took 30: its debt is paid after 200 ms, and
     each further unit comes back after 10 ms."""
     limit = [100, 1_000, 10]
     spent = [(1_000, cost_under([*limit, 30]))]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rq_core.model.job import Claim
 from rq_core.model.limits.limit import read_spent
 from tests.kit.lanes import waiting_in_vain
 from tests.kit.seed import Seed
@@ -268,7 +269,7 @@ def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Se
     assert seed.snapshot()["rates"] == before
 
 
-@pytest.mark.parametrize("told", ["", "tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
+@pytest.mark.parametrize("told", ["tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
 def test_a_spend_that_says_no_costs_is_refused(seed: Seed, told: str) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
@@ -301,3 +302,124 @@ def test_corrected_claims_agree_with_a_naive_bucket_to_the_millisecond(seed: See
         seed.spend(claim, told=f"tokens:{told}")
         bucket.correct(told - cost, clock)
         seed.complete(claim)
+
+
+# Pauses.
+
+PLAIN = "ask.model@1s=gpt"
+every_rate = pytest.mark.parametrize("scope", [SCOPE, PLAIN])
+
+
+def paused(seed: Seed, scope: str, ms: int, *costs: int, limit: str = "100/1000ms/10") -> Claim:
+    """Claim a job of each cost but the last, let the first pause the scope, and give that one back."""
+    begin(seed, limit, *costs, scope=scope)
+    first, *others = seed.claim(len(costs) - 1).jobs
+    seed.complete(*others)
+    assert seed.spend(first, told="", pauses=f"{scope}|{ms}") == {}
+    seed.rollback(first, reason="scope_paused")
+    return first
+
+
+@every_rate
+def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+    seed.enqueue("late", scopes=[scope], priority="critical")
+    seed.enqueue("other", scopes=[scope.replace("gpt", "ada")])
+
+    assert claimed(seed) == ["other"]
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["late"], waiting_in_vain(seed.snapshot())
+
+
+@every_rate
+def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) -> None:
+    """Checks a scope whose burst is free when its pause ends: the service would refuse all of it at once again."""
+    paused(seed, scope, 5_000, *[1] * 8)
+    seed.enqueue(*(f"more-{n}" for n in range(6)), scopes=[scope])
+
+    begun = []
+    seed.advance(5_000)
+    for _ in range(4):
+        begun.append(len(claimed(seed)))
+        seed.advance(10)
+
+    assert begun == [1, 1, 1, 1]
+
+
+@every_rate
+def test_a_shorter_pause_does_not_end_one_in_force(seed: Seed, scope: str) -> None:
+    begin(seed, "100/1000ms/10", 1, 1, 1, scope=scope)
+    first, second = seed.claim(2).jobs
+    seed.spend(first, told="", pauses=f"{scope}|5000")
+    seed.spend(second, told="", pauses=f"{scope}|100")
+
+    until = [
+        job.fields["until_ms"]
+        for e in seed.entries()
+        if e.event == "scope_paused"
+        for job in e.jobs
+    ]
+    assert until == [seed.now + 5_000] * 2
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-2"]
+
+
+@every_rate
+def test_a_pause_outlasts_a_change_of_the_limit(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+
+    seed.cap(scope.partition("=")[0], "1000/1000ms/100")
+
+    assert claimed(seed) == []
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["j-0"]
+
+
+@every_rate
+def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+
+    seed.advance(-3_600_000)
+    assert claimed(seed) == []
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["j-0"]
+
+
+def test_a_pause_of_what_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
+    seed.cap("ask.model", 5)
+    seed.enqueue("a", "b", scopes=["ask.model=gpt"])
+    (claim,) = seed.claim(1).jobs
+
+    for scope in ("ask.model=gpt", SCOPE, PLAIN):
+        assert seed.spend(claim, told="", pauses=f"{scope}|5000") == {"a": "unknown"}
+
+    assert claimed(seed) == ["b"]
+
+
+def test_a_worker_without_the_claim_pauses_nothing(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 1, 1)
+    seed.claim(1)
+
+    assert seed.spend(("j-0", "1-1"), told="", pauses=f"{SCOPE}|5000") == {"j-0": "stale"}
+
+    assert claimed(seed) == ["j-1"]
+
+
+@every_rate
+def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+    assert " until=" in seed.snapshot()["rates"][scope]
+    seed.advance(5_000)
+    claimed(seed)
+
+    value = seed.snapshot()["rates"][scope]
+    assert value.isdigit() if scope == PLAIN else read_spent(value) is not None
+    assert "until" not in value

@@ -14,7 +14,7 @@ Meta: caps_by_key
 Unread: expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
-    costs(unit_of cost_in read_arrival arrival_text acquire_cost)
+    costs(unit_of cost_in read_arrival arrival_text acquire_cost is_paused)
 ]]
 
 local LIMIT_SHAPES = {known = {}, count = 0}
@@ -139,11 +139,9 @@ local function scope_of(name)
   is_used, known_scopes[name] = true, scope
   if rate then
     local spent = redis.call('HGET', rates, name)
-    scope.unit = unit_of(name)
-    if scope.unit then
+    scope.unit, scope.arrival_us, scope.rest = unit_of(name), tonumber(spent) or 0, 0
+    if spent and scope.arrival_us == 0 then
       read_arrival(scope, spent)
-    else
-      scope.arrival_us = tonumber(spent) or 0
     end
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
     rate_scopes[#rate_scopes + 1] = scope
@@ -207,6 +205,8 @@ local function acquire(scope, at, costs)
       scope.left = scope.left - 1
       return true
     end
+    return false
+  elseif scope.paused and is_paused(scope, at) then
     return false
   elseif scope.unit then
     return acquire_cost(scope, at, costs)
@@ -368,8 +368,8 @@ local function write_scopes()
   for i = 1, #rate_scopes do
     local scope, name = rate_scopes[i], rate_scopes[i].name
     if scope.spent then
-      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, scope.unit and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
-      deadlines[#deadlines + 1] = math.ceil(scope.arrival_us / 1000)
+      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, (scope.unit or scope.paused) and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
+      deadlines[#deadlines + 1] = math.max(math.ceil(scope.arrival_us / 1000), scope.paused or 0)
       deadlines[#deadlines + 1] = 'rate|' .. name
     end
     if scope.resumed then

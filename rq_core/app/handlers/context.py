@@ -31,7 +31,7 @@ class JobContext:
 
     __slots__ = (
         "_over", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home", "id", "lane",
-        "losses", "queue", "steps", "task", "told", "why_no_costs", "worker",
+        "losses", "pauses", "queue", "steps", "task", "told", "why_no_costs", "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
@@ -70,6 +70,8 @@ class JobContext:
         """The lane in which the job waited, which names its scopes; empty: it has no scopes; None: it is not known."""
         self.told: dict[str, int] | None = None
         """What the job has really taken, by unit, as the handler said; None until it says something."""
+        self.pauses = ""
+        """The scopes that the handler has paused by its end: ``SCOPE|MS``, separated by spaces."""
         self.why_no_costs = ""
         """Why the handler cannot say what its job has taken; empty: it can."""
         self._stop: threading.Event | None = None

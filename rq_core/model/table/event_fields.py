@@ -202,6 +202,11 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             " corrected by the difference to what the claim took",
         ),
     ),
+    _E.SCOPE_PAUSED: (
+        _ID, _FENCE,
+        EventField("scope", "the rate of the job that its handler has paused"),
+        EventField("until_ms", "no job of the scope is claimed before this moment (Unix ms)"),
+    ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),
         EventField("name", "the schedule"),

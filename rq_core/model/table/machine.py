@@ -65,6 +65,7 @@ class Event(StrEnum):
     STEP_SAVED = "step_saved"
     SIGNALLED = "signalled"
     COST_SETTLED = "cost_settled"
+    SCOPE_PAUSED = "scope_paused"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"

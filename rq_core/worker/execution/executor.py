@@ -17,6 +17,7 @@ from typing import Any, Final
 from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.app.handlers.pausing import PauseScope
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import (
     Redact,
@@ -394,6 +395,8 @@ class Executor:
             said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
+        if isinstance(error, PauseScope):
+            running.context.pauses = error.pauses
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
@@ -412,7 +415,10 @@ class Executor:
     ) -> None:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
-            log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
+            if verdict.reason == Reason.SCOPE_PAUSED:
+                log.info("job pauses %s", running.pauses, extra=running.facts())
+            else:
+                log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
         attempt, attempts = running.context.attempt, running.max_attempts
@@ -443,6 +449,7 @@ class Executor:
                 ran_s=ran_s,
                 waits=running.waits,
                 told=running.told,
+                pauses=running.pauses,
             )
         )
 

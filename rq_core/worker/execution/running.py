@@ -87,6 +87,11 @@ class Running:
         told = self.context.told
         return costs_text(told) if told else ""
 
+    @property
+    def pauses(self) -> str:
+        """The scopes that the handler has paused by its end, as in Settlement; usually empty."""
+        return self.context.pauses
+
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""
         self.value = UNFINISHED_VALUE

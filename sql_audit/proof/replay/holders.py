@@ -130,6 +130,8 @@ class Holders:
 
     def forget_rates(self) -> None:
         """Forget all use of rates, because later events may have the times of another clock."""
+        self._paused: dict[str, int] = {}
+        """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
         """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm; the
         limit, window (ms) and burst with which it was computed; and parts of a further µs (the limit's number of parts
@@ -174,6 +176,11 @@ class Holders:
             if holders > cap:
                 yield f"{holders} hold {scope}, its cap is {cap}"
         for rate in listed.rates:
+            until_ms = self._paused.get(rate[0]) if self._paused else None
+            if until_ms is not None and at_ms < until_ms:
+                yield f"claimed {until_ms - at_ms} ms before the pause of {rate[0]} ends"
+            elif until_ms is not None:
+                del self._paused[rate[0]]
             if problem := self._spend(*rate, at_ms=at_ms):
                 yield problem
 
@@ -208,6 +215,12 @@ class Holders:
             known = cost_of(costs, scope)
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
+
+    def pause(self, scope: str, until_ms: int) -> bool:
+        """Count that a scope is paused until a moment (Unix ms). Return whether this is no earlier than before."""
+        is_longer = until_ms >= self._paused.get(scope, 0)
+        self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
+        return is_longer
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
         """Count that a claim has taken so much more from a rate than it said; less than 0 comes back."""

@@ -26,7 +26,7 @@ from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
-from sql_audit.proof.replay.settled_costs import settle
+from sql_audit.proof.replay.settled_costs import pause, settle
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -95,6 +95,7 @@ class JobReplay:
             "freed": self._freed,
             **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
             "cost_settled": self._settled,
+            "scope_paused": self._settled,
             "ticked": self.ticks.ticked,
         }
 
@@ -304,9 +305,10 @@ class JobReplay:
     def _settled(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)
         if record is not None:
-            self._judge(settle(row, facts_in(row[10]), record, self.holders))
+            judge = settle if row[4] == Event.COST_SETTLED else pause
+            self._judge(judge(row, facts_in(row[10]), record, self.holders))
         elif not self.open:
-            self._violated("I9", "settles the cost of a job that is not alive")
+            self._violated("I9", "is about a claim of a job that is not alive")
 
     def _stepped(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)

@@ -1,4 +1,5 @@
-"""Replays what jobs have really taken of units: the events ``cost_settled``. No I/O."""
+"""Replays what jobs have really taken of units, and the scopes that they paused: the events ``cost_settled`` and
+``scope_paused``. No I/O."""
 
 from __future__ import annotations
 
@@ -45,6 +46,25 @@ def settle(
         if counted in told:
             more = told[counted] - cost_of(record.cost, scope)
             holders.correct(scope, more, row[5])
+
+
+def pause(
+    row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
+) -> Iterator[Fault]:
+    """Note that a job has paused one of its scopes, and yield the faults of the event: only the worker of the claim in
+    force pauses a scope, it is a rate of the job, and a pause is never made shorter."""
+    fence, scope, until_ms = facts.get("fence"), facts.get("scope"), facts.get("until_ms")
+    if record.state is not None and (record.fence is None or fence != record.fence):
+        in_force = "no claim is" if record.fence is None else f"{record.fence} is"
+        yield "I9", f"pauses a scope under fence {fence}, and {in_force} in force"
+        return
+    if record.worker is not None and row[8] != record.worker:
+        yield "I9", f"pauses a scope under a claim of {record.worker}"
+    if record.listed is not None and scope not in record.listed.limits:
+        yield "I3", f"pauses {scope}, and the job has no such rate"
+        return
+    if not holders.pause(str(scope), int(until_ms or 0)):
+        yield "I3", f"makes the pause of {scope} shorter"
 
 
 def _read(text: Any) -> dict[str, int] | None:
