@@ -143,3 +143,53 @@ def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter
     spend(log, "a", fence, "tokens:3", 5)
 
     assert the_violation(log).says == f"settles the cost of fence {fence}, and no claim is in force"
+
+
+# Pauses.
+
+
+def pause(
+    log: MemoryWriter, job_id: str, fence: str, at_ms: int, until_ms: int, **said: str
+) -> None:
+    log.now_ms = BEGIN_MS + at_ms - 1
+    about = said.get("scope", SCOPE)
+    log.jobs("scope_paused", [job_id, fence, about, BEGIN_MS + until_ms], by=said.get("by", "w-1"))
+
+
+def test_replay_accepts_a_claim_at_the_end_of_a_pause_and_reports_one_before(
+    log: MemoryWriter,
+) -> None:
+    fence = begun(log, a=1, b=1, c=1)
+    pause(log, "a", fence, 1, 5_000)
+    claim(log, "b", 5_000, 1)
+    assert replay(log).violations == []
+
+    fence = str(log.rows[-1][1]) + "-" + str(log.rows[-1][2])
+    pause(log, "b", fence, 5_001, 9_000)
+    claim(log, "c", 8_990, 1)
+
+    assert the_violation(log).says == f"claimed 10 ms before the pause of {SCOPE} ends"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"fence": "1-1"}, "pauses a scope under fence 1-1, and"),
+        ({"by": "w-2"}, "pauses a scope under a claim of w-1"),
+        ({"scope": "other@1s=x"}, "pauses other@1s=x, and the job has no such rate"),
+    ],
+)
+def test_replay_reports_a_false_pause(log: MemoryWriter, change: dict[str, str], says: str) -> None:
+    fence = begun(log, a=1)
+    said = {"fence": fence, **change}
+    pause(log, "a", said.pop("fence"), 5, 5_000, **said)
+
+    assert the_violation(log).says.startswith(says)
+
+
+def test_replay_reports_a_pause_that_makes_another_shorter(log: MemoryWriter) -> None:
+    fence = begun(log, a=1)
+    pause(log, "a", fence, 5, 5_000)
+    pause(log, "a", fence, 6, 4_000)
+
+    assert the_violation(log).says == f"makes the pause of {SCOPE} shorter"

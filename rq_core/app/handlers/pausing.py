@@ -29,7 +29,8 @@ class PauseScope(HandlerSignal):
         process of its own; InvalidOption for an invalid duration."""
         super().__init__(str(reason), scope=scope, after=after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        valid = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        given: object = seconds
+        valid = isinstance(given, int | float) and not isinstance(given, bool)
         if not valid or not 0 <= seconds <= AFTER_S_MAX:
             must = f"must be seconds (or a timedelta) from 0 to {AFTER_S_MAX:,.0f}"
             raise InvalidOption.of("after", after, must)
