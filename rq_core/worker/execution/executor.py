@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -352,7 +351,6 @@ class Executor:
         if running.settled:
             return
         running.settled = True
-        claim = running.claim
         if isinstance(running.ending, Parking):
             if error is None:
                 log.warning(
@@ -363,7 +361,6 @@ class Executor:
             return
         if error is None or running.value:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
-            ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
                 why = running.value.removeprefix(NO_VALUE)
                 problem = running.problem and redacted(self._redact, running.problem)
@@ -371,16 +368,7 @@ class Executor:
                 log.warning(
                     "job succeeded, and its result is not kept: %s", why, extra=running.facts()
                 )
-            self._on_settlement(
-                Settlement(
-                    claim,
-                    "complete",
-                    task=running.context.task,
-                    ran_s=ran_s,
-                    value=running.value,
-                    told=running.told,
-                )
-            )
+            self._on_settlement(running.settlement("complete"))
             return
         # If the handler was asked to stop, that reason counts, regardless of how the handler ended.
         error = running.ending or error
@@ -416,7 +404,7 @@ class Executor:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
             if verdict.reason == Reason.SCOPE_PAUSED:
-                log.info("job pauses %s", running.pauses, extra=running.facts())
+                log.info("job pauses %s", running.context.pauses, extra=running.facts())
             else:
                 log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
@@ -437,21 +425,7 @@ class Executor:
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
         """Pass on the settlement of a handler that did not succeed."""
-        ran_s = (running.ended or time.monotonic()) - running.started
-        self._on_settlement(
-            Settlement(
-                running.claim,
-                verdict,
-                delay_ms,
-                reason,
-                error,
-                task=running.context.task,
-                ran_s=ran_s,
-                waits=running.waits,
-                told=running.told,
-                pauses=running.pauses,
-            )
-        )
+        self._on_settlement(running.settlement(verdict, delay_ms, reason, error))
 
     def _free(self, running: Running) -> None:
         if running.limit is not None:

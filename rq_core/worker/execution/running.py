@@ -15,6 +15,7 @@ from rq_core.model.limits.costs import costs_text
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.signals import HandlerSignal, Parking
+from rq_core.worker.settlement import Settlement
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
 """The value of a claim whose handler has returned, until the result is converted to JSON."""
@@ -81,16 +82,25 @@ class Running:
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
-    @property
-    def told(self) -> str:
-        """What the job has really taken of units, as the handler said; empty if it said nothing."""
-        told = self.context.told
-        return costs_text(told) if told else ""
-
-    @property
-    def pauses(self) -> str:
-        """The scopes that the handler has paused by its end, as in Settlement; usually empty."""
-        return self.context.pauses
+    def settlement(
+        self, verdict: str, delay_ms: int = 0, reason: str = "error", error: str = "null"
+    ) -> Settlement:
+        """Return the settlement of the claim, with what the handler has left."""
+        ran_s = (self.ended or time.monotonic()) - self.started
+        told, pauses = self.context.told, self.context.pauses
+        return Settlement(
+            self.claim,
+            verdict,
+            delay_ms,
+            reason,
+            error,
+            task=self.context.task,
+            ran_s=ran_s,
+            value=self.value if verdict == "complete" else "",
+            waits=self.waits,
+            told=costs_text(told) if told else "",
+            pauses=pauses,
+        )
 
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""

@@ -26,7 +26,7 @@ from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.parked_jobs import judge_park, judge_wake, send, stay
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
-from sql_audit.proof.replay.settled_costs import pause, settle
+from sql_audit.proof.replay.settled_costs import judge_cost, judge_pause
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -305,7 +305,7 @@ class JobReplay:
     def _settled(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)
         if record is not None:
-            judge = settle if row[4] == Event.COST_SETTLED else pause
+            judge = judge_cost if row[4] == Event.COST_SETTLED else judge_pause
             self._judge(judge(row, facts_in(row[10]), record, self.holders))
         elif not self.open:
             self._violated("I9", "is about a claim of a job that is not alive")

@@ -16,7 +16,7 @@ Fault = tuple[str, str]
 """The number of an invariant, and a sentence."""
 
 
-def settle(
+def judge_cost(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
     """Correct the rates of a job by what it has really taken, and yield the faults of the event: only the worker of the
@@ -48,7 +48,7 @@ def settle(
             holders.correct(scope, more, row[5])
 
 
-def pause(
+def judge_pause(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
     """Note that a job has paused one of its scopes, and yield the faults of the event: only the worker of the claim in

@@ -23,6 +23,7 @@ from rq_core.model.limits.costs import cost_of, read_costs
 from rq_core.model.packed_job import Unreadable, pack, unpack
 from rq_core.model.recurrence import recurrence
 from rq_core.model.schedule import job_of
+from scripts.measure.once import costs as costs_once
 
 
 def ask(model: str, prompt: str, tokens: int = 500) -> None: ...
@@ -194,3 +195,11 @@ def test_the_job_of_a_schedule_keeps_its_cost(app: App) -> None:
 )
 def test_a_scope_takes_the_cost_in_its_unit(scope: str, cost: int) -> None:
     assert cost_of("tokens:7", scope) == cost
+
+
+def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
+    """Checks a short form of `scripts/measure/once/run costs`: when jobs begin, and that all together take as much as
+    the rate gives, whatever they say afterwards."""
+    for name, found, share in costs_once.reports(8_000, 3):
+        assert found.wrong == 0, name
+        assert share <= 1.02, name
