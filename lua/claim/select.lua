@@ -143,7 +143,8 @@ local function serve(lane)
       return
     end
   end
-  local refused_by = acquire_all(shape, now)
+  local costs = job and job.cost
+  local refused_by = acquire_all(shape, now, costs)
   if refused_by then
     moves = moves + 1
     block_on(lane, refused_by)
@@ -156,7 +157,7 @@ local function serve(lane)
   if fair_queue then
     serve_fairly(lane)
   end
-  take(id, spec, limits_in_force(shape), lane.name, head, seq, job)
+  take(id, spec, limits_in_force(shape, costs), lane.name, head, seq, job)
   moved_on(lane)
 end
 

@@ -229,6 +229,10 @@ local function tie(i, id, kind, digest, lane, spec)
       answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
     end
   end
+  if kind.cost then
+    -- Behind the place in line, so that no pattern for usual lines matches, and the job is claimed at its cost.
+    behind, said[TRAIT_AT.cost] = ' cost=' .. kind.cost .. behind, quoted(kind.cost)
+  end
   if kind.remember then
     in_line, said[TRAIT_AT.once], said[TRAIT_AT.call] = memory_of(i, kind.remember)
     head = head .. in_line

@@ -10,7 +10,8 @@ Ties: `expires_in` (ms from now) or `expires_at` (Unix ms): no claim of the job 
 whose job is kept out is not remembered. `window`: the job holds the name for this many ms from now, even after its end.
 `after` and `most`: the job is due `after` ms from now, but at most `most` ms after the first of the jobs that replaced
 one another; it holds its name until its first claim. `remember` (ms from now): the job's id is remembered, see
-include/results/idempotency. Each trait in GIVEN, under its name in a state line: it is copied into the job's line and
+include/results/idempotency. `cost` (`tokens:1500,points:3`): how much of each unit a claim of the job takes from the
+rates that count the unit, see include/caps/costs. Each trait in GIVEN, under its name in a state line: it is copied into the job's line and
 its event. `keep` (ms from the job's end): its result is kept, see include/results/results.
 
 A job that is ready at once, and whose ties have only traits in GIVEN, waits like a plain one: its `head` includes these
@@ -30,6 +31,7 @@ local WAYS = {keep = true, replace = true, reject = true}
 local KINDS = {known = {}, count = 0}
 local KINDS_MAX = 256
 local KINDS_LENGTH_MAX = 1000
+local COSTS_LENGTH_MAX = 512
 
 --- Return whether a value is a whole number or nil.
 local function is_number_or_nil(value)
@@ -42,6 +44,15 @@ local function is_trait_or_nil(name, value)
     return is_number_or_nil(value)
   end
   return value == nil or type(value) == 'string' and value:match('^%S+$') ~= nil
+end
+
+--- Return whether a value is nil, or the costs of a job: `UNIT:N`, with commas between them.
+local function is_costs_or_nil(value)
+  if type(value) ~= 'string' then
+    return value == nil
+  end
+  local left = (value .. ','):gsub('[%a_][%w_]*:[1-9]%d*,', '')
+  return value ~= '' and #value <= COSTS_LENGTH_MAX and left == ''
 end
 
 --- Return the traits in GIVEN that ties have: as text for a line, empty without any, and, by trait, as JSON for
@@ -77,7 +88,7 @@ local function kind_from(record)
     not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
     not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
     ties.unique ~= nil and not WAYS[ties.unique] or not is_number_or_nil(ties.window) or
-    not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) then
+    not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) or not is_costs_or_nil(ties.cost) then
     return nil
   end
   local given_line, said = given_in(ties)
@@ -86,14 +97,14 @@ local function kind_from(record)
   end
   due_ms = due_ms ~= 0 and due_ms or nil
   local is_due_later, behind = due_ms ~= nil or delay_ms > 0, nil
-  if given_line ~= '' and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember) then
+  if given_line ~= '' and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember or ties.cost) then
     head, behind = head .. given_line, rest_of_array(said, #TRAITS)
   end
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
     task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind, has_rules = ties.unique ~= nil or full ~= '',
     has_line = ties ~= NO_TIES and not behind,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
-    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep,
+    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep, cost = ties.cost,
     given = said, given_line = given_line}
 end
 

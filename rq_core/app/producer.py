@@ -16,7 +16,7 @@ from rq_core.app.limits.declarations import Declared
 from rq_core.app.options import JobOptions
 from rq_core.errors import InvalidOption, PayloadTooLarge
 from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob, Profile, ties_with_cost
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.lib.checks import check_url
 from rq_core.model.lib.durations import seconds_of
@@ -123,8 +123,10 @@ class Producer:
         full: str = "",
         name: str = "",
         call: str = "",
+        cost: str = "",
     ) -> NewJob:
-        """Return a new job. ``name`` and ``call`` are fields of NewJob. Raises PayloadTooLarge."""
+        """Return a new job. ``name`` and ``call`` are fields of NewJob; ``cost`` is the text with the job's costs.
+        Raises PayloadTooLarge."""
         # Most texts are far below the limit, so their bytes need not be counted: a character takes at most four.
         if len(args_json) * 4 > self.max_payload:
             size = len(args_json.encode())
@@ -137,9 +139,10 @@ class Producer:
         spec_max = self._spec_max
         if self._spec_max_of:
             spec_max = self._spec_max_of.get(queue, spec_max)
+        ties = ties_with_cost(options.ties, cost) if cost else options.ties
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms, options.ties, name, call,
+            options.headers_json, options.due_ms, ties, name, call,
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks

@@ -107,7 +107,8 @@ class PreparedTask(Generic[P, R]):
         lane = self.placing.lane(self._profile.rank, values)
         name = "" if unique is None else unique.name(self.name, self.arguments, values)
         call = self.options.call_of(self.name, self.arguments, values) if remembered else ""
-        return self.app.new_job(self._profile, self.options, args_json, *lane, name, call)
+        cost = self.placing.costs(lane[0], values) if self.placing.costly else ""
+        return self.app.new_job(self._profile, self.options, args_json, *lane, name, call, cost)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job with these arguments, and return the job's handle. This method blocks; in an event loop use

@@ -101,14 +101,15 @@ class Draft:
         if self._values is None and placing.naming is not None:
             keys = dict(keys or {})
             options = self._named(placing.naming, keys.pop(NAME_KEY, None))
-        lane = "", ""
+        lane, cost = ("", ""), ""
         if placing.sources or keys:
             values = self._values
             if values is None:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
+            cost = placing.costs(lane[0], values, keys)
         return self._producer.new_job(
-            self._profile, options, self._args_json, *lane, self._name, self._call
+            self._profile, options, self._args_json, *lane, self._name, self._call, cost
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:

@@ -13,6 +13,7 @@ from rq_core.doctor.box_faults import BoxFaults, box_faults, corrected, trusted_
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.lost_signals import LostSignals, lost_signals, trusted_signals
+from rq_core.doctor.rate_check import kept_rates, latest_resumes
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.shown_check import shown_members
 from rq_core.doctor.snapshot import View
@@ -187,7 +188,6 @@ class Image:
             *_shown(self.view),
             *_ticks(self.view),
             *_rates(self.view),
-            *_resumes(self.view),
             *_turns(self),
             *_facts(self),
         ]
@@ -374,35 +374,13 @@ def _shown(view: View) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield the arrival time (µs) of each rate, and the time (ms) at which the rate may be forgotten.
-
-    Each of the two times implies the other.
-    """
-    rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
-    spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
-    for scope in filter(scopes.is_rate, {*rates, *spent}):
-        arrival, mark = rates.get(scope, ""), marks.get(f"rate|{scope}")
-        if arrival.isascii() and arrival.isdigit():
-            at = view.latest_ms
-            furthest = None if at is None else view.limit(scope).furthest_us(at)
-            if furthest is not None and int(arrival) > furthest:
-                arrival = str(furthest)
-            yield "rates", scope, arrival
-            yield "expiring", f"rate|{scope}", -(-int(arrival) // 1000)
-        elif mark is not None:
-            yield "rates", scope, f"{mark * 1000:.0f}"
-            yield "expiring", f"rate|{scope}", ANY
-
-
-def _resumes(view: View) -> Iterator[Entry]:
-    """Yield the latest time at which a rate may admit jobs again, for each rate with a later time in `scheduled` than
-    the rate's limit allows."""
-    for member, at in view.snapshot["scheduled"].items():
-        kind, _, scope = member.partition("|")
-        if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):
-            latest = view.limit(scope).latest_resume_ms(view.latest_ms)
-            if latest is not None and at > latest:
-                yield "scheduled", member, latest
+    """Yield the arrival time of each rate, and the time (ms) at which the rate may be forgotten; and for rates that
+    resume too late, the latest time at which they may."""
+    for scope, arrival, mark in kept_rates(view):
+        yield "rates", scope, arrival
+        yield "expiring", f"rate|{scope}", ANY if mark is None else mark
+    for member, latest in latest_resumes(view):
+        yield "scheduled", member, latest
 
 
 def _turns(image: Image) -> Iterator[Entry]:

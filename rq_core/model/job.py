@@ -126,8 +126,8 @@ class NewJob(NamedTuple):
     due_ms: int = 0
     """Unix ms at which a job without ``delay_ms`` becomes ready; 0: at once."""
     ties: str = ""
-    """JSON object of the job's deadline, unique name, remembered id and kept result (:func:`ties_of`); empty: the job
-    has no deadline, name, remembered id or kept result."""
+    """JSON object of the job's deadline, unique name, remembered id, kept result and costs (:func:`ties_of`); empty:
+    the job has none of these."""
     name: str = ""
     """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for the case that another job holds
     the name."""
@@ -147,8 +147,9 @@ def ties_of(
     remember_ms: int = 0,
     keep_ms: int = 0,
     audit_result: str = DIGEST,
+    cost: str = "",
 ) -> str:
-    """Return a job's ties (its deadline, unique name, remembered id and kept result) as the JSON object that
+    """Return a job's ties (its deadline, unique name, remembered id, kept result and costs) as the JSON object that
     ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
 
     >>> ties_of(expires_in_ms=30_000)
@@ -162,11 +163,24 @@ def ties_of(
         "remember": remember_ms,
         "keep": keep_ms,
         "audit": audit_result if keep_ms and audit_result != DIGEST else "",
+        "cost": cost,
     }
     said: dict[str, Any] = {name: value for name, value in given.items() if value}
     if after_ms is not None:
         said |= {"after": after_ms, "most": most_ms}
     return json.dumps(said, separators=(",", ":")) if said else ""
+
+
+def ties_with_cost(ties: str, costs: str) -> str:
+    """Return a job's ties with its costs, as ``rq_core.model.limits.costs.costs_text`` writes them; the ties
+    unchanged if the job has no costs.
+
+    >>> ties_with_cost('{"expires_in":30000}', "tokens:1500")
+    '{"expires_in":30000,"cost":"tokens:1500"}'
+    """
+    if not costs:
+        return ties
+    return f'{ties[:-1]},"cost":"{costs}"}}' if ties else f'{{"cost":"{costs}"}}'
 
 
 class JobError(NamedTuple):

@@ -48,7 +48,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("blocked", "zset", "scope|order|lane: lanes that wait for one full scope"),
     Key("holders", "zset", "scope|id: claimed jobs, counted per scope"),
     Key("caps", "hash", "scope or family of scopes → limit, version, and where it comes from"),
-    Key("rates", "hash", "scope of a rate → its theoretical arrival time (Unix µs)"),
+    Key(
+        "rates",
+        "hash",
+        "scope of a rate → its theoretical arrival time (Unix µs); with a unit: ARRIVAL+REST LIMIT AT",
+    ),
     Key("fair", "zset", "fair queues: key → virtual finish time"),
     Key("tasks", "hash", "task → its policy, as workers register it (JSON)"),
     Key(

@@ -15,7 +15,7 @@ due           Unix ms at which the job becomes ready, in place of ``delay``
 lane, full    the job's lane, and the rules for full scopes; only ``discard`` is allowed
 spec_max      the most bytes of the job's JSON that its event keeps
 headers       its headers, an object of strings
-ties          its deadline, unique name, remembered id and kept result, as ``model.job.ties_of`` says them
+ties          its deadline, unique name, remembered id, kept result and costs (see ``model.job``)
 name, call    its unique name, and the digest by which calls of its id are compared (fields of NewJob)
 ============  =============================================================================
 
@@ -38,6 +38,7 @@ from rq_core.errors import RqCoreError
 from rq_core.model.headers import headers_json
 from rq_core.model.job import NewJob, Profile, profile
 from rq_core.model.keys import check_name
+from rq_core.model.limits.costs import read_costs
 from rq_core.model.limits.scopes import SCOPE_PATTERN
 from rq_core.model.result_encoding import FULL
 from rq_core.model.settings import AUDIT_PAYLOADS
@@ -59,7 +60,7 @@ the producer has continued long before the relay could report the error to it.""
 _TRAITS: Final = {field.line: field.kind for field in GIVEN}
 """The ties that are traits of the job (fields that the event of its enqueue has), each with its kind."""
 _TIES: Final = (
-    "expires_in", "expires_at", "window", "after", "most", "remember", *_TRAITS, *_WORDS,
+    "expires_in", "expires_at", "window", "after", "most", "remember", "cost", *_TRAITS, *_WORDS,
 )  # fmt: skip
 
 
@@ -217,6 +218,11 @@ def _ties(ties: object) -> dict[str, Any]:
                 raise Unreadable(
                     f"packed has {name}={value!r}: must be {' or '.join(_WORDS[name])}"
                 )
+        elif name == "cost":
+            try:
+                read_costs(value)
+            except (TypeError, ValueError):
+                raise Unreadable(f"packed has {name}={value!r}: must be like tokens:1500") from None
         elif _TRAITS.get(name, FieldKind.NUMBER) is FieldKind.NUMBER:
             _number(name, value)
         elif not isinstance(value, str) or not _WORD.fullmatch(value):

@@ -33,7 +33,7 @@ from rq_core.worker.execution.batches import BatchExecutor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.shows import Shows
-from rq_core.worker.settlement import Settlement, calls_of
+from rq_core.worker.settlement import Settlement, calls_of, spends_of
 from rq_core.worker.ticker import instants_of
 
 T = TypeVar("T")
@@ -328,6 +328,8 @@ class _Inline:
         client = self._app.client
         outcomes: dict[str, str] = {}
         settlements = [self._settlements[claim.queue, claim.id] for claim in claims]
+        for spend in spends_of(_WORKER, settlements):
+            client.run(spend)
         for call, _ in calls_of(_WORKER, settlements):
             outcomes |= client.run(call)
         return [

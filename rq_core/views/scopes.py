@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rq_core.model.limits.limit import shown
-from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate
+from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
 from rq_core.views.table import Found
 from rq_core.views.text import ago
 
 if TYPE_CHECKING:
+    from rq_core.model.limits.limit import Limit
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.scope_reads import ScopeStatus, Standing
@@ -40,7 +41,14 @@ def limit_of(status: ScopeStatus) -> str:
     if _is_weight(status):
         return f"weighs {status.limit}"
     whole_family = "=" not in status.scope and status.scope != QUEUE and not status.keyless
-    return shown(status.limit) + (" each" if whole_family else "")
+    return with_unit(status.limit, status.scope) + (" each" if whole_family else "")
+
+
+def with_unit(limit: Limit, scope: str) -> str:
+    """Return the limit of a scope as operators write it, with the unit that the scope counts behind it, if it counts
+    one."""
+    unit = unit_of(scope)
+    return shown(limit) + (f" {unit}" if unit and limit.window_ms else "")
 
 
 def holders_of(status: ScopeStatus) -> object:
@@ -82,7 +90,7 @@ def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
     elif standing.scope is not None:
         rows.append(("waits for", standing.scope))
         if is_rate(standing.scope) and standing.limit.most:
-            rows.append(("rate", shown(standing.limit)))
+            rows.append(("rate", with_unit(standing.limit, standing.scope)))
             if standing.resumes_ms is not None:
                 rows.append(("resumes", ago(standing.resumes_ms, standing.now_ms or now_ms)))
         else:

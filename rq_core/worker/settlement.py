@@ -38,6 +38,10 @@ class Settlement(NamedTuple):
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
+    told: str = ""
+    """What the job has really taken of units, as costs_text writes it; empty: the handler said nothing."""
+    pauses: str = ""
+    """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
 
 
 def successes_in(
@@ -93,6 +97,17 @@ def claim_call(
     if held:
         return claims.turn(queue, worker, limit, held, values)
     return claims.claim(queue, worker, limit)
+
+
+def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
+    """Return the calls, one for each queue, that say what these jobs have really taken of units, and pause their
+    scopes. They are sent before the settlements, since afterwards no claim is in force. Usually there are none."""
+    told: dict[str, list[tuple[str, str, str, str]]] = {}
+    for each in settlements:
+        if each.told or each.pauses:
+            record = each.claim.id, each.claim.fence, each.told, each.pauses
+            told.setdefault(each.claim.queue, []).append(record)
+    return [claims.spend(queue, worker, records) for queue, records in told.items()]
 
 
 def calls_of(

@@ -15,7 +15,6 @@ from rq_core.signals import WorkerStopping
 from rq_core.worker.held_jobs import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
-from rq_core.worker.settlement import Settlement
 from rq_core.worker.turns import Turns
 from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
@@ -77,9 +76,7 @@ class Shutdown:
         for running in executor.unsettled:
             # Threads, and async handlers that did not end on cancellation.
             running.settled = True
-            self._groups.settle(
-                Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.context.task)
-            )
+            self._groups.settle(running.settlement("rollback", 0, Reason.SHUTDOWN))
         await asyncio.gather(*map(self._report_last, self._groups.all))
 
     async def _flush_all(self) -> None:

@@ -21,7 +21,13 @@ from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.held_jobs import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
-from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
+from rq_core.worker.settlement import (
+    Settlement,
+    calls_of,
+    claim_call,
+    spends_of,
+    successes_in,
+)
 from rq_core.worker.startup import Startup
 from rq_core.worker.ticker import Ticker
 from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
@@ -49,6 +55,12 @@ class _Asked:
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
     """The function that releases the places that are reserved for the claim."""
+
+
+def _to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
+    """Return settlements that will be sent again, without what the jobs have taken of units: it is said at most once,
+    since Redis may have carried out the call whose answer is missing. (A pause that is noted twice is only longer.)"""
+    return [each._replace(told="") if each.told else each for each in settlements]
 
 
 class Turns:
@@ -135,7 +147,12 @@ class Turns:
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
-        calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
+        spends = spends_of(self._lifetime.worker, finished)
+        calls: list[Call[Any]] = [
+            *spends,
+            *(call for call, _ in settling),
+            *(each.call for each in asking),
+        ]
         trouble = False
         try:
             try:
@@ -143,11 +160,15 @@ class Turns:
                     await self._handlers.shows.before(each.claim for each in finished)
                 results = await self._exchange(group, calls, asking)
             except BaseException:
-                group.finished = finished + group.finished
+                group.finished = _to_send_again(finished) + group.finished
                 for each in asking:
                     self._capacity.shares.refund(each.queue.name, each.limit)
                     group.watcher.look_again(each.queue)
                 raise
+            for result in results[: len(spends)]:
+                if isinstance(result, RqCoreError):
+                    log.error("costs could not be reported, the estimates stand: %s", result)
+            del results[: len(spends)]
             for (_, reported), result in zip(settling, results, strict=False):
                 trouble = self._settled(reported, result) or trouble
             answers = [*zip(asking, results[len(settling) :], strict=True)]
@@ -240,7 +261,7 @@ class Turns:
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
-            for settlement in group:
+            for settlement in _to_send_again(group):
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
         # The leases were extended until now: a settlement may take as long as an outage.

@@ -214,7 +214,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 def errors_md() -> str:
     """Return the page of the errors: the tree of the errors, and the message of each error."""
-    errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
+    errors = [each for each in (getattr(rq_core, name) for name in _NAMES) if _is_error(each)]
     tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
     for each in errors:
         assert isinstance(each, type)

@@ -100,7 +100,8 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 def _scopes(column: Sequence[Any]) -> bool:
     """Return whether each value is null or a claim's list of scopes.
 
-    A scope is [scope, cap or null] or [scope, limit, window, burst]. The views and ``audit at`` read this form.
+    A scope is [scope, cap or null], [scope, limit, window, burst] or [scope, limit, window, burst, cost]. The views and
+    ``audit at`` read this form.
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:
@@ -110,14 +111,14 @@ def _scopes(column: Sequence[Any]) -> bool:
     every = list(chain.from_iterable(told))
     if not every:
         return True
-    if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4}:
+    if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4, 5}:
         return False
     # A name that is not a text counts as a text that SQL cannot keep.
     names = {scope[0] if type(scope[0]) is str else "\0" for scope in every}
     if clean(joined := "".join(names)) != joined:
         return False
     caps = [scope[1] for scope in every if len(scope) == 2]
-    rates = [number for scope in every if len(scope) == 4 for number in scope[1:]]
+    rates = [number for scope in every if len(scope) > 2 for number in scope[1:]]
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
@@ -142,6 +143,7 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "scope": _words,
     "error": anything,
     "scopes": _scopes,
+    "told": _words,
     "cap": anything,
     "dead": _integers,
     "by_job": _words,

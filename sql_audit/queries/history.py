@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from rq_core.model.limits.scopes import unit_of
 from rq_core.model.table.effects import BEGINNINGS
 from rq_core.model.table.machine import Event
 from sql_audit.errors import HistoryUnknown
@@ -103,12 +104,19 @@ class LoggedEvent:
         return self.epoch, self.seq, self.ordinal
 
 
+def per_window(scope: str, limit: Sequence[Any]) -> str:
+    """Return the limit of a rate, from a claim's scopes, as a text for people, such as ``90,000 tokens per 60 s``."""
+    unit = unit_of(scope)
+    return f"{limit[0]}{f' {unit}' if unit else ''} per {limit[1] / 1000:g} s"
+
+
 def under(scopes: Any) -> str:
     """Return a claim's scopes and the limits in force as a text for people, such as ``task=send ≤ 10``."""
     words = []
     for scope, *limit in scopes or ():
-        if len(limit) == 3:
-            words.append(f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s")
+        if len(limit) >= 3:
+            takes = f", takes {limit[3]:,}" if len(limit) > 3 else ""
+            words.append(f"{scope} ≤ {per_window(scope, limit)}{takes}")
         else:
             cap = limit[0] if limit else None
             words.append(f"{scope} ≤ {cap if cap is not None else 'any'}")

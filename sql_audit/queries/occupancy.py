@@ -18,11 +18,17 @@ def read_scopes(kept: str | None) -> list[list[Any]]:
     """Return the scopes of a claim with the limits that were in force, from the JSON in ``job_attempt``. Invalid scopes
     are left out."""
     found = read_json(kept, list)
-    return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
+    return [each for each in found if isinstance(each, list) and len(each) in (2, 4, 5)]
 
 
 def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
     return next((list(limit) for scope, *limit in scopes if scope == wanted), None)
+
+
+def cost_under(limit: Sequence[Any]) -> int:
+    """Return how much a claim took from a rate, by its limit in the claim: (limit, window in ms, burst, cost), or
+    without the cost, which is 1 then."""
+    return int(limit[3]) if len(limit) > 3 else 1
 
 
 def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool:
@@ -31,20 +37,27 @@ def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool
     return any(other == scope for other, *_ in theirs)
 
 
-def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
-    """Return for how many ms between ``since_ms`` and ``until_ms`` a rate was exhausted.
+def ms_spent(
+    claims: Sequence[tuple[int, int]],
+    rate: Sequence[int],
+    since_ms: int,
+    until_ms: int,
+    cost: int = 1,
+) -> int:
+    """Return for how many ms between ``since_ms`` and ``until_ms`` a rate had no room for a claim of this ``cost``.
 
-    ``claims`` are the times (Unix ms) of the claims under the rate, in order, with some before ``since_ms``. ``rate``
-    is (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
+    ``claims`` are the times (Unix ms) and the costs of the claims under the rate, in order, with some before
+    ``since_ms``. ``rate`` is (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
     """
-    most, window_ms, burst = rate
+    most, window_ms, burst = rate[:3]
     if not most:
         return until_ms - since_ms
-    interval_us = math.ceil(window_ms * 1000 / most)
+    window_us = window_ms * 1000
+    slack_us = (burst - min(cost, burst)) * window_us // most
     spent, arrival_us = 0, 0
-    for at_ms, following in pairwise((*claims, until_ms)):
-        arrival_us = max(arrival_us, at_ms * 1000) + interval_us
-        resumes_ms = math.ceil((arrival_us - (burst - 1) * interval_us) / 1000)
+    for (at_ms, takes), (following, _) in pairwise((*claims, (until_ms, 0))):
+        arrival_us = max(arrival_us, at_ms * 1000) + math.ceil(takes * window_us / most)
+        resumes_ms = math.ceil((arrival_us - slack_us) / 1000)
         spent += max(0, min(following, resumes_ms, until_ms) - max(at_ms, since_ms))
     return spent
 

@@ -15,11 +15,20 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.scopes import scopes_of
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.projection import rebuild
-from sql_audit.queries.history import PrunedTo, history, pruned_after, unknown
-from sql_audit.queries.occupancy import COUNTED_MAX, holds, limit_in, ms_full, ms_spent, read_scopes
+from sql_audit.queries.history import PrunedTo, history, per_window, pruned_after, unknown
+from sql_audit.queries.occupancy import (
+    COUNTED_MAX,
+    cost_under,
+    holds,
+    limit_in,
+    ms_full,
+    ms_spent,
+    read_scopes,
+)
 from sql_audit.queries.pauses import JobPause, pauses_of
 from sql_audit.store.orphans import LOST_AT
 from sql_audit.store.schema.duration_classes import of_each_span
@@ -31,7 +40,7 @@ BEFORE_MAX: Final = 1_000
 """Maximum number of claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
 
 _JOB: Final = text(
-    "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
+    "SELECT queue, state, reason, lane, cost, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
     f"{LOST_AT} AS lost_at_ms FROM job j "
     "WHERE job_id = :job_id AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
 )
@@ -130,13 +139,13 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
             of = {"job_id": job_id, "queue": row.queue}
             waits = [
                 _wait(connection, of, w.ready_at_ms, w.claimed_at_ms, w.claim, w.worker,
-                      read_scopes(w.scopes))
+                      read_scopes(w.scopes), row.cost)
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
             for since_ms, until_ms, ended, lane in _without_claim(connection, job_id, row):
                 scopes = [[scope] for scope in (*scopes_of(lane or ""), "queue")]
-                wait = _wait(connection, of, since_ms, until_ms, None, None, scopes)
+                wait = _wait(connection, of, since_ms, until_ms, None, None, scopes, row.cost)
                 waits.append(replace(wait, ended=ended))
             waits.sort(key=lambda wait: wait.since_ms)
             pruned = pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
@@ -200,6 +209,7 @@ def _wait(
     claim: int | None,
     worker: str | None,
     scopes: Sequence[Sequence[Any]],
+    costs: str | None,
 ) -> JobWait:
     until_ms = max(since_ms, until_ms)
     others, judged_from_ms = _others(connection, of, since_ms, until_ms)
@@ -216,12 +226,15 @@ def _wait(
         in_force = list(limit) or (carried[-1] if carried else None)
         if not in_force or in_force == [None]:
             continue
-        if len(in_force) == 3:
+        if len(in_force) >= 3:
             held = [h for h in held if h[1] >= since_ms]
-            words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
+            cost = cost_of(costs, scope)
+            words = per_window(scope, in_force)
             before = _claims_before(connection, of, since_ms, in_force)
-            spenders = [at_ms for at_ms, theirs in before if limit_in(theirs, scope) is not None]
-            full_ms = ms_spent([*spenders, *(h[1] for h in held)], in_force, since_ms, until_ms)
+            taken = [(at_ms, limit_in(theirs, scope)) for at_ms, theirs in before]
+            taken += [(begin, limit) for _, begin, _, limit in held]
+            spent = [(at_ms, cost_under(limit)) for at_ms, limit in taken if limit is not None]
+            full_ms = ms_spent(spent, in_force, since_ms, until_ms, cost)
         else:
             words = str(in_force[0])
             full_ms = ms_full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
@@ -265,7 +278,7 @@ def _claims_before(
 ) -> list[tuple[int, list[list[Any]]]]:
     """Return the begins (Unix ms) and the scopes of the last claims before a wait, oldest first: the claims that a rate
     may still count during the wait."""
-    most, window_ms, burst = rate
+    most, window_ms, burst = rate[:3]
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
     found = sorted(connection.execute(_BEFORE, bound).all(), key=lambda row: row.claimed_at_ms)

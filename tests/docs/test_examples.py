@@ -260,6 +260,20 @@ def test_the_example_of_caps_declares_its_caps(load: Load) -> None:
     }
 
 
+def test_the_example_of_costs_pauses_a_busy_model_and_then_settles_its_cost(
+    load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load("costs")
+    with testing.fake(example.app) as fake:
+        example.ask.enqueue("busy", "Say hello")
+        original, answers = example.complete, iter(["busy", "small"])
+        monkeypatch.setattr(example, "complete", lambda _, prompt: original(next(answers), prompt))
+        ran = fake.drain()
+
+    assert [each.outcome for each in ran] == ["ready", "succeeded"]
+    assert capsys.readouterr().out == "small says hello\n"
+
+
 def test_the_examples_on_the_page_about_testing_pass(load: Load) -> None:
     example = load("own_tests")
     tests = [function for name, function in vars(example).items() if name.startswith("test_")]

@@ -358,6 +358,26 @@ def show(seed: Seed) -> Scene:
     return Scene("show", {"worker": WORKER}, records)
 
 
+@scene
+def spend(seed: Seed) -> Scene:
+    """Say what jobs have really taken: one took less, so that a lane that waits for the rate opens; one took more
+    and pauses its rate; one has no rate that counts the unit; one is not claimed."""
+    for name, scope in (("less", "t@60s:tokens=a"), ("more", "t@60s:tokens=b"), ("c", "t=c")):
+        seed.cap(scope.partition("=")[0], "100/60000ms/100" if "@" in scope else 9)
+        seed.enqueue(name, scopes=[scope], cost="tokens:90")
+    held = {claim.id: (claim.id, claim.fence) for claim in seed.claim().jobs}
+    seed.enqueue("behind", scopes=["t@60s:tokens=a"], cost="tokens:80")
+    seed.enqueue("waiting")
+    seed.claim(1)
+    seed.enqueue("waiting-2")
+    seed.attach()
+    seed.take_token()
+    told = {"less": "tokens:20", "more": "points:1,tokens:200", "c": "tokens:5"}
+    pauses = {"more": "t@60s:tokens=b|5000", "c": "t=c|5000"}
+    records = [(*held[name], costs, pauses.get(name, "")) for name, costs in told.items()]
+    return Scene("spend", _slotted(worker=WORKER), [*records, ("waiting-2", NO_FENCE, "", "")])
+
+
 def _life(number: int) -> str:
     return f"{number:016x}"
 

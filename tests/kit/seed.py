@@ -228,6 +228,18 @@ class Seed:
             )
         )
 
+    def spend(
+        self,
+        *held: Claim | tuple[str, str],
+        told: str = "tokens:1",
+        pauses: str = "",
+        worker: str = WORKER,
+    ) -> dict[str, str]:
+        """Say what the job of each claim has really taken of units, and pause its scopes."""
+        pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
+        records = [(job_id, fence, told, pauses) for job_id, fence in pairs]
+        return self.client.run(claims.spend(self.queue, worker, records))
+
     def save(
         self,
         *steps: Claim | tuple[str, str],

@@ -116,6 +116,15 @@ def save(seed: Seed) -> Operation:
     return lambda s: s.save(held[0], held[3])
 
 
+def spend(seed: Seed) -> Operation:
+    """Say what a job has really taken: it was claimed under a rate that counts the unit. Another has no such rate."""
+    seed.cap("t@60s:tokens", "100/60000ms/100")
+    seed.enqueue("paid", scopes=["t@60s:tokens=a"], cost="tokens:90")
+    claim = seed.claim_one("paid")
+    held = _three(seed)
+    return lambda s: s.spend(claim, held[0], told="tokens:40")
+
+
 def park(seed: Seed) -> Operation:
     """Park three jobs: one whose signal has not arrived, one whose signal has arrived, and one whose claim is not in
     force."""
@@ -349,7 +358,7 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, park, signal, cancel,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, spend, park, signal, cancel,
     edit, requeue, prune,
     free, restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
     complete_in_lanes, fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes,

@@ -2,7 +2,8 @@
 
 A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme`), or a rate (`tenant@60s=acme`, its
 family named with the window). A cap of N admits N holders, which are claimed jobs. A rate has no holders: it keeps its
-theoretical arrival time (GCRA: the generic cell rate algorithm of ATM traffic control).
+theoretical arrival time (GCRA: the generic cell rate algorithm of ATM traffic control). A rate may count a unit, of
+which each job takes its cost (`ask.model@60s:tokens=gpt`, see include/caps/costs).
 
 Places that a call acquires and gives back are at first only counted in Lua. If one scope refuses a job, the places in
 the other scopes are given back in the same call, and nothing of this is written. Only `write_scopes` writes, at the end
@@ -13,6 +14,7 @@ Meta: caps_by_key
 Unread: expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
+    costs(unit_of cost_in read_arrival arrival_text acquire_cost is_paused)
 ]]
 
 local LIMIT_SHAPES = {known = {}, count = 0}
@@ -54,6 +56,7 @@ local function limit_shape(stored)
     local interval_us = math.ceil(window_ms * 1000 / most)
     shape.rate, shape.said = true, most .. ',' .. window_ms .. ',' .. burst
     shape.interval_us, shape.slack_us = interval_us, (burst - 1) * interval_us
+    shape.text, shape.most, shape.burst, shape.window_us = text, tonumber(most), tonumber(burst), window_ms * 1000
   end
   return remember(LIMIT_SHAPES, stored, shape, MEMO_MAX)
 end
@@ -135,7 +138,11 @@ local function scope_of(name)
   }
   is_used, known_scopes[name] = true, scope
   if rate then
-    scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
+    local spent = redis.call('HGET', rates, name)
+    scope.unit, scope.arrival_us, scope.rest = unit_of(name), tonumber(spent) or 0, 0
+    if spent and scope.arrival_us == 0 then
+      read_arrival(scope, spent)
+    end
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
     rate_scopes[#rate_scopes + 1] = scope
   end
@@ -189,8 +196,9 @@ local function has_room(scope, more)
   return scope.left > more
 end
 
---- Take one place in the scope, and return whether it had one. A rate without a place is awaited from now on.
-local function acquire(scope, at)
+--- Take one place in the scope, and return whether it had one. A rate without a place is awaited from now on. `costs`
+--- are the job's; nil if it has none.
+local function acquire(scope, at, costs)
   if not scope.rate then
     count_places(scope, 0)
     if scope.left > 0 then
@@ -198,6 +206,10 @@ local function acquire(scope, at)
       return true
     end
     return false
+  elseif scope.paused and is_paused(scope, at) then
+    return false
+  elseif scope.unit then
+    return acquire_cost(scope, at, costs)
   end
   -- A rate that is awaited is tried again, too: its limit may have changed since. After a change of the limit, or if
   -- the clock went back, the arrival time may be further ahead than this limit allows. The corrected time is written:
@@ -241,21 +253,22 @@ end
 --- Undo the last `acquire` of a scope.
 local function give_back(scope)
   if scope.rate then
-    scope.arrival_us = scope.before_us
+    scope.arrival_us, scope.rest = scope.before_us, scope.before_rest
   else
     scope.left = scope.left + 1
   end
 end
 
---- Take a place in all of these scopes or in none. Returns the name of the scope that refused; nil if none did.
-local function acquire_all(names, at)
+--- Take a place in all of these scopes or in none. Returns the name of the scope that refused; nil if none did. `costs`
+--- are the job's; nil if it has none.
+local function acquire_all(names, at, costs)
   for i = 1, #names do
     local name = names[i]
     local scope = known_scopes[name] or scope_of(name)
     local left = scope.left
     if left and left > 0 then
       scope.left = left - 1
-    elseif not acquire(scope, at) then
+    elseif not acquire(scope, at, costs) then
       for k = 1, i - 1 do
         give_back(known_scopes[names[k]])
       end
@@ -312,8 +325,8 @@ local function holders_change()
 end
 
 --- Return the scopes of a lane of this shape with their limits in force, as JSON for the claimed event; '' if it has no
---- scopes.
-local function limits_in_force(shape)
+--- scopes. `costs` are the job's; nil if it has none.
+local function limits_in_force(shape, costs)
   local first, second = shape[1], shape[2]
   if not shape.counted and #shape == 2 then
     return ',[["' .. first .. '",' .. known_scopes[first].limit.said .. '],["' .. second .. '",' .. known_scopes[second].limit.said .. ']'
@@ -323,7 +336,8 @@ local function limits_in_force(shape)
     local name = shape[i]
     local in_force = known_scopes[name].limit
     if not shape.counted or in_force.rate or is_counted(name) then
-      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. in_force.said .. ']'
+      local unit = costs and in_force.rate and known_scopes[name].unit
+      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. in_force.said .. (unit and ',' .. cost_in(costs, unit) or '') .. ']'
     end
   end
   return said
@@ -354,8 +368,8 @@ local function write_scopes()
   for i = 1, #rate_scopes do
     local scope, name = rate_scopes[i], rate_scopes[i].name
     if scope.spent then
-      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, string.format('%.0f', scope.arrival_us)
-      deadlines[#deadlines + 1] = math.ceil(scope.arrival_us / 1000)
+      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, (scope.unit or scope.paused) and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
+      deadlines[#deadlines + 1] = math.max(math.ceil(scope.arrival_us / 1000), scope.paused or 0)
       deadlines[#deadlines + 1] = 'rate|' .. name
     end
     if scope.resumed then

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "base")
+_OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "base", "lane")
 """The attributes of a JobContext that a batch does not have."""
 
 
@@ -136,6 +136,9 @@ class BatchContext(JobContext):
         )  # fmt: skip
         for name in _OF_ONE_JOB:
             delattr(self, name)
+        self.why_no_costs = (
+            "a batch has no costs, its jobs have: say job.context.cost(…) for each of them"
+        )
         self.jobs: Sequence[Job[Any]] = tuple(jobs)
 
     def showing(self) -> Any:

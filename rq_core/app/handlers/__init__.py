@@ -6,6 +6,7 @@
 - ``depends``: declares dependencies, and finds the dependencies of a function.
 - ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.
 - ``process_scope``: dependencies that live as long as the process.
+- ``pausing``: the error by which a handler pauses all jobs of a key.
 - ``retry``: retry policies.
 - ``dead_hooks``: hooks for dead jobs.
 - ``redaction``: keeps secrets out of logs and errors.

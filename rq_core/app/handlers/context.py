@@ -10,7 +10,7 @@ from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from rq_core.errors import NoCurrentJob
+from rq_core.errors import InvalidOption, NoCurrentJob, UsageError
 from rq_core.model.headers import NO_HEADERS
 from rq_core.model.job import Claim
 from rq_core.signals import HandlerSignal, HandlerTimeout, LeaseLost, Parking
@@ -31,7 +31,7 @@ class JobContext:
 
     __slots__ = (
         "_over", "_showing", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home",
-        "id", "losses", "queue", "shows", "steps", "task", "worker",
+        "id", "lane", "losses", "pauses", "queue", "shows", "steps", "task", "told", "why_no_costs", "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
@@ -52,6 +52,7 @@ class JobContext:
         worker: str,
         headers: Mapping[str, str] = NO_HEADERS,
         base: int = 0,
+        lane: str | None = None,
     ) -> None:
         self.id = id
         self.queue = queue
@@ -65,6 +66,14 @@ class JobContext:
         self.base = base
         """Number of the job's failures when its last step was saved. Only later failures count against the number of
         attempts. Each step that this run saves changes the number."""
+        self.lane = lane
+        """The lane in which the job waited, which names its scopes; empty: it has no scopes; None: it is not known."""
+        self.told: dict[str, int] | None = None
+        """What the job has really taken, by unit, as the handler said; None until it says something."""
+        self.pauses = ""
+        """The scopes that the handler has paused by its end: ``SCOPE|MS``, separated by spaces."""
+        self.why_no_costs = ""
+        """Why the handler cannot say what its job has taken; empty: it can."""
         self._stop: threading.Event | None = None
         """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
         never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
@@ -97,6 +106,7 @@ class JobContext:
             worker=worker,
             headers=headers,
             base=claim.base.failures,
+            lane=claim.lane,
         )
 
     @property
@@ -153,6 +163,30 @@ class JobContext:
                     shows = self.shows
                     self._showing = Showing(None) if shows is None else shows.begin(self)
         return self._showing
+
+    def cost(self, unit: str, value: int) -> None:
+        """Say how much of a unit the job has really taken, such as tokens: a whole number, 0 or more.
+
+        The last value that the handler says in this attempt counts. When the claim ends, however it ends, the rates
+        that count the unit are corrected by the difference to the cost that the claim took. If the worker dies, or
+        loses the claim, the cost of the claim stands. Raises InvalidOption for a unit that no rate of the job counts,
+        or a value that is no cost; UsageError if this handler cannot say costs.
+        """
+        from rq_core.model.limits.costs import COST_MAX
+        from rq_core.model.limits.scopes import scopes_of, unit_of
+
+        if self.why_no_costs:
+            raise UsageError(self.why_no_costs)
+        if self.lane is not None:
+            units = {found for found in map(unit_of, scopes_of(self.lane)) if found is not None}
+            if unit not in units:
+                known = ", ".join(sorted(units)) or "none"
+                must = f"must be a unit that a rate of the job counts: {known}"
+                raise InvalidOption.of("unit", unit, must)
+        if type(value) is not int or not 0 <= value <= COST_MAX:
+            raise InvalidOption.of("value", value, f"must be a whole number from 0 to {COST_MAX:,}")
+        # A new object: the worker may read it in another thread.
+        self.told = {**(self.told or {}), unit: value}
 
     @property
     def cancelled(self) -> bool:

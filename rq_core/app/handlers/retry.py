@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from rq_core.app.handlers.pausing import PauseScope
 from rq_core.app.unknown_options import OF_POLICIES, naming_options
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import seconds_of
@@ -138,6 +139,8 @@ class RetryPolicy:
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)
         if isinstance(error, Snooze):
             return RetryVerdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
+        if isinstance(error, PauseScope):
+            return RetryVerdict("rollback", 0.0, Reason.SCOPE_PAUSED)
         if isinstance(error, RetryLater):
             if error.after is None:
                 return RetryVerdict("retry", self._safe_delay(failures, random), "retry_later")

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from rq_core.errors import InvalidName, InvalidOption
 from rq_core.model.keys import check_name
 from rq_core.model.lib.durations import ms_of
+from rq_core.model.limits.costs import is_unit
 from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.scopes import RESERVED
 
@@ -92,6 +93,12 @@ class Rate:
     clock of a queue has steps of 1 ms, and without a burst the claims after a late claim are late, too. ``per`` and
     ``name`` have the same meaning as for Cap. A claim that is rolled back still counts.
 
+    With ``cost``, the rate counts a unit in place of claims: ``Rate(90_000, per_seconds=60, per="model",
+    cost="tokens", burst=90_000)`` admits 90,000 tokens per minute. ``cost`` is the name of the argument, or a function
+    that takes the arguments by name; its value is the job's cost, a whole number of 1 or more, and its name is the
+    unit. A job that costs more than ``burst`` begins when the whole burst is free, and the rest must come back before
+    the next one begins.
+
     Raises InvalidOption or InvalidName.
     """
 
@@ -101,6 +108,7 @@ class Rate:
     per: Per | None = None
     name: str | None = None
     burst: int = 1
+    cost: Per | None = None
     window_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +122,7 @@ class Rate:
         check_limit("n", self.n, minimum=1)
         check_limit("burst", self.burst, minimum=1)
         _check_key(self.per, self.name)
+        _check_cost(self.cost)
         window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
         if window_ms > WINDOW_MAX / timedelta(milliseconds=1):
             raise InvalidOption.of("per_seconds", self.per_seconds, "must be 366 days or less")
@@ -125,9 +134,17 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task, with the rate's window in its name. Raises InvalidName."""
+        """Return the family of the rate's scopes for a task, with the rate's window and its unit in the name. Raises
+        InvalidName."""
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
-        return f"{_family(task, self.per, self.name)}@{seconds}s"
+        unit = "" if self.unit is None else f":{self.unit}"
+        return f"{_family(task, self.per, self.name)}@{seconds}s{unit}"
+
+    @property
+    def unit(self) -> str | None:
+        """The unit that the rate counts: the name of the argument or the function in ``cost``. None: it counts
+        claims."""
+        return None if self.cost is None else key_name(self.cost)
 
 
 def _family(task: str, per: Per | None, name: str | None) -> str:
@@ -141,6 +158,23 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 def key_name(per: Per) -> str:
     """Return the name of the argument or of the function that determines the scope of a cap."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
+
+
+def _check_cost(cost: Per | None) -> None:
+    given: object = cost
+    if given is None:
+        return
+    if not isinstance(given, str) and not callable(given):
+        must = "must be the name of an argument, or a function of the arguments"
+        raise InvalidOption.of("cost", cost, must)
+    if inspect.iscoroutinefunction(given):
+        raise InvalidOption.of("cost", cost, "must not be async: a job's cost is needed at once")
+    if not is_unit(key_name(given)):
+        must = (
+            "cannot name the unit: it needs the name of an argument, or of a function that is no lambda,"
+            " of at most 32 letters, digits and _"
+        )
+        raise InvalidOption.of("cost", cost, must)
 
 
 def _check_key(per: Per | None, name: str | None) -> None:

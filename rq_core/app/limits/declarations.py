@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.limits.caps import Cap, Rate, key_name
+from rq_core.app.limits.caps import Cap, Per, Rate, key_name
 from rq_core.app.limits.lane_assignment import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
+from rq_core.model.limits.costs import MUST, is_cost
 from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
@@ -71,6 +72,15 @@ class Declared:
                 raise InvalidTask(
                     task=task, why=f"two of its caps count {family}: leave one out, or name it"
                 )
+            for other in sources:
+                if (
+                    source.cost
+                    and source.cost == other.cost
+                    and source.cost_function is not other.cost_function
+                ):
+                    raise InvalidTask(
+                        task=task, why=f"two functions compute its cost in {source.cost}: take one"
+                    )
             sources.append(source)
             # The limit of a task's own scope is under the scope; the limit of a key's scopes is under their family.
             limited = source.scope if cap.per is None and cap.name is None else family
@@ -230,6 +240,8 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
     source = ScopeSource(family)
     if isinstance(cap, Cap):
         source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
+    elif cap.cost is not None:
+        source = _with_cost(source, task, arguments, cap.cost)
     if cap.per is None:
         return source._replace(scope=scope(family, task if cap.name is None else ""))
     if isinstance(cap.per, str):
@@ -240,17 +252,38 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
                 why=f"its cap is per={cap.per!r}, and it has no such argument: it has {has}",
             )
         return source._replace(argument=cap.per, default=_default(task, arguments, cap.per))
+    _check_function(task, arguments, "per", cap.per)
+    return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
+
+
+def _with_cost(source: ScopeSource, task: str, arguments: Arguments, cost: Per) -> ScopeSource:
+    """Return the source with the rule for the cost of a job. Raises InvalidTask."""
+    if not isinstance(cost, str):
+        _check_function(task, arguments, "cost", cost)
+        return source._replace(cost=key_name(cost), cost_function=cost, cost_is_computed=True)
+    if cost not in arguments.names:
+        has = ", ".join(arguments.names) or "none"
+        why = f"its rate has cost={cost!r}, and it has no such argument: it has {has}"
+        raise InvalidTask(task=task, why=why)
+    default = arguments.defaults.get(cost)
+    if cost in arguments.defaults and not is_cost(default):
+        raise InvalidTask(task=task, why=f"the default of {cost}, its cost, {MUST}")
+    return source._replace(cost=cost, cost_default=default)
+
+
+def _check_function(
+    task: str, arguments: Arguments, option: str, function: Callable[..., Any]
+) -> None:
     try:
-        inspect.signature(cap.per).bind(**dict.fromkeys(arguments.names))
+        inspect.signature(function).bind(**dict.fromkeys(arguments.names))
     except TypeError as error:
         raise InvalidTask(
             task=task,
-            why=f"the function per={key_name(cap.per) or cap.per!r} cannot be called with its"
+            why=f"the function {option}={key_name(function) or function!r} cannot be called with its"
             f" arguments by name ({error}): take {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
         pass  # The function has no signature to check; its first call shows whether it works.
-    return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rq_core.app.limits.costs import costs_of, given_cost
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
+from rq_core.model.limits.costs import costs_text
 from rq_core.model.limits.policy import (
     Naming,
     ScopeSource,
@@ -31,6 +33,7 @@ from rq_core.model.limits.scopes import (
     is_scope,
     lane_name,
     scopes_of,
+    unit_of,
 )
 
 CACHED_S: Final = 5.0
@@ -45,7 +48,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 class Placing:
     """Finds the scopes of one task's jobs in one queue, and from the scopes the jobs' lanes."""
 
-    __slots__ = ("defaults", "naming", "options", "queue", "sources", "task")
+    __slots__ = ("costly", "defaults", "naming", "options", "queue", "sources", "task")
 
     def __init__(
         self,
@@ -64,6 +67,8 @@ class Placing:
         self.queue = queue
         self.naming = naming
         self.sources: tuple[ScopeSource, ...] = ()
+        self.costly: tuple[ScopeSource, ...] = ()
+        """The sources of rates that count a unit."""
         self.defaults = defaults or {}
         self.set_sources(sources)
 
@@ -71,6 +76,7 @@ class Placing:
         """Replace the sources. Tasks that already have this placing then use the new sources, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
+        self.costly = tuple(source for source in self.sources if source.cost)
 
     @property
     def rules(self) -> bool:
@@ -118,6 +124,19 @@ class Placing:
             return "", ""
         full = full_rules([*rules, *([("most", most)] if most is not None else [])])
         return f"{rank}+{'+'.join(scopes)}", full
+
+    def costs(
+        self, lane: str, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the costs of a job of this lane, as ``rq_core.model.limits.costs.costs_text`` writes them; empty if
+        none of its rates counts a unit. For ``values`` and ``keys`` see :meth:`lane`. Raises ArgumentsInvalid,
+        KeyNeeded or KeyFailed."""
+        if not self.costly:
+            return ""
+        whole = {**self.defaults, **values}
+        return costs_of(
+            self.task, self.queue, self.costly, scopes_of(lane), whole, key_texts(keys or {})
+        )
 
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
         """Return the lane into which a claimed job of ``lane`` must move; None if ``lane`` has all scopes of the job.
@@ -213,16 +232,19 @@ class Placing:
         """Return the keys by family. A key's name may leave out the window of a rate: the key then counts for all rates
         with that name."""
         families = [s.family for s in self.sources if s.function_name or s.function]
+        units = {s.cost for s in self.costly if s.cost_is_computed}
         found: dict[str, str] = {}
         for name, value in key_texts(keys).items():
+            if name in units:
+                continue
             meant = [f for f in families if name in (f, f.partition("@")[0])]
             if not meant:
-                known = ", ".join(sorted({f.partition("@")[0] for f in families}))
+                known = ", ".join(sorted({*(f.partition("@")[0] for f in families), *units}))
                 raise InvalidOption.of(
                     "keys",
                     keys,
                     f"must name {known or 'none'}: the keys that task {self.task!r} takes from a"
-                    " function; its other keys are arguments",
+                    " function; its other keys and costs are arguments",
                 )
             found |= dict.fromkeys(meant, value)
         return found
@@ -242,14 +264,31 @@ class Unregistered(Placing):
     ) -> tuple[str, str]:
         """See Placing.lane."""
         lane, full = super().lane(rank, values)
-        scopes = [*scopes_of(lane), *(self._given(*item) for item in key_texts(keys or {}).items())]
-        return lane_name(rank, scopes), full
+        given, units = key_texts(keys or {}), _units_in(keys or {})
+        scopes = [self._given(*item) for item in given.items() if item[0] not in units]
+        return lane_name(rank, [*scopes_of(lane), *scopes]), full
+
+    def costs(
+        self,
+        lane: str,  # noqa: ARG002
+        values: Mapping[str, Any],  # noqa: ARG002
+        keys: Mapping[str, str] | None = None,
+    ) -> str:
+        """See Placing.costs. The producer passes the costs by unit, beside the key of a rate that counts the unit."""
+        units = _units_in(keys or {})
+        costs = {unit: text for unit, text in (keys or {}).items() if unit in units}
+        return costs_text({unit: given_cost(self.task, unit, costs[unit]) for unit in costs})
 
     def _given(self, family: str, value: str) -> str:
         scope = f"{family}={self._encoded(f'keys[{family!r}]', value)}"
         if family_of(family) in RESERVED or not is_scope(scope):
             raise InvalidOption.of("keys", {family: value}, "must be by family, the cap's name")
         return scope
+
+
+def _units_in(keys: Mapping[str, str]) -> set[str]:
+    """Return the units that rates count, among the rates whose keys a producer passes."""
+    return {unit for unit in map(unit_of, keys) if unit is not None}
 
 
 def key_text(value: Any) -> str | None:

@@ -75,6 +75,48 @@ class Limit(NamedTuple):
         return f"{self.most}/{self.window_ms}ms/{self.burst}"
 
 
+class Spent(NamedTuple):
+    """The value in ``rates`` of a rate that counts a unit, or that is paused, as ``lua/include/caps/costs.lua`` writes
+    it."""
+
+    arrival_us: int
+    """The theoretical arrival time (Unix µs): until then the rate is in use."""
+    rest: int
+    """Parts of a further µs; as many parts as the rate admits units make a µs."""
+    limit: str
+    """The limit under which the arrival time was computed, as text."""
+    at_ms: int
+    """Unix ms at which the value was written."""
+    paused_ms: int | None = None
+    """Unix ms until which the scope is paused; None: it is not."""
+
+    @classmethod
+    def at(cls, arrival_ms: float, limit: Limit) -> Self:
+        """Return the value of a rate of which only the arrival time, in whole ms, is known."""
+        return cls(round(arrival_ms * 1000), 0, str(limit), 0)
+
+    @property
+    def expires_ms(self) -> int:
+        """Unix ms at which nothing of the rate is in use any more, and its pause is over."""
+        return max(-(-self.arrival_us // 1000), self.paused_ms or 0)
+
+    def __str__(self) -> str:
+        until = "" if self.paused_ms is None else f" until={self.paused_ms}"
+        return f"{self.arrival_us}+{self.rest} {self.limit} {self.at_ms}{until}"
+
+
+_SPENT: Final = re.compile(r"(\d{1,25})\+(\d{1,10}) (\S{1,40}) (\d{1,15})(?: until=(\d{1,15}))?")
+
+
+def read_spent(text: str) -> Spent | None:
+    """Return the value in ``rates`` of a rate that counts a unit, or that is paused; None for any other text."""
+    found = _SPENT.fullmatch(text)
+    if found is None:
+        return None
+    paused = None if found[5] is None else int(found[5])
+    return Spent(int(found[1]), int(found[2]), found[3], int(found[4]), paused)
+
+
 class CapEntry(NamedTuple):
     """A parsed field of the key ``caps``: a limit, its version, and whether code declared it or an operator set it."""
 

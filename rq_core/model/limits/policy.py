@@ -35,6 +35,15 @@ class ScopeSource(NamedTuple):
     most: int | None = None
     """The scope's cap in the producer's code. While Redis stores no limit for the scope, this cap decides whether the
     scope is full."""
+    cost: str = ""
+    """The unit that a rate counts: the name of the argument whose value is the cost of a job, or of the function that
+    returns the cost. Empty: each job counts as 1."""
+    cost_function: Callable[..., Any] | None = None
+    """The function that takes a job's arguments by name and returns the cost."""
+    cost_is_computed: bool = False
+    """True if a function returns the cost, even if this process does not have the function."""
+    cost_default: int | None = None
+    """The cost of a job whose call left the argument out."""
 
     def document(self) -> dict[str, Any]:
         """Return the rule's JSON object in a policy; fields at their defaults are left out."""
@@ -48,6 +57,9 @@ class ScopeSource(NamedTuple):
             "on_full": "" if self.on_full == "wait" else self.on_full,
             "max_waiting": self.max_waiting,
             "most": None if self.on_full == "wait" else self.most,
+            "cost": self.cost,
+            "cost_computed": self.cost_is_computed or None,
+            "cost_default": self.cost_default,
         }
         return {name: value for name, value in facts.items() if value not in (None, "")} | (
             {"otherwise": ""} if self.otherwise == "" else {}
@@ -202,6 +214,9 @@ def _read_source(facts: Mapping[str, Any]) -> ScopeSource:
         on_full=facts.get("on_full", "wait"),
         max_waiting=facts.get("max_waiting"),
         most=facts.get("most"),
+        cost=facts.get("cost", ""),
+        cost_is_computed=facts.get("cost_computed", False),
+        cost_default=facts.get("cost_default"),
     )
 
 

@@ -2,7 +2,7 @@
 
 A *scope* is a group of jobs that a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys,
 ``tenant=acme``. Its *family* is the text before the ``=``. A rate's family is named with its window:
-``tenant@60s=acme``.
+``tenant@60s=acme``; and with the unit that the rate counts, if it does not count jobs: ``ask.model@60s:tokens=gpt``.
 
 A *lane* is the waiting line of the ready jobs that have the same priority and the same scopes:
 ``2+task=send+tenant=acme``.
@@ -36,7 +36,9 @@ TICK: Final = "tick"
 RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
 """Names of families that are reserved: no cap may give such a name to its keys."""
 
-FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
+UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
+"""The name of a unit that a rate counts."""
+FAMILY_PATTERN: Final = NAME_PATTERN + rf"(?:@[0-9.]{{1,12}}s(?::{UNIT_PATTERN})?)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
 """A look-ahead of a regular expression. It rejects a text with a percent sign that :func:`encode_key` would not
 write."""
@@ -62,6 +64,13 @@ def family_of(scope_name: str) -> str:
 def is_rate(scope_name: str) -> bool:
     """Return whether a scope belongs to a rate: the name of such a scope contains a window."""
     return "@" in family_of(scope_name)
+
+
+def unit_of(scope_name: str) -> str | None:
+    """Return the unit that the rate of a scope counts, such as tokens; None for a rate that counts jobs, and for a
+    cap."""
+    _, at, window = family_of(scope_name).partition("@")
+    return window.partition(":")[2] or None if at else None
 
 
 def is_counted(scope_name: str) -> bool:

@@ -131,6 +131,8 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_SAVED: (),
     _E.SIGNALLED: (),
     _E.SIGNAL_LOST: (),
+    _E.COST_SETTLED: (),
+    _E.SCOPE_PAUSED: (),
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }

@@ -89,7 +89,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField(
             "scopes",
             "[[scope, cap in force or null], …, [rate's scope, limit, window ms, burst], …], the queue's own cap"
-            ' as ["queue", cap]; null: nothing counts it',
+            ' as ["queue", cap]; null: nothing counts it. If the rate counts a unit and the job has a cost in it, the'
+            " cost is behind the burst",
         ),
     ),
     _E.EXPIRED: (
@@ -200,6 +201,19 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "the number of a signal that Redis had lost, and that a restore could not put back: its sender must send it"
             " again",
         ),
+    ),
+    _E.COST_SETTLED: (
+        _ID, _FENCE,
+        EventField(
+            "told",
+            "what the job has really taken, by its worker: tokens:1800,points:3. Its rates that count these units are"
+            " corrected by the difference to what the claim took",
+        ),
+    ),
+    _E.SCOPE_PAUSED: (
+        _ID, _FENCE,
+        EventField("scope", "the rate of the job that its handler has paused"),
+        EventField("until_ms", "no job of the scope is claimed before this moment (Unix ms)"),
     ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),

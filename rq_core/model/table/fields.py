@@ -90,6 +90,11 @@ FIELDS: Final = (
     Field("unknown", _K.NUMBER, "unknown", 0),
     Field("seq", _K.NUMBER, "seq"),
     Field(
+        "cost", _K.WORD, "cost", trait=10,
+        meaning="how much of each unit a claim takes from the rates that count the unit: tokens:1500,points:3; a unit"
+        " that is missing costs 1; null: each costs 1",
+    ),
+    Field(
         "name_stands", _K.WORD, "stands", trait=5,
         meaning="until when it holds that name: until:MS, until that instant, even if it ends earlier; claim:MS, until"
         " its first claim, for which it is ready by MS at the latest (Unix ms); null: until it ends",

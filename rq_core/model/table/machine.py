@@ -65,6 +65,8 @@ class Event(StrEnum):
     STEP_SAVED = "step_saved"
     SIGNALLED = "signalled"
     SIGNAL_LOST = "signal_lost"
+    COST_SETTLED = "cost_settled"
+    SCOPE_PAUSED = "scope_paused"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"

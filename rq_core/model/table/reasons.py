@@ -45,6 +45,8 @@ class Reason(StrEnum):
     job that has lost a worker."""
     SNOOZED = "snoozed"
     """A worker gave the job back with a delay, because the job's handler raised Snooze."""
+    SCOPE_PAUSED = "scope_paused"
+    """A worker gave the job back, because the job's handler has paused one of its scopes."""
     PARKED = "parked"
     """A claim ended because the job is parked until a signal arrives, or until a time."""
     SHUTDOWN = "shutdown"

@@ -151,6 +151,15 @@ def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
+def spend(
+    queue: str, worker: str, held: Sequence[tuple[str, str, str, str]]
+) -> Call[dict[str, str]]:
+    """Return the call that says what jobs have really taken of the units that their rates count, and that pauses their
+    scopes, given as (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. The call is
+    sent before the call that ends the claims. Its answer has, by id, why a record was not carried out."""
+    return Call("spend", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+
+
 def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
     """Return the call that extends the leases of (id, fence) pairs."""
     return Call("extend", queue, {"worker": worker}, parse_extended, held)

@@ -79,7 +79,7 @@ ROLES: Final = {
     "worker": Role(
         "runs jobs, declares its tasks' caps, enqueues what handlers and hooks do, and relays an inbox",
         (
-            *_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "show", "park", "cap",
+            *_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "show", "park", "spend", "cap",
             "register", "tick",
         ),
         (

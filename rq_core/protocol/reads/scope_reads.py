@@ -13,7 +13,7 @@ from rq_core.model.keys import QueueKeys
 from rq_core.model.lib.text import number_in
 from rq_core.model.limits.limit import CapEntry, Limit
 from rq_core.model.limits.policy import keyless_in
-from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, unit_of
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
@@ -159,12 +159,15 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
-def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
+def _resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: int) -> int | None:
     """Return the Unix ms at which a rate admits jobs again, by its score in `scheduled`. A score that is later than the
-    limit allows was written before the clock was set back: the next claim checks the rate again."""
+    limit allows was written before the clock was set back: the next claim checks the rate again. A rate that counts a
+    unit may owe any number, and by ``spent``, its value in `rates`, a rate may be paused: then the score has no
+    bound."""
     if stored is None:
         return None
-    latest = limit.latest_resume_ms(now_ms)
+    has_bound = unit_of(scope) is None and (spent is None or " until=" not in spent)
+    latest = limit.latest_resume_ms(now_ms) if has_bound else None
     return int(float(stored)) if latest is None else min(int(float(stored)), latest)
 
 
@@ -218,6 +221,7 @@ def _statuses(
         held=within(keys("holders"), map(of_scope, names)),
         blocked=within(keys("blocked"), blocked),
         resumes=_resumes(keys, names),
+        spent=_spent(keys, names),
         opened=["ZRANGE", keys("open"), 0, 0],
     )
     now_ms, held = time_ms(first.now), dict(zip(names, answers(first.held), strict=True))
@@ -272,6 +276,7 @@ def _statuses(
     for (family, _), score in zip(rates, answers(then.rates), strict=True):
         scores = [float(each) for each in (score, resumes[family]) if each is not None]
         resumes[family] = min(scores, default=None)
+    spent = dict(zip(names, answers(first.spent), strict=True))
     waiting = dict(zip(counted, answers(then.counts), strict=True))
     result = []
     for name, bound in zip(names, bounds, strict=True):
@@ -286,7 +291,7 @@ def _statuses(
                 held[name],
                 sum(then.ready) if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                 waits.get(name),
-                _resume_of(resumes[name], limit, now_ms),
+                _resume_of(name, resumes[name], spent.get(name), limit, now_ms),
                 partial=len(of_name[name]) > bound,
                 set_by=own.by if own else None,
                 set_at_ms=own.at_ms if own else None,
@@ -304,6 +309,11 @@ def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
         ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]
         for at in range(0, len(members), PAGE)
     ]
+
+
+def _spent(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
+    """Return the commands that read the values of rates in `rates`."""
+    return [["HMGET", keys("rates"), *scopes[at : at + PAGE]] for at in range(0, len(scopes), PAGE)]
 
 
 # One job.
@@ -342,6 +352,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         if scope == QUEUE
         else ["ZRANGEBYLEX", keys("holders"), *of_scope(scope)[:2], "LIMIT", 0, HOLDERS_SHOWN],
         resumes=_resumes(keys, [scope] if is_rate(scope) else []),
+        spent=_spent(keys, [scope] if is_rate(scope) else []),
         now=["TIME"],
     )
     entry = _entry_of(entries_of(keys.queue, zip(names, found.caps, strict=True)), scope)
@@ -353,7 +364,13 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         limit=limit,
         holders=int(found.held),
         shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
-        resumes_ms=_resume_of(next(iter(answers(found.resumes)), None), limit, now_ms),
+        resumes_ms=_resume_of(
+            scope,
+            next(iter(answers(found.resumes)), None),
+            next(iter(answers(found.spent)), None),
+            limit,
+            now_ms,
+        ),
         now_ms=now_ms,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.app.handlers.pausing import PauseScope
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import (
     Redact,
@@ -353,7 +353,6 @@ class Executor:
         if running.settled:
             return
         running.settled = True
-        claim = running.claim
         if isinstance(running.ending, Parking):
             if error is None:
                 log.warning(
@@ -364,7 +363,6 @@ class Executor:
             return
         if error is None or running.value:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
-            ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
                 why = running.value.removeprefix(NO_VALUE)
                 problem = running.problem and redacted(self._redact, running.problem)
@@ -372,11 +370,7 @@ class Executor:
                 log.warning(
                     "job succeeded, and its result is not kept: %s", why, extra=running.facts()
                 )
-            self._on_settlement(
-                Settlement(
-                    claim, "complete", task=running.context.task, ran_s=ran_s, value=running.value
-                )
-            )
+            self._on_settlement(running.settlement("complete"))
             return
         # If the handler was asked to stop, that reason counts, regardless of how the handler ended.
         error = running.ending or error
@@ -391,6 +385,8 @@ class Executor:
             said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
+        if isinstance(error, PauseScope):
+            running.context.pauses = error.pauses
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
@@ -409,7 +405,10 @@ class Executor:
     ) -> None:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
-            log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
+            if verdict.reason == Reason.SCOPE_PAUSED:
+                log.info("job pauses %s", running.context.pauses, extra=running.facts())
+            else:
+                log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
         attempt, attempts = running.context.attempt, running.max_attempts
@@ -428,19 +427,7 @@ class Executor:
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
         """Pass on the settlement of a handler that did not succeed."""
-        ran_s = (running.ended or time.monotonic()) - running.started
-        self._on_settlement(
-            Settlement(
-                running.claim,
-                verdict,
-                delay_ms,
-                reason,
-                error,
-                task=running.context.task,
-                ran_s=ran_s,
-                waits=running.waits,
-            )
-        )
+        self._on_settlement(running.settlement(verdict, delay_ms, reason, error))
 
     def _free(self, running: Running) -> None:
         if running.limit is not None:

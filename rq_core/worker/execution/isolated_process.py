@@ -126,6 +126,9 @@ def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     own_loop, resources = ChildLoop(), Resources()
     while (request := requests.get()) != END:
         running = _Running(JobContext(**request["job"]), own_loop, resources)
+        running.context.why_no_costs = (
+            "a handler in a process of its own cannot say costs: use a task without isolation"
+        )
         current.append(running)
         reply = _carry_out(running, request, rng, send, asking, shows)
         shows.send_last()

@@ -11,9 +11,11 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
+from rq_core.model.limits.costs import costs_text
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.signals import HandlerSignal, Parking
+from rq_core.worker.settlement import Settlement
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
 """The value of a claim whose handler has returned, until the result is converted to JSON."""
@@ -79,6 +81,26 @@ class Running:
         """The numbers of the entries for which the job parks, separated by commas; empty if it does not park."""
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
+
+    def settlement(
+        self, verdict: str, delay_ms: int = 0, reason: str = "error", error: str = "null"
+    ) -> Settlement:
+        """Return the settlement of the claim, with what the handler has left."""
+        ran_s = (self.ended or time.monotonic()) - self.started
+        told, pauses = self.context.told, self.context.pauses
+        return Settlement(
+            self.claim,
+            verdict,
+            delay_ms,
+            reason,
+            error,
+            task=self.context.task,
+            ran_s=ran_s,
+            value=self.value if verdict == "complete" else "",
+            waits=self.waits,
+            told=costs_text(told) if told else "",
+            pauses=pauses,
+        )
 
     def keep(self, value: Any) -> None:
         """Convert the handler's result to JSON, and store it in ``value``."""

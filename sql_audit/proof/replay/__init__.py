@@ -7,6 +7,7 @@ Read ``replay`` first.
 - ``live_job``: the state of one live job.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
+- ``settled_costs``: replays what jobs have really taken of units.
 - ``saved_steps``: checks the steps of durable jobs.
 - ``mail``, ``parked_jobs``: the signals and waits of durable jobs; checks them.
 - ``schedule_ticks``: replays the instants of schedules.

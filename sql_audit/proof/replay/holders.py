@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.limit import Limit
-from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of
+from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
 
 TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
@@ -32,8 +33,8 @@ class ClaimScopes(NamedTuple):
     """The scopes that the claim holds, without the scope of the queue and the scope of the task."""
     caps: tuple[tuple[str, int], ...]
     """Pairs of (scope, cap in force)."""
-    rates: tuple[tuple[str, int, int, int], ...]
-    """Tuples of (scope, limit, window in ms, burst)."""
+    rates: tuple[tuple[str, int, int, int, int], ...]
+    """Tuples of (scope, limit, window in ms, burst, cost)."""
     limits: dict[str, str]
     """The limit of every scope as text, by scope; "none" for a scope without a limit."""
 
@@ -44,9 +45,9 @@ class ClaimScopes(NamedTuple):
         for scope, *facts in scopes or ():
             if type(scope) is not str:
                 raise TypeError(f"scope {scope!r}")
-            if len(facts) == 3:
-                most, window_ms, burst = map(_number, facts)
-                rates.append((scope, most, window_ms, burst))
+            if len(facts) in (3, 4):
+                most, window_ms, burst, cost = map(_number, (*facts, 1)[:4])
+                rates.append((scope, most, window_ms, burst, cost))
                 limits[scope] = str(Limit(most, window_ms, burst))
                 continue
             (cap,) = facts
@@ -129,9 +130,12 @@ class Holders:
 
     def forget_rates(self) -> None:
         """Forget all use of rates, because later events may have the times of another clock."""
-        self._rates: dict[str, tuple[int, int, int, int]] = {}
-        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm, and
-        the limit, window (ms) and burst with which it was computed."""
+        self._paused: dict[str, int] = {}
+        """Unix ms at which the pause of a scope ends, by scope."""
+        self._rates: dict[str, tuple[int, int, int, int, int]] = {}
+        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm; the
+        limit, window (ms) and burst with which it was computed; and parts of a further µs (the limit's number of parts
+        makes one)."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
@@ -172,6 +176,11 @@ class Holders:
             if holders > cap:
                 yield f"{holders} hold {scope}, its cap is {cap}"
         for rate in listed.rates:
+            until_ms = self._paused.get(rate[0]) if self._paused else None
+            if until_ms is not None and at_ms < until_ms:
+                yield f"claimed {until_ms - at_ms} ms before the pause of {rate[0]} ends"
+            elif until_ms is not None:
+                del self._paused[rate[0]]
             if problem := self._spend(*rate, at_ms=at_ms):
                 yield problem
 
@@ -199,6 +208,35 @@ class Holders:
             self._agreed.add(key)
         return found
 
+    def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
+        """Yield a sentence for each rate that took another cost from a claim than the job has. ``costs`` are the job's,
+        as text."""
+        for scope, _, _, _, cost in listed.rates:
+            known = cost_of(costs, scope)
+            if cost != known:
+                yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
+
+    def pause(self, scope: str, until_ms: int) -> bool:
+        """Count that a scope is paused until a moment (Unix ms). Return whether this is no earlier than before."""
+        is_longer = until_ms >= self._paused.get(scope, 0)
+        self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
+        return is_longer
+
+    def correct(self, scope: str, more: int, at_ms: int) -> None:
+        """Count that a claim has taken so much more from a rate than it said; less than 0 comes back."""
+        known = self._rates.get(scope)
+        if known is None:
+            return
+        arrival, most, window_ms, burst, rest = known
+        now_us = at_ms * 1000
+        if arrival < now_us:
+            arrival, rest = now_us, 0
+        used, rest = divmod(rest + more * window_ms * 1000, most)
+        arrival += used
+        if arrival < now_us:
+            arrival, rest = now_us, 0
+        self._rates[scope] = arrival, most, window_ms, burst, rest
+
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
         """Apply the change of a limit. Return the faults of its event."""
         self._agreed.clear()
@@ -209,27 +247,40 @@ class Holders:
         return list(self.limits.change(scope, before, now, int(version)))
 
     def _spend(
-        self, scope: str, most: int, window_ms: int, burst: int, *, at_ms: int
+        self, scope: str, most: int, window_ms: int, burst: int, cost: int, *, at_ms: int
     ) -> str | None:
         """Count a claim against a rate, by the generic cell rate algorithm. Return a sentence if the claim came earlier
-        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None."""
+        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None.
+
+        A claim needs room for its cost, but at most for the burst."""
         if most == 0:
             return f"claimed under {scope}, which is stopped"
         now_us = at_ms * 1000
         rate = most, window_ms, burst
-        interval = window_ms * 1000 // most
-        arrival = now_us
+        window_us = window_ms * 1000
+        arrival, rest = now_us, 0
         known = self._rates.get(scope)
         problem = None
-        if known is not None and known[1:] == rate:
-            arrival = max(known[0], now_us)
-            early_us = known[0] - (burst - 1) * (interval + 1) - now_us
+        if known is not None and known[1:4] == rate:
+            if known[0] >= now_us:
+                arrival, rest = known[0], known[4]
+            interval = window_us // most
+            room_us = (burst - 1) * (interval + 1)
+            if unit_of(scope) is not None:
+                room_us = ((burst - min(cost, burst)) * window_us - rest) // most
+            early_us = known[0] - room_us - now_us
             if early_us > TOLERANCE_US:
+                takes = "" if cost == 1 else f" to take {cost:,}"
                 problem = (
-                    f"claimed {early_us / 1000:.0f} ms too early for {scope}: "
+                    f"claimed {early_us / 1000:.0f} ms too early for {scope}{takes}: "
                     f"{most} per {window_ms} ms, {burst} at once"
                 )
-        self._rates[scope] = arrival + interval, *rate
+        if unit_of(scope) is None:
+            self._rates[scope] = arrival + window_us // most, *rate, 0
+        else:
+            # As the script: nothing is rounded.
+            used, rest = divmod(rest + cost * window_us, most)
+            self._rates[scope] = arrival + used, *rate, rest
         if len(self._rates) > self._rates_max:
             # A rate whose arrival time is over admits claims as if it had never been used.
             self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}

@@ -34,6 +34,7 @@ from sql_audit.proof.replay.parked_jobs import (
 )
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
+from sql_audit.proof.replay.settled_costs import judge_cost, judge_pause
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -105,6 +106,8 @@ class JobReplay:
             "freed": self._freed,
             **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
             "signal_lost": self._signal_lost,
+            "cost_settled": self._settled,
+            "scope_paused": self._settled,
             "ticked": self.ticks.ticked,
         }
 
@@ -272,12 +275,16 @@ class JobReplay:
         record.fence = f"{row[1]}-{row[2]}"
         record.worker = row[8]
         record.held = listed.held
+        record.listed, record.told = listed, False
         holders = self.holders
         holders.hold(record.task, listed.held)
         for says in holders.breaches(listed, row[5]):
             self._violated("I3", says)
         for says in holders.disagreements(record.task, record.lane, detail, listed):
             self._violated("I3", says)
+        if listed.rates and record.priority is not None:
+            for says in holders.wrong_costs(record.cost, listed):
+                self._violated("I3", says)
 
     def _read_scopes(self, detail: str) -> ClaimScopes:
         if len(self._scopes_read) >= CACHED_MAX:
@@ -312,6 +319,14 @@ class JobReplay:
         """Pass an orphaned event about a box."""
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
+
+    def _settled(self, row: EventRow, job_id: str) -> None:
+        record = self.jobs.get(job_id)
+        if record is not None:
+            judge = judge_cost if row[4] == Event.COST_SETTLED else judge_pause
+            self._judge(judge(row, facts_in(row[10]), record, self.holders))
+        elif not self.open:
+            self._violated("I9", "is about a claim of a job that is not alive")
 
     def _stepped(self, row: EventRow, job_id: str) -> None:
         record = self.jobs.get(job_id)

@@ -6,6 +6,7 @@ from typing import Final
 
 from rq_core.model.table.fields import TRAITS
 from rq_core.model.unique_names import HELD_TO_THE_END
+from sql_audit.proof.replay.holders import ClaimScopes
 from sql_audit.proof.replay.mail import Signals
 
 _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
@@ -28,8 +29,8 @@ class Record:
     """
 
     __slots__ = (
-        "claims", "due", "entries", "failures", "fence", "held", "lane", "losses", "mail", "max_attempts", "max_losses",
-        "priority", "stands", "state", "task", "unknown", "worker", *_TRAITS,
+        "claims", "due", "entries", "failures", "fence", "held", "lane", "listed", "losses", "mail", "max_attempts",
+        "max_losses", "priority", "stands", "state", "task", "told", "unknown", "worker", *_TRAITS,
     )  # fmt: skip
 
     expires: int | None
@@ -44,6 +45,8 @@ class Record:
     """The numbers of the entries for which the job is parked, separated by commas."""
     base: str | None
     """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
+    cost: str | None
+    """How much of each unit a claim takes from the rates that count the unit; None: 1 of each."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 
@@ -75,3 +78,7 @@ class Record:
         """The signals and the waits of the job; None if they are not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""
+        self.listed: ClaimScopes | None = None
+        """The scopes of the last claim with their limits; None if the log does not have the claim."""
+        self.told = False
+        """True if the worker of the last claim has said what the job has really taken of units."""

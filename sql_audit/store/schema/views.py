@@ -100,10 +100,29 @@ def _everyday_views(dialect: str) -> dict[str, str]:
         each = "json_each(a.scopes) AS each"
         scope, cap = "json_extract(each.value, '$[0]')", "json_extract(each.value, '$[1]')"
         length = "json_array_length(each.value)"
+        rest = f"substr({scope}, instr({scope}, '@') + 1)"
+        unit = (
+            f"substr({rest}, instr({rest}, ':') + 1, instr({rest}, '=') - instr({rest}, ':') - 1)"
+        )
+        counts_unit = f"{scope} GLOB '*@*s:*=*'"
+        cost = "COALESCE(json_extract(each.value, '$[4]'), 1)"
+        told_fence, told = "json_extract(e.detail, '$.fence')", "json_extract(e.detail, '$.told')"
+        # A cast takes the digits up to the next comma.
+        truth = (
+            f"CASE WHEN instr(',' || {told}, ',' || {unit} || ':') = 0 THEN {cost} ELSE CAST(substr(',' || {told}, "
+            f"instr(',' || {told}, ',' || {unit} || ':') + length({unit}) + 2) AS INTEGER) END"
+        )
     else:
         each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
         scope, cap = "each.value ->> 0", "(each.value ->> 1)::bigint"
         length = "jsonb_array_length(each.value)"
+        unit = f"substring({scope} from '@[0-9.]+s:([A-Za-z0-9_]+)=')"
+        counts_unit = f"{scope} ~ '@[0-9.]+s:[A-Za-z0-9_]+='"
+        cost = "COALESCE((each.value ->> 4)::bigint, 1)"
+        told_fence, told = "(e.detail::jsonb ->> 'fence')", "(e.detail::jsonb ->> 'told')"
+        truth = (
+            f"COALESCE(substring(',' || {told} from ',' || {unit} || ':([0-9]+)')::bigint, {cost})"
+        )
     outcomes = one_of("outcome", OUTCOMES)
     return {
         "throughput_per_minute": (
@@ -140,5 +159,16 @@ def _everyday_views(dialect: str) -> dict[str, str]:
             f"MAX({cap}) AS cap FROM job_attempt a, {each} "
             f"WHERE a.ended_at_ms IS NULL AND a.scopes IS NOT NULL AND {length} = 2 "
             f"GROUP BY a.queue, {scope}"
+        ),
+        "scope_cost": (
+            f"CREATE VIEW scope_cost AS SELECT a.queue, {scope} AS scope, j.lane, {unit} AS unit, COUNT(*) AS claims, "
+            f"CAST(SUM({cost}) AS BIGINT) AS estimated, "
+            f"CAST(SUM(CASE WHEN e.detail IS NULL THEN {cost} ELSE {truth} END) AS BIGINT) AS taken, "
+            "CAST(SUM(CASE WHEN e.detail IS NULL THEN 0 ELSE 1 END) AS BIGINT) AS settled "
+            f"FROM job_attempt a JOIN job j ON j.queue = a.queue AND j.job_id = a.job_id CROSS JOIN {each} "
+            "LEFT JOIN job_event e ON e.queue = a.queue AND e.job_id = a.job_id AND e.type = 'cost_settled' "
+            f"AND {told_fence} = a.fence "
+            f"WHERE a.scopes IS NOT NULL AND {length} >= 4 AND {counts_unit} "
+            f"GROUP BY a.queue, {scope}, j.lane, {unit}"
         ),
     }

@@ -1,0 +1,58 @@
+"""The error by which a handler pauses all jobs of a key, since the service behind them asks for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from rq_core.app.handlers.context import job_here
+from rq_core.errors import InvalidOption, UsageError
+from rq_core.model.limits.scopes import family_of, is_rate, scopes_of
+from rq_core.signals import HandlerSignal
+
+AFTER_S_MAX: Final = 86_400.0
+"""Longest pause, in seconds."""
+
+
+class PauseScope(HandlerSignal):
+    """the handler paused {scope} for {after} s; no attempt is spent."""
+
+    def __init__(
+        self, scope: str, *, after: float | timedelta = 60.0, reason: str = "scope paused"
+    ) -> None:
+        """Raise it when the service answers that there were too many requests: no job of ``scope`` begins until
+        ``after`` (seconds, or a timedelta) is over, and the handler's own job is given back. Then jobs begin one after
+        the other, as fast as the rate allows.
+
+        ``scope`` is what the task's Rate has as ``per`` or ``name``; all rates of the job that have it are paused. A
+        pause is never made shorter. Raises UsageError for a scope that no rate of the job has, in a batch, and in a
+        process of its own; InvalidOption for an invalid duration."""
+        super().__init__(str(reason), scope=scope, after=after)
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        given: object = seconds
+        valid = isinstance(given, int | float) and not isinstance(given, bool)
+        if not valid or not 0 <= seconds <= AFTER_S_MAX:
+            must = f"must be seconds (or a timedelta) from 0 to {AFTER_S_MAX:,.0f}"
+            raise InvalidOption.of("after", after, must)
+        self.scope = scope
+        self.after = float(seconds)
+        self.pauses = ""
+        """The rates to pause: ``SCOPE|MS``, separated by spaces."""
+        job = job_here()
+        if job is None:
+            return
+        if job.why_no_costs:
+            raise UsageError(job.why_no_costs)
+        rates = [name for name in scopes_of(job.lane or "") if is_rate(name)]
+        meant = [name for name in rates if _base(name) in (scope, f"{job.task}.{scope}")]
+        if not meant and job.lane is not None:
+            known = ", ".join(sorted({_base(name).removeprefix(f"{job.task}.") for name in rates}))
+            raise UsageError(
+                f"PauseScope({scope!r}) needs a rate of the job: it has {known or 'none'}. Declare"
+                f" Rate(…, per={scope!r}) in the caps of task {job.task!r}"
+            )
+        self.pauses = " ".join(f"{name}|{round(self.after * 1000)}" for name in meant)
+
+
+def _base(scope: str) -> str:
+    return family_of(scope).partition("@")[0]

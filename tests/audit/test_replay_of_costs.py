@@ -1,0 +1,195 @@
+"""The replay of claims under rates that count a unit: it accepts what such a rate admits, and reports every lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.audit.test_replay import at, of_queue, replay, tell, the_violation
+from tests.kit.story import MemoryWriter
+
+FAMILY, LIMIT = "ask@1s:tokens", [100, 1000, 10]
+SCOPE = f"{FAMILY}=gpt"
+BEGIN_MS = 2_000_000_000_000
+
+
+@pytest.fixture
+def log() -> MemoryWriter:
+    made = MemoryWriter()
+    tell(made, of_queue("cap_changed", FAMILY, None, "100/1000ms/10", 1))
+    return made
+
+
+def enqueue(log: MemoryWriter, **costs: int | None) -> None:
+    """Log jobs with these costs, by id."""
+    for job_id, cost in costs.items():
+        traits = [None] * 9 + [None if cost is None else f"tokens:{cost}"]
+        beginning = [job_id, 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None]
+        log.jobs("enqueued", [*beginning, *traits] if cost else beginning[:9])
+
+
+def claim(log: MemoryWriter, job_id: str, at_ms: int, *cost: int) -> None:
+    tell(log, at(BEGIN_MS + at_ms - 1), ("claimed", [job_id, 1, [[SCOPE, *LIMIT, *cost]]]))
+
+
+def test_replay_accepts_a_dear_job_and_the_next_one_once_its_debt_is_paid(
+    log: MemoryWriter,
+) -> None:
+    enqueue(log, a=30, b=4, c=None)
+    claim(log, "a", 0, 30)
+    claim(log, "b", 240, 4)
+    claim(log, "c", 250)
+
+    assert replay(log).violations == []
+
+
+@pytest.mark.parametrize("early_ms", [2, 50, 200])
+def test_replay_reports_a_claim_before_the_debt_of_a_dear_job_is_paid(
+    log: MemoryWriter, early_ms: int
+) -> None:
+    enqueue(log, a=30, b=4)
+    claim(log, "a", 0, 30)
+    claim(log, "b", 240 - early_ms, 4)
+
+    found = the_violation(log)
+
+    assert (found.invariant, found.job_id) == ("I3", "b")
+    assert found.says == (
+        f"claimed {early_ms} ms too early for {SCOPE} to take 4: 100 per 1000 ms, 10 at once"
+    )
+
+
+@pytest.mark.parametrize(("told", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
+def test_replay_reports_a_claim_that_says_another_cost_than_its_job_has(
+    log: MemoryWriter, told: Any, cost: int | None
+) -> None:
+    enqueue(log, a=cost)
+    claim(log, "a", 0, *told)
+
+    found = the_violation(log)
+
+    says = f"the claim says that it takes {(*told, 1)[0]} from {SCOPE}, the job costs {cost or 1}"
+    assert (found.invariant, found.says) == ("I3", says)
+
+
+# What jobs have really taken.
+
+
+def spend(
+    log: MemoryWriter, job_id: str, fence: str, told: str, at_ms: int, by: str = "w-1"
+) -> None:
+    log.now_ms = BEGIN_MS + at_ms - 1
+    log.jobs("cost_settled", [job_id, fence, told], by=by)
+
+
+def begun(log: MemoryWriter, **costs: int | None) -> str:
+    """Log jobs, and claim the first of them. Return its fence."""
+    enqueue(log, **costs)
+    first = next(iter(costs))
+    log.now_ms = BEGIN_MS - 1
+    return log.jobs("claimed", [first, 1, [[SCOPE, *LIMIT, costs[first]]]], by="w-1")
+
+
+def test_replay_accepts_an_earlier_claim_once_a_job_took_less(log: MemoryWriter) -> None:
+    fence = begun(log, a=30, b=4)
+    spend(log, "a", fence, "tokens:8", 0)
+    claim(log, "b", 20, 4)
+
+    assert replay(log).violations == []
+
+
+def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: MemoryWriter) -> None:
+    fence = begun(log, a=10, b=4)
+    spend(log, "a", fence, "tokens:30", 0)
+    claim(log, "b", 40, 4)
+
+    assert the_violation(log).says.startswith("claimed 200 ms too early")
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant", "says"),
+    [
+        ({"fence": "1-1"}, "I9", "settles the cost of fence 1-1, and"),
+        ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
+        ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
+        ({"told": "nothing"}, "I3", "says 'nothing', which are no costs"),
+    ],
+)
+def test_replay_reports_a_false_settlement(
+    log: MemoryWriter, change: dict[str, str], invariant: str, says: str
+) -> None:
+    fence = begun(log, a=10)
+    told = {"fence": fence, "told": "tokens:3", "by": "w-1", **change}
+    spend(log, "a", told["fence"], told["told"], 5, told["by"])
+
+    found = the_violation(log)
+
+    assert found.invariant == invariant
+    assert found.says.startswith(says)
+
+
+def test_replay_reports_a_second_settlement_of_one_claim(log: MemoryWriter) -> None:
+    fence = begun(log, a=10)
+    spend(log, "a", fence, "tokens:3", 5)
+    spend(log, "a", fence, "tokens:3", 6)
+
+    assert the_violation(log).says == "settles the cost of its claim a second time"
+
+
+def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter) -> None:
+    fence = begun(log, a=10)
+    log.jobs("retried", ["a", fence, None, 1, None], by="w-1")
+    spend(log, "a", fence, "tokens:3", 5)
+
+    assert the_violation(log).says == f"settles the cost of fence {fence}, and no claim is in force"
+
+
+# Pauses.
+
+
+def pause(
+    log: MemoryWriter, job_id: str, fence: str, at_ms: int, until_ms: int, **said: str
+) -> None:
+    log.now_ms = BEGIN_MS + at_ms - 1
+    about = said.get("scope", SCOPE)
+    log.jobs("scope_paused", [job_id, fence, about, BEGIN_MS + until_ms], by=said.get("by", "w-1"))
+
+
+def test_replay_accepts_a_claim_at_the_end_of_a_pause_and_reports_one_before(
+    log: MemoryWriter,
+) -> None:
+    fence = begun(log, a=1, b=1, c=1)
+    pause(log, "a", fence, 1, 5_000)
+    claim(log, "b", 5_000, 1)
+    assert replay(log).violations == []
+
+    fence = str(log.rows[-1][1]) + "-" + str(log.rows[-1][2])
+    pause(log, "b", fence, 5_001, 9_000)
+    claim(log, "c", 8_990, 1)
+
+    assert the_violation(log).says == f"claimed 10 ms before the pause of {SCOPE} ends"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"fence": "1-1"}, "pauses a scope under fence 1-1, and"),
+        ({"by": "w-2"}, "pauses a scope under a claim of w-1"),
+        ({"scope": "other@1s=x"}, "pauses other@1s=x, and the job has no such rate"),
+    ],
+)
+def test_replay_reports_a_false_pause(log: MemoryWriter, change: dict[str, str], says: str) -> None:
+    fence = begun(log, a=1)
+    said = {"fence": fence, **change}
+    pause(log, "a", said.pop("fence"), 5, 5_000, **said)
+
+    assert the_violation(log).says.startswith(says)
+
+
+def test_replay_reports_a_pause_that_makes_another_shorter(log: MemoryWriter) -> None:
+    fence = begun(log, a=1)
+    pause(log, "a", fence, 5, 5_000)
+    pause(log, "a", fence, 6, 4_000)
+
+    assert the_violation(log).says == f"makes the pause of {SCOPE} shorter"

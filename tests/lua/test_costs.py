@@ -1,0 +1,423 @@
+"""Rates that count a unit: what a job of each cost takes, when it may begin, and what is kept of a rate."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from rq_core.model.job import Claim
+from rq_core.model.limits.limit import read_spent
+from tests.kit.lanes import waiting_in_vain
+from tests.kit.seed import Seed
+from tests.rigs.naive_bucket import Bucket
+
+FAMILY = "ask.model@1s:tokens"
+SCOPE = f"{FAMILY}=gpt"
+
+
+def begin(seed: Seed, limit: str, *costs: int, scope: str = SCOPE, **options: Any) -> None:
+    """Set the limit, and enqueue a job of each cost."""
+    seed.cap(scope.partition("=")[0], limit)
+    for n, cost in enumerate(costs):
+        seed.enqueue(f"j-{n}", scopes=[scope], cost=f"tokens:{cost}", **options)
+
+
+def claimed(seed: Seed) -> list[str]:
+    """Return the jobs that an idle worker gets if it claims repeatedly."""
+    found = [claim.id for _ in range(4) for claim in seed.claim().jobs]
+    seed.assert_consistent()
+    return found
+
+
+def test_a_job_takes_its_cost_from_the_burst(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 4, 5, 2)
+
+    assert claimed(seed) == ["j-0", "j-1"]  # 9 of 10 are in use, and one comes back each 10 ms.
+    seed.advance(9)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-2"]
+
+
+def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_owes_the_rest(
+    seed: Seed,
+) -> None:
+    begin(seed, "100/1000ms/10", 1, 30, 1)
+
+    assert claimed(seed) == ["j-0"]
+    seed.advance(10)
+    assert claimed(seed) == ["j-1"]
+    seed.advance(20 * 10 + 9)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-2"]
+
+
+def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: Seed) -> None:
+    """Checks jobs of another lane with the same scope, for whose cost there is room. The dear job would wait for ever
+    if each of them took what has just come back."""
+    begin(seed, "100/1000ms/10", 5, 10)
+    for n in range(8):
+        seed.enqueue(f"cheap-{n}", scopes=[SCOPE, "region=x"], cost="tokens:1")
+
+    assert claimed(seed) == ["j-0"]
+    seed.advance(49)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-1"]
+
+
+def test_a_job_without_a_cost_takes_one(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 9)
+    seed.enqueue("a", "b", scopes=[SCOPE])
+
+    assert claimed(seed) == ["j-0", "a"]
+
+
+def test_each_unit_is_taken_from_its_own_rate(seed: Seed) -> None:
+    seed.cap("t@1s:tokens", "1000/1000ms/1000")
+    seed.cap("t@1s:points", "10/1000ms/10")
+    seed.cap("t@1s", "1000/1000ms/1000")
+    scopes = ["t@1s:tokens=", "t@1s:points=", "t@1s="]
+    seed.enqueue("a", "b", "c", scopes=scopes, cost="points:4,tokens:300")
+    claimed_ids = [claim.id for claim in seed.claim().jobs]
+
+    (event,) = [entry for entry in seed.entries() if entry.event == "claimed"]
+    limits = {scope: limit for job in event.jobs for scope, *limit in job.fields["scopes"]}
+    assert limits == {
+        "t@1s=": [1000, 1000, 1000],
+        "t@1s:tokens=": [1000, 1000, 1000, 300],
+        "t@1s:points=": [10, 1000, 10, 4],
+    }
+    assert claimed_ids == ["a", "b"]  # The third needs 12 points.
+
+
+def test_a_retry_takes_the_cost_again(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 8)
+    (claim,) = seed.claim().jobs
+    seed.fail(claim)
+
+    assert claimed(seed) == []
+    seed.advance(60)
+    assert claimed(seed) == ["j-0"]
+
+
+def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 8, 8, delay_ms=50)
+    seed.advance(50)
+
+    assert claimed(seed) == ["j-0"]
+    seed.advance(60)
+    assert claimed(seed) == ["j-1"]
+
+
+def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None:
+    """Checks a debt that is further ahead than a rate of claims could ever be: such an arrival time is cut there."""
+    begin(seed, "100/1000ms/10", 500, 1)
+    assert claimed(seed) == ["j-0"]
+    for _ in range(10):
+        seed.advance(300)
+        seed.enqueue("other", scopes=["tenant=x"])
+        seed.claim()
+    seed.advance(4_900 - 3_000 + 9)
+    assert claimed(seed) == []
+    seed.advance(1)
+
+    assert claimed(seed) == ["j-1"]
+
+
+@pytest.mark.parametrize(("limit", "ms"), [("200/1000ms/10", 250), ("50/1000ms/10", 1_000)])
+def test_what_is_in_use_is_counted_anew_under_another_limit(
+    seed: Seed, limit: str, ms: int
+) -> None:
+    begin(seed, "100/1000ms/10", 60, 10)
+    assert claimed(seed) == ["j-0"]
+    seed.advance(100)  # 50 of the 60 are still in use.
+
+    seed.cap(FAMILY, limit)
+    assert claimed(seed) == []
+    seed.advance(ms - 1)
+    assert claimed(seed) == []
+    seed.advance(1)
+
+    assert claimed(seed) == ["j-1"], waiting_in_vain(seed.snapshot())
+
+
+def test_a_debt_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 60, 10)
+    assert claimed(seed) == ["j-0"]
+
+    seed.advance(-3_600_000)
+    assert claimed(seed) == []
+    seed.advance(599)
+    assert claimed(seed) == []
+    seed.advance(1)
+
+    assert claimed(seed) == ["j-1"]
+
+
+@pytest.mark.parametrize("limit", ["none", "0"])
+def test_a_live_limit_without_a_rate_is_obeyed(seed: Seed, limit: str) -> None:
+    begin(seed, "100/1000ms/10", 60, 60)
+    assert claimed(seed) == ["j-0"]
+
+    seed.cap(FAMILY, limit)
+
+    assert claimed(seed) == (["j-1"] if limit == "none" else [])
+
+
+def test_a_rate_is_forgotten_when_nothing_of_it_is_in_use(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 60)
+    claimed(seed)
+    spent = read_spent(seed.snapshot()["rates"][SCOPE])
+    assert spent is not None
+    assert spent.arrival_us == (seed.now + 600) * 1000
+    seed.advance(601)
+    seed.claim()
+    seed.advance(101)
+    seed.claim()
+
+    assert seed.snapshot()["rates"] == {}
+
+
+def test_a_producer_cannot_hand_over_costs_that_are_none(seed: Seed) -> None:
+    wrong = ["0", "-1", "x", "1.5", "1,", "01", "5,points", "", "1" * 600]
+    for cost in [*(f"tokens:{each}" for each in wrong), "tokens", ":5", "tok ens:5", "1:1"]:
+        with pytest.raises(Exception, match="kinds"):
+            seed.enqueue("j", scopes=[SCOPE], cost=cost)
+
+    assert seed.snapshot()["jobs"] == {}
+
+
+@pytest.mark.parametrize("limit", [(7, 100, 5), (90_000, 60_000, 90_000)])
+def test_claims_agree_with_a_naive_bucket_to_the_millisecond(
+    seed: Seed, limit: tuple[int, int, int]
+) -> None:
+    most, window_ms, burst = limit
+    rng = random.Random(most)
+    costs = [rng.randint(1, 3 * burst) for _ in range(25)]
+    begin(seed, f"{most}/{window_ms}ms/{burst}", *costs)
+    bucket, clock = Bucket(*limit), seed.now
+    bucket.at_ms = clock
+    for n, cost in enumerate(costs):
+        opens = bucket.opens_ms(cost, clock)
+        if opens > clock:
+            assert seed.claim(1).jobs == ()
+            seed.advance(opens - clock - 1)
+            assert seed.claim(1).jobs == (), f"job {n} began too early"
+            seed.advance(1)
+            clock = opens
+        (claim,) = seed.claim(1).jobs
+        assert claim.id == f"j-{n}"
+        seed.complete(claim)
+        bucket.take(cost, clock)
+        idle = rng.choice([0, 0, 0, 1, window_ms])
+        seed.advance(idle)
+        clock += idle
+
+
+# What jobs have really taken.
+
+
+def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 10, 7)
+    (claim,) = seed.claim().jobs
+    assert claimed(seed) == []
+
+    assert seed.spend(claim, told="tokens:3") == {}
+
+    assert claimed(seed) == ["j-1"]
+
+
+def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 5, 5)
+    (claim,) = seed.claim(1).jobs
+    seed.spend(claim, told="tokens:45")
+
+    assert claimed(seed) == []
+    seed.advance(399)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-1"]
+
+
+def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 5)
+    (claim,) = seed.claim().jobs
+
+    assert seed.spend(claim, told="points:3,tokens:0") == {}
+    assert seed.spend(claim, told="points:3") == {"j-0": "unknown"}
+
+    (event,) = [entry for entry in seed.entries() if entry.event == "cost_settled"]
+    (job,) = event.jobs
+    assert job.fields == {"id": "j-0", "fence": claim.fence, "told": "tokens:0"}
+
+
+def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 9)
+    (claim,) = seed.claim().jobs
+    before = seed.snapshot()["rates"]
+
+    assert seed.spend((claim.id, "1-1"), told="tokens:1") == {"j-0": "stale"}
+    assert seed.spend(claim, told="tokens:99", worker="w-2") == {"j-0": "stale"}
+    assert seed.spend(("other", claim.fence), told="tokens:1") == {"other": "gone"}
+
+    assert seed.snapshot()["rates"] == before
+
+
+@pytest.mark.parametrize("told", ["tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
+def test_a_spend_that_says_no_costs_is_refused(seed: Seed, told: str) -> None:
+    begin(seed, "100/1000ms/10", 9)
+    (claim,) = seed.claim().jobs
+
+    with pytest.raises(Exception, match="told"):
+        seed.spend(claim, told=told)
+
+
+def test_corrected_claims_agree_with_a_naive_bucket_to_the_millisecond(seed: Seed) -> None:
+    limit = (90, 1_000, 60)
+    rng = random.Random(5)
+    costs = [rng.randint(1, 90) for _ in range(25)]
+    begin(seed, "90/1000ms/60", *costs)
+    bucket, clock = Bucket(*limit), seed.now
+    bucket.at_ms = clock
+    for n, cost in enumerate(costs):
+        opens = bucket.opens_ms(cost, clock)
+        if opens > clock:
+            seed.advance(opens - clock - 1)
+            assert seed.claim(1).jobs == (), f"job {n} began too early"
+            seed.advance(1)
+            clock = opens
+        (claim,) = seed.claim(1).jobs
+        assert claim.id == f"j-{n}"
+        bucket.take(cost, clock)
+        ran_ms = rng.choice([0, 3, 200])
+        seed.advance(ran_ms)
+        clock += ran_ms
+        told = round(cost * rng.uniform(0.3, 3))
+        seed.spend(claim, told=f"tokens:{told}")
+        bucket.correct(told - cost, clock)
+        seed.complete(claim)
+
+
+# Pauses.
+
+PLAIN = "ask.model@1s=gpt"
+every_rate = pytest.mark.parametrize("scope", [SCOPE, PLAIN])
+
+
+def paused(seed: Seed, scope: str, ms: int, *costs: int, limit: str = "100/1000ms/10") -> Claim:
+    """Claim a job of each cost but the last, let the first pause the scope, and give that one back."""
+    begin(seed, limit, *costs, scope=scope)
+    first, *others = seed.claim(len(costs) - 1).jobs
+    seed.complete(*others)
+    assert seed.spend(first, told="", pauses=f"{scope}|{ms}") == {}
+    seed.rollback(first, reason="scope_paused")
+    return first
+
+
+@every_rate
+def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+    seed.enqueue("late", scopes=[scope], priority="critical")
+    seed.enqueue("other", scopes=[scope.replace("gpt", "ada")])
+
+    assert claimed(seed) == ["other"]
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["late"], waiting_in_vain(seed.snapshot())
+
+
+@every_rate
+def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) -> None:
+    """Checks a scope whose burst is free when its pause ends: the service would refuse all of it at once again."""
+    paused(seed, scope, 5_000, *[1] * 8)
+    seed.enqueue(*(f"more-{n}" for n in range(6)), scopes=[scope])
+
+    begun = []
+    seed.advance(5_000)
+    for _ in range(4):
+        begun.append(len(claimed(seed)))
+        seed.advance(10)
+
+    assert begun == [1, 1, 1, 1]
+
+
+@every_rate
+def test_a_shorter_pause_does_not_end_one_in_force(seed: Seed, scope: str) -> None:
+    begin(seed, "100/1000ms/10", 1, 1, 1, scope=scope)
+    first, second = seed.claim(2).jobs
+    seed.spend(first, told="", pauses=f"{scope}|5000")
+    seed.spend(second, told="", pauses=f"{scope}|100")
+
+    until = [
+        job.fields["until_ms"]
+        for e in seed.entries()
+        if e.event == "scope_paused"
+        for job in e.jobs
+    ]
+    assert until == [seed.now + 5_000] * 2
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-2"]
+
+
+@every_rate
+def test_a_pause_outlasts_a_change_of_the_limit(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+
+    seed.cap(scope.partition("=")[0], "1000/1000ms/100")
+
+    assert claimed(seed) == []
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["j-0"]
+
+
+@every_rate
+def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+
+    seed.advance(-3_600_000)
+    assert claimed(seed) == []
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed)[:1] == ["j-0"]
+
+
+def test_a_pause_of_what_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
+    seed.cap("ask.model", 5)
+    seed.enqueue("a", "b", scopes=["ask.model=gpt"])
+    (claim,) = seed.claim(1).jobs
+
+    for scope in ("ask.model=gpt", SCOPE, PLAIN):
+        assert seed.spend(claim, told="", pauses=f"{scope}|5000") == {"a": "unknown"}
+
+    assert claimed(seed) == ["b"]
+
+
+def test_a_worker_without_the_claim_pauses_nothing(seed: Seed) -> None:
+    begin(seed, "100/1000ms/10", 1, 1)
+    seed.claim(1)
+
+    assert seed.spend(("j-0", "1-1"), told="", pauses=f"{SCOPE}|5000") == {"j-0": "stale"}
+
+    assert claimed(seed) == ["j-1"]
+
+
+@every_rate
+def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+    assert " until=" in seed.snapshot()["rates"][scope]
+    seed.advance(5_000)
+    claimed(seed)
+
+    value = seed.snapshot()["rates"][scope]
+    assert value.isdigit() if scope == PLAIN else read_spent(value) is not None
+    assert "until" not in value

@@ -1,0 +1,188 @@
+"""Handlers that say what their jobs have really taken, and that pause a scope."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    Batch,
+    InvalidOption,
+    Job,
+    PauseScope,
+    Rate,
+    RetryPolicy,
+    UsageError,
+    current_job,
+    testing,
+)
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+
+QUEUE = "paid"
+
+
+def asks() -> list[Rate]:
+    return [
+        Rate(10_000, per_seconds=600, per="model", cost="tokens", burst=10_000),
+        Rate(1_000, per_seconds=1, per="model", burst=1_000),
+    ]
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    made = App(valkey_url)
+    yield made
+    made.close()
+
+
+def log_of(client: Client, kind: str, queue: str = QUEUE) -> list[dict[str, Any]]:
+    """Return the fields of the events of a kind."""
+    read = client.run(client.calls.audit.read_outbox(queue, "-", 10_000))
+    entries = [decode(entry_id, raw) for entry_id, raw in read]
+    return [job.fields for entry in entries if entry.event == kind for job in entry.jobs]
+
+
+async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app: App) -> None:
+    @app.task(queue=QUEUE, name="ask", caps=asks(), retry=RetryPolicy(max_attempts=1))
+    async def ask(model: str, tokens: int, fails: bool = False) -> None:
+        current_job().cost("tokens", 1)
+        current_job().cost("tokens", tokens // 2)
+        if fails:
+            raise ValueError("no answer")
+
+    @app.task(queue=QUEUE, name="ask_sync", caps=asks())
+    def ask_sync(model: str, tokens: int) -> None:
+        current_job().cost("tokens", 0)
+
+    app.enqueue_many([ask.job("a", 100), ask.job("a", 200, fails=True), ask_sync.job("b", 50)])
+    async with working(app, queues=[QUEUE]):
+        await wait_until_async(
+            lambda: len(log_of(app.client, "cost_settled")) == 3, "costs settled"
+        )
+
+    assert sorted(each["told"] for each in log_of(app.client, "cost_settled")) == [
+        "tokens:0", "tokens:100", "tokens:50",
+    ]  # fmt: skip
+    assert len(log_of(app.client, "settlement_refused")) == 0
+
+
+async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt(app: App) -> None:
+    answers: list[tuple[str, int]] = []
+    asked = asyncio.Event()
+
+    @app.task(queue=QUEUE, name="ask", caps=asks())
+    async def ask(model: str, tokens: int) -> None:
+        job = current_job()
+        answers.append((model, job.attempt))
+        if model == "busy":
+            asked.set()
+            raise PauseScope("model", after=30)
+
+    app.enqueue_many([ask.job("busy", 10) for _ in range(3)])
+    async with working(app, queues=[QUEUE], concurrency=1):
+        await asked.wait()
+        ask.enqueue("free", 10)
+        await wait_until_async(lambda: ("free", 1) in answers, "the other key runs")
+
+    read = app.client.run(app.client.calls.audit.read_outbox(QUEUE, "-", 10_000))
+    log = [(str(e.event), e.jobs) for e in (decode(entry_id, raw) for entry_id, raw in read)]
+    kinds = [kind for kind, _ in log]
+    late = [
+        job
+        for kind, jobs in log[kinds.index("scope_paused") :]
+        if kind == "claimed"
+        for job in jobs
+    ]
+    assert [job.fields["scopes"][0][0] for job in late] == ["ask.model@1s=free"]
+    assert {each["scope"] for each in log_of(app.client, "scope_paused")} == {
+        "ask.model@600s:tokens=busy", "ask.model@1s=busy",
+    }  # fmt: skip
+    reasons = {each["reason"] for each in log_of(app.client, "rolled_back")}
+    assert reasons == {"scope_paused"}
+    assert log_of(app.client, "retried") == []
+
+
+async def test_an_impossible_cost_or_pause_is_an_error_where_it_is_written(app: App) -> None:
+    found: list[BaseException] = []
+
+    @app.task(queue=QUEUE, name="ask", caps=asks())
+    async def ask(model: str, tokens: int) -> None:
+        job: Any = current_job()
+        for call in (
+            lambda: job.cost("pages", 3),
+            lambda: job.cost("tokens", -1),
+            lambda: job.cost("tokens", "many"),
+            lambda: job.cost("tokens", 10**12),
+            lambda: PauseScope("tenant"),
+            lambda: PauseScope("model", after=-1),
+        ):
+            try:
+                call()
+            except Exception as error:
+                found.append(error)
+
+    ask.enqueue("a", 5)
+    async with working(app, queues=[QUEUE]):
+        await wait_until_async(lambda: len(found) == 6, "the handler has run")
+
+    assert [type(error) for error in found] == [
+        InvalidOption, InvalidOption, InvalidOption, InvalidOption, UsageError, InvalidOption,
+    ]  # fmt: skip
+    assert "must be a unit that a rate of the job counts: tokens" in str(found[0])
+    assert "it has model. Declare Rate(…, per='tenant')" in str(found[4])
+
+
+@dataclass
+class Question:
+    model: str
+    tokens: int
+
+
+async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: App) -> None:
+    refused: list[UsageError] = []
+
+    @app.task(queue="batches", name="ask_many", caps=asks(), batch=Batch(10))
+    async def ask_many(jobs: list[Job[Question]]) -> None:
+        for job in jobs:
+            job.context.cost("tokens", 7)
+        try:
+            current_job().cost("tokens", 1)
+        except UsageError as error:
+            refused.append(error)
+
+    app.enqueue_many([ask_many.job(Question("a", 50)) for _ in range(3)])
+    async with working(app, queues=["batches"]):
+        await wait_until_async(
+            lambda: len(log_of(app.client, "cost_settled", "batches")) == 3, "costs settled"
+        )
+
+    assert "say job.context.cost" in str(refused[0])
+    told = [each["told"] for each in log_of(app.client, "cost_settled", "batches")]
+    assert told == ["tokens:7"] * 3
+
+
+def test_a_fake_settles_costs_and_pauses(app: App) -> None:
+    @app.task(queue=QUEUE, name="ask", caps=asks())
+    def ask(model: str, tokens: int) -> None:
+        current_job().cost("tokens", 3)
+        if model == "busy" and current_job().claim == 1:
+            raise PauseScope("model", after=30)
+
+    with testing.fake(app) as fake:
+        ask.enqueue("busy", 10)
+        ask.enqueue("free", 10)
+        outcomes = [ran.outcome for ran in fake.drain()]
+        settled = [each["told"] for each in log_of(app.client, "cost_settled")]
+        paused = log_of(app.client, "scope_paused")
+
+    assert outcomes == ["ready", "succeeded", "succeeded"]
+    assert settled == ["tokens:3"] * 3
+    assert len(paused) == 2
