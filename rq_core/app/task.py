@@ -111,7 +111,7 @@ class PreparedTask(Generic[P, R]):
         return self.app.new_job(self._profile, self.options, args_json, *lane, name, call)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """Return a call with these arguments, which a durable job runs as a child: ``durable().run(render.call(7))``."""
+        """Return a call with these arguments, which a durable job runs as a child: ``job.run(render.call(7))``."""
         from rq_core.app.durable.items import JobCall
 
         return JobCall(self, args, kwargs)

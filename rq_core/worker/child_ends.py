@@ -40,7 +40,9 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
     found = []
     for each in settled:
         outcome = outcomes.get(each.claim.id)
-        is_over = each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
+        is_over = (
+            each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
+        )
         parent = parent_of_claim(each.claim) if is_over else None
         if parent is not None:
             found.append(parent)

@@ -322,9 +322,7 @@ def _outcome(job_id: str, found: Found) -> Outcome[Any]:
     return found.known or Gone(job_id)
 
 
-def _succeeded(
-    launch: str, job_id: str, entry: StepEntry, child: JobCall[R]
-) -> Succeeded[R]:
+def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:
     """Return the outcome of a child whose success is saved, with the result in the type of its task."""
     if entry.value is None:
         return Succeeded(job_id, missing=entry.note)

@@ -6,15 +6,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from rq_core.errors import InvalidStep, NoResult
 from rq_core.model.durable.children import PARENT_HEADER
 from rq_core.model.job import JobError, NewJob
 from rq_core.model.outcome import Cancelled, Expired, Failed, Gone, Outcome, Replaced, Succeeded
-
-if TYPE_CHECKING:
-    from rq_core.app.task import PreparedTask
 
 R = TypeVar("R")
 
@@ -32,7 +29,8 @@ _WORDS: Final = {kind: word for word, kind in _ENDS.items()}
 class JobCall(Generic[R]):
     """A call of a task that a durable job makes as a child: ``task.call(…)``. ``R`` is the type of the result."""
 
-    task: PreparedTask[Any, R]
+    task: Any
+    """The task, with its options: a PreparedTask."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -52,7 +50,8 @@ class JobCall(Generic[R]):
             id=job_id, headers=headers, keep_result=seconds, remember=seconds
         )
         # Only a child that waits for a full scope has an end.
-        return task.job(*self.args, **self.kwargs)._replace(full="")
+        job: NewJob = task.job(*self.args, **self.kwargs)
+        return job._replace(full="")
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,9 @@ def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str
     """Return the message of ChildrenFailed."""
     said = "; ".join(f"{item.index}: {item.error}" for item in failed[:_SHOWN_MAX])
     more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
-    return f"{name}: {count - len(failed)} of {count} children succeeded, {needed} must. {said}{more}"
+    return (
+        f"{name}: {count - len(failed)} of {count} children succeeded, {needed} must. {said}{more}"
+    )
 
 
 def pack_end(outcome: Outcome[Any]) -> list[str]:
