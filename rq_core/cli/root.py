@@ -25,6 +25,7 @@ COMMANDS: Final[Commands] = {
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
     "job": ("job:job", "Show a job's state, and the caps for which it waits."),
     "steps": ("steps:steps", "Show what a durable job has saved."),
+    "children": ("steps:children", "Show the children of a durable job, and how each has ended."),
     "signal": ("steps:signal", "Send a signal to a durable job, which waits for it."),
     "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (

@@ -356,3 +356,51 @@ def test_children_failed_has_the_items(app: App, fake: testing.Fake, did: list[A
     fake.drain()
 
     assert [([5], 1)] == did
+
+
+def test_a_requeue_of_the_parent_by_its_id_runs_only_the_children_again_that_failed(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        if did.count(n) == 1 and n:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(n) for n in range(3)])).values())
+
+    handle = order.enqueue()
+    fake.drain()
+    families = app.client.calls.families
+    children = app.client.run(families.children(handle.id, ["orders"])) or []
+    assert [(0, True), (1, False), (2, False)] == [(c.index, c.is_saved) for c in children]
+
+    answer = app.client.run(families.requeue("orders", [handle.id], by="ann", why="mended"))
+
+    assert {handle.id: "requeued"} == answer
+    assert "succeeded" == outcomes(fake, "order")[-1]
+    assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
+
+
+def test_a_cancelled_parent_takes_its_children_with_it(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(n) for n in range(3)])
+
+    handle = order.enqueue()
+    fake.drain("orders")
+
+    answer = app.client.run(app.client.calls.families.cancel("orders", [handle.id]))
+
+    assert {handle.id: "cancelled"} == answer
+    assert [] == fake.drain()
+    assert [] == did

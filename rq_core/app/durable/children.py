@@ -35,7 +35,10 @@ from rq_core.model.durable.children import (
     child_wait,
     item_name,
     join_name,
+    launch_name,
+    pack_queues,
     parent_header,
+    read_queues,
 )
 from rq_core.model.job import NewJob
 from rq_core.model.outcome import LOST, Gone, Kept, Outcome, Succeeded
@@ -103,7 +106,7 @@ class JobSteps(Steps):
 
     async def _launched(self, launch: str, children: Sequence[JobCall[Any]]) -> list[Place]:
         """Enqueue the children, unless an earlier run has done so. Return the queue and the id of each."""
-        known = self._known(launch)
+        known = self._known(launch_name(launch))
         if known is not None and known.is_saved:
             return self._places(launch, known, len(children))
         if known is None:
@@ -113,8 +116,8 @@ class JobSteps(Steps):
                     f" the {ENTRIES_MAX:,} that it may have"
                 )
             # The box must have its life, of which the children's ids are made, before the first child exists.
-            await self._write("begin", launch)
-        number = self._numbers[launch]
+            await self._write("begin", launch_name(launch))
+        number = self._numbers[launch_name(launch)]
         jobs = [
             child.child(
                 self._child_id(launch, index),
@@ -126,10 +129,8 @@ class JobSteps(Steps):
         note_end = self.home.began()
         try:
             await self._enqueue(launch, [job for job in jobs if job.id not in ended])
-            value = json.dumps([job.queue for job in jobs], separators=(",", ":"))
-            if len({job.queue for job in jobs}) < 2:
-                value = json.dumps({"count": len(jobs), "queue": jobs[0].queue if jobs else None})
-            await self._write("save", launch, pack_result(value, self.home.audit_result))
+            packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
+            await self._write("save", launch_name(launch), packed)
         finally:
             note_end()
         return [(job.queue, job.id) for job in jobs]
@@ -141,7 +142,7 @@ class JobSteps(Steps):
         try:
             accepted = await self.home.ask(partial(_enqueue, jobs))
         except (AuditBacklogFull, QueueFull, ResultsFull):
-            entry = self._open_name(f"{LAUNCH_PREFIX}{self._numbers[launch]}")
+            entry = self._open_name(f"{LAUNCH_PREFIX}{self._numbers[launch_name(launch)]}")
             await self._over("sleep", entry, f"+{PAUSE_MS}")
             await self._enqueue(launch, jobs)
             return
@@ -157,8 +158,7 @@ class JobSteps(Steps):
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
         """Return the children's queues and ids from the entry that says that they were enqueued."""
-        said: Any = json.loads(entry.value or "[]")
-        queues = [said["queue"]] * said["count"] if isinstance(said, dict) else said
+        queues = read_queues(entry.value)
         if len(queues) != count:
             raise StepMismatch(
                 f"{launch}: an earlier run has enqueued {len(queues):,} children, and this one has {count:,} calls. The"
@@ -184,7 +184,7 @@ class JobSteps(Steps):
             if not alive:
                 return {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
             # The child that was enqueued last is most likely to end last, so the parent looks seldom.
-            name = child_wait(self._numbers[launch], alive[-1])
+            name = child_wait(self._numbers[launch_name(launch)], alive[-1])
             await self._over("wait", self._open_name(name), f"+{self._pause_ms(launch)}")
 
     def _open_name(self, name: str) -> str:
@@ -198,7 +198,7 @@ class JobSteps(Steps):
 
     def _pause_ms(self, launch: str) -> int:
         """Return for how long the parent waits before it looks again."""
-        known = self._known(launch)
+        known = self._known(launch_name(launch))
         began_ms = known.at_ms if known is not None else 0
         waited = time.time() - began_ms / 1000 if began_ms else 0.0
         return round(min(max(waited / 2, LOOK_MIN_S), LOOK_MAX_S) * 1000)

@@ -10,10 +10,12 @@ names the parent's entry that waits for it. The worker that ends the child sends
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.boxes import OWN_PREFIX
+from rq_core.model.durable.boxes import MAP_PREFIX, OWN_PREFIX, StepEntry
 
 PARENT_HEADER: Final = "rq-core-parent"
 """The name of the header that names a child's parent."""
@@ -32,6 +34,19 @@ class Parent(NamedTuple):
     id: str
     wait: str
     """The name of the parent's wait for this child."""
+
+
+class Child(NamedTuple):
+    """A child, according to the entries of its parent."""
+
+    map: str
+    """Name of the ``map`` or ``run`` that has enqueued the child."""
+    index: int
+    """The child's position among the children of the map, from 0."""
+    queue: str
+    id: str
+    is_saved: bool
+    """True if the parent has saved the child's result."""
 
 
 def child_id(life: str, launch: str, index: int) -> str:
@@ -57,6 +72,51 @@ def read_child_wait(name: str) -> tuple[int, int] | None:
     if not name.startswith(CHILD_PREFIX) or not dot or not (number + index).isdigit():
         return None
     return int(number), int(index)
+
+
+def launch_name(launch: str) -> str:
+    """Return the name of the entry that enqueues children."""
+    return f"{MAP_PREFIX}{launch}"
+
+
+def pack_queues(queues: Sequence[str]) -> str:
+    """Return the value of the entry that enqueues children, as JSON: the queue of each.
+
+    >>> pack_queues(["pages", "pages"])
+    '{"count":2,"queue":"pages"}'
+    """
+    said: Any = list(queues)
+    if len(set(queues)) < 2:
+        said = {"count": len(queues), "queue": queues[0] if queues else None}
+    return json.dumps(said, separators=(",", ":"))
+
+
+def read_queues(value: str | None) -> list[str]:
+    """Return the queue of each child, from the value of the entry that enqueued them. Raises ValueError for any other
+    value."""
+    said: Any = json.loads(value or "null")
+    if isinstance(said, dict):
+        said = [said.get("queue")] * int(said.get("count", 0))
+    if not isinstance(said, list) or not all(isinstance(each, str) for each in said):
+        raise ValueError("the entry does not name the children's queues")
+    return said
+
+
+def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
+    """Return the children that a job has enqueued, from the entries of its box."""
+    entries = list(entries)
+    saved = {entry.name for entry in entries if entry.is_saved}
+    found: list[Child] = []
+    for entry in entries:
+        launch = entry.name.removeprefix(MAP_PREFIX)
+        if launch == entry.name or not entry.is_saved:
+            continue
+        with suppress(ValueError, TypeError):
+            found += [
+                Child(launch, n, queue, child_id(life, launch, n), item_name(launch, n) in saved)
+                for n, queue in enumerate(read_queues(entry.value))
+            ]
+    return found
 
 
 def item_name(launch: str, index: int) -> str:
