@@ -376,7 +376,7 @@ def test_a_requeue_of_the_parent_by_its_id_runs_only_the_children_again_that_fai
     fake.drain()
     families = app.client.calls.families
     children = app.client.run(families.children(handle.id, ["orders"])) or []
-    assert [(0, True), (1, False), (2, False)] == [(c.index, c.is_saved) for c in children]
+    assert [(0, True), (1, False), (2, False)] == [(c.number, c.is_saved) for c in children]
 
     answer = app.client.run(families.requeue("orders", [handle.id], by="ann", why="mended"))
 

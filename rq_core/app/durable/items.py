@@ -132,7 +132,8 @@ def least(name: str, min_success: Any, count: int) -> int:
     if is_number:
         return int(min_success)
     # 0.95 of 100 is a little more than 95 in binary floating-point numbers.
-    return int(math.ceil(round(min_success * count, 6)))
+    share: float = min_success
+    return math.ceil(round(share * count, 6))
 
 
 def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:

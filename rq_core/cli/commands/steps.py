@@ -93,7 +93,7 @@ def children(
     if as_json:
         print_json([{**child._asdict(), "state": states[child.id]} for child in found])
         return
-    rows = [[c.map, c.index, states[c.id], c.queue, c.id] for c in found]
+    rows = [[c.map, c.number, states[c.id], c.queue, c.id] for c in found]
     none = f"no child of job {job_id} has failed" if failed else f"job {job_id} has no children"
     print_table(["map", "no", "state", "queue", "id"], rows, empty=none)
 

@@ -41,7 +41,7 @@ class Child(NamedTuple):
 
     map: str
     """Name of the ``map`` or ``run`` that has enqueued the child."""
-    index: int
+    number: int
     """The child's position among the children of the map, from 0."""
     queue: str
     id: str

@@ -7,6 +7,7 @@
 - ``caps``: limits of scopes, and policies of tasks.
 - ``unique``: names of unique jobs.
 - ``boxes``: saves what durable jobs have done, and sends signals to them.
+- ``families``: changes durable jobs together with their children.
 - ``mail``: sends one signal.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: the calls of the mirror, of a restore and of the doctor.
