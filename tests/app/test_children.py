@@ -257,7 +257,7 @@ def test_every_end_of_a_child_reaches_its_parent(
     elif end == "Gone":
         # As a failover to a replica that lacks the child.
         key = queue_keys("pages")
-        lost = [
+        lost: list[list[Any]] = [
             ["HDEL", key("jobs"), child.id],
             ["HDEL", key("state"), child.id],
             ["LREM", key("ready:2"), 0, child.id],
@@ -324,7 +324,7 @@ def test_what_cannot_be_a_child_is_refused(app: App, fake: testing.Fake, did: li
     def order() -> None:
         job = durable_sync()
         for calls, needed in (
-            ([render.call()], 1.0), ([render.job()], 1.0), ([], 1.5), ([], -1), ([], True)
+            ([render.call()], 1.0), ([render.job()], 1.0), ([], 1.5), ([], -1), ([], True), ([], 2)
         ):  # fmt: skip
             try:
                 job.map("pages", calls, min_success=needed)  # type: ignore[arg-type]
@@ -334,7 +334,7 @@ def test_what_cannot_be_a_child_is_refused(app: App, fake: testing.Fake, did: li
     order.enqueue()
     fake.drain()
 
-    assert 5 == len(did)
+    assert 6 == len(did)
     assert "is unique, and a child must not give way" in did[0]
 
 

@@ -19,6 +19,8 @@ from rq_core.app.durable.items import (
     Item,
     Items,
     JobCall,
+    check_call,
+    child_of,
     least,
     pack_end,
     told,
@@ -119,7 +121,8 @@ class JobSteps(Steps):
             await self._write("begin", launch_name(launch))
         number = self._numbers[launch_name(launch)]
         jobs = [
-            child.child(
+            child_of(
+                child,
                 self._child_id(launch, index),
                 parent_header(self._context.queue, self._context.id, child_wait(number, index)),
             )
@@ -297,7 +300,7 @@ def _checked(name: str, calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
             why = f"{given!r} is not a call of a task, as `task.call(…)` makes it"
             raise InvalidStep(step=name, why=why)
         if not found or found[-1].task is not call.task:
-            call.check(name)
+            check_call(name, call)
         found.append(call)
         if len(found) > CHILDREN_MAX:
             why = f"a map has at most {CHILDREN_MAX:,} calls: let each child do several parts"

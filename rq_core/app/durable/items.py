@@ -34,24 +34,24 @@ class JobCall(Generic[R]):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def check(self, name: str) -> None:
-        """Raise InvalidStep if jobs of the task cannot be children."""
-        if self.task.options.unique is not None:
-            why = f"task {self.task.name!r} is unique, and a child must not give way to another job"
-            raise InvalidStep(step=name, why=why)
-        self.task.returned.check()
 
-    def child(self, job_id: str, parent: str) -> NewJob:
-        """Return the child. Its headers have ``parent``, the value of PARENT_HEADER."""
-        options = self.task.options
-        headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
-        seconds = max(options.keep_ms, KEEP_MS) / 1000
-        task = self.task.with_options(
-            id=job_id, headers=headers, keep_result=seconds, remember=seconds
-        )
-        # Only a child that waits for a full scope has an end.
-        job: NewJob = task.job(*self.args, **self.kwargs)
-        return job._replace(full="")
+def check_call(name: str, call: JobCall[Any]) -> None:
+    """Raise InvalidStep if jobs of the call's task cannot be children."""
+    if call.task.options.unique is not None:
+        why = f"task {call.task.name!r} is unique, and a child must not give way to another job"
+        raise InvalidStep(step=name, why=why)
+    call.task.returned.check()
+
+
+def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
+    """Return the child that makes a call. Its headers have ``parent``, the value of PARENT_HEADER."""
+    options = call.task.options
+    headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
+    seconds = max(options.keep_ms, KEEP_MS) / 1000
+    task = call.task.with_options(id=job_id, headers=headers, keep_result=seconds, remember=seconds)
+    job: NewJob = task.job(*call.args, **call.kwargs)
+    # A child that a full scope discards or rejects would have no end: it waits.
+    return job._replace(full="")
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,9 @@ def least(name: str, min_success: Any, count: int) -> int:
     is_number = type(min_success) is int and min_success >= 0
     if not is_share and not is_number:
         why = f"min_success is {min_success!r}, and must be a share from 0.0 to 1.0 or a number of jobs"
+        raise InvalidStep(step=name, why=why)
+    if is_number and min_success > count:
+        why = f"min_success is {min_success}, and there are {count} calls"
         raise InvalidStep(step=name, why=why)
     if is_number:
         return int(min_success)
