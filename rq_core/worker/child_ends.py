@@ -8,7 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.model.durable.children import PARENT_HEADER, Parent, parent_of
+from rq_core.model.durable.children import (
+    PARENT_HEADER,
+    Parent,
+    parent_of,
+    read_child_wait,
+)
 from rq_core.model.headers import read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, send_signals
@@ -35,18 +40,25 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 
 
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
-    """Return the parents of the jobs that these settlements have ended. ``outcomes`` has the answer for each job that
-    is not settled as a success."""
-    found = []
+    """Return the places that wait for jobs that these settlements have ended, all in one call. ``outcomes`` has the
+    answer for each job that is not settled as a success.
+
+    Of the children of one ``map`` that end in one call, only the last matters: a parent waits for the last that is
+    alive, and cannot have seen an end of one of them and not of the other.
+    """
+    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
     for each in settled:
         outcome = outcomes.get(each.claim.id)
         is_over = (
             each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
         )
         parent = parent_of_claim(each.claim) if is_over else None
-        if parent is not None:
-            found.append(parent)
-    return found
+        place = None if parent is None else read_child_wait(parent.wait)
+        if parent is not None and place is not None:
+            of = (parent.queue, parent.id, place[0])
+            if of not in found or found[of][0] < place[1]:
+                found[of] = (place[1], parent)
+    return [parent for _, parent in found.values()]
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:

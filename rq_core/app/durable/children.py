@@ -180,7 +180,8 @@ class JobSteps(Steps):
             return {int(at): unpack_end(places[int(at)][1], each) for at, each in said.items()}
         while True:
             left = [n for n in range(len(places)) if self._known(item_name(launch, n)) is None]
-            found = await self._look([places[index] for index in left])
+            # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
+            found = await self._look([places[index] for index in reversed(left)])
             ended = {index: found[places[index][1]] for index in left if places[index][1] in found}
             await self._save_results(launch, ended)
             alive = [index for index in left if index not in ended]
