@@ -77,7 +77,7 @@ class StepsSpent(GiveUp):
 class ChildrenFailed(GiveUp):
     """too few of the jobs that this job runs have succeeded: the job is dead, unless the handler catches it."""
 
-    def __init__(self, reason: str, items: Any = ()) -> None:
+    def __init__(self, reason: str = "too few children succeeded", items: Any = ()) -> None:
         super().__init__(reason)
         self.items = items
         """The items of the map, each with its value or its error."""

@@ -93,6 +93,26 @@ def test_a_map_returns_an_item_for_each_call_in_order(
     assert [*range(6), ([*range(6)], [])] == did
 
 
+def test_a_parent_waits_for_a_child_that_is_retried(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=RetryPolicy(max_attempts=2, base=1.0, jitter=False))
+    def render(n: int) -> int:
+        did.append(n)
+        if did == [0]:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(0), render.call(1)])).values())
+
+    order.enqueue()
+
+    assert ["parked", "parked", "succeeded"] == outcomes(fake, "order")
+    assert [0, 1, 0, [0, 1]] == did
+
+
 def test_an_empty_map_ends_at_once(app: App, fake: testing.Fake, did: list[Any]) -> None:
     @app.task(retry=ONCE)
     def order() -> None:

@@ -113,6 +113,7 @@ CALLS: dict[str, list[str]] = {
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
     "steps": ["dies", "--values"],
+    "children": ["dies"],
     "signal": ["dies", "approval", "--reason", HOSTILE[:500]],
     "result": ["dies"],
     "dead": ["mail"],

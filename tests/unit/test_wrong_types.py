@@ -122,11 +122,11 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
-    "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
+    "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job", "JobCall", "Item", "Items",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py and
+receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py, test_children.py and
 test_batches.py test them."""
 
 

@@ -35,6 +35,11 @@ class JobCall(Generic[R]):
     kwargs: dict[str, Any]
 
 
+def name_of(call: Any) -> str:
+    """Return the name of the call's task; ``run`` for any other object, which is refused later."""
+    return call.task.name if isinstance(call, JobCall) else "run"
+
+
 def check_call(name: str, call: JobCall[Any]) -> None:
     """Raise InvalidStep if jobs of the call's task cannot be children."""
     if call.task.options.unique is not None:
