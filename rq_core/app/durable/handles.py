@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from rq_core.app.durable.children import JobSteps
-from rq_core.app.durable.items import Items, JobCall, name_of
+from rq_core.app.durable.items import Items, JobCall, task_name_of
 from rq_core.app.durable.moments import ahead, moment
 from rq_core.app.durable.step_values import check_brought, load_brought
 from rq_core.app.durable.steps import StepOptions, in_step
@@ -90,7 +90,7 @@ class Durable:
         ``name`` is the name of the entry, by default the name of the child's task. Raises ChildrenFailed if the child
         does not succeed.
         """
-        (value,) = (await self._steps.map(name or name_of(child), (child,), 1)).values()
+        (value,) = (await self._steps.map(name or task_name_of(child), (child,), 1)).values()
         return value
 
     async def map(
@@ -160,7 +160,7 @@ class DurableSync:
 
     def run(self, child: JobCall[R], /, *, name: str = "") -> R:
         """Run another job, a child of this one, and return its result. See :meth:`Durable.run`."""
-        (value,) = now(self._steps.map(name or name_of(child), (child,), 1)).values()
+        (value,) = now(self._steps.map(name or task_name_of(child), (child,), 1)).values()
         return value
 
     def map(

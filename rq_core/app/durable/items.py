@@ -35,7 +35,7 @@ class JobCall(Generic[R]):
     kwargs: dict[str, Any]
 
 
-def name_of(call: Any) -> str:
+def task_name_of(call: Any) -> str:
     """Return the name of the call's task; ``run`` for any other object, which is refused later."""
     return call.task.name if isinstance(call, JobCall) else "run"
 
