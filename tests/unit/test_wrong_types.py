@@ -126,8 +126,8 @@ NO_CALLABLES_OF_USERS = {
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py, test_children.py
-and test_batches.py test them."""
+receives them checks them (Limit, Patience), or other tests do: test_depends.py, test_context.py, test_durable_steps.py,
+test_children.py and test_batches.py."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:
