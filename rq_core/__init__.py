@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rq_core.app.durable.handles import DurableSync as DurableSync
     from rq_core.app.durable.handles import durable as durable
     from rq_core.app.durable.handles import durable_sync as durable_sync
+    from rq_core.app.durable.items import Item as Item
+    from rq_core.app.durable.items import Items as Items
+    from rq_core.app.durable.items import JobCall as JobCall
     from rq_core.app.durable.steps import NOT_DONE as NOT_DONE
     from rq_core.app.handlers.context import JobContext as JobContext
     from rq_core.app.handlers.context import current_job as current_job
@@ -72,6 +75,7 @@ else:
         "app.batches.jobs": "BatchContext Job",
         "app.many.copies": "Replayed",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
+        "app.durable.items": "Item Items JobCall",
         "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",
         "app.handlers.context": "JobContext current_job",

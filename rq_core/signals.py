@@ -6,6 +6,8 @@ As in :mod:`rq_core.errors`, a class's docstring is its default message.
 
 from __future__ import annotations
 
+from typing import Any
+
 from rq_core.errors import SECONDS_MAX, InvalidOption, RqCoreError
 
 
@@ -70,6 +72,15 @@ class StepMismatch(GiveUp):
 
 class StepsSpent(GiveUp):
     """the job has as many steps, or as much saved, as a job may have."""
+
+
+class ChildrenFailed(GiveUp):
+    """too few of the jobs that this job runs have succeeded: the job is dead, unless the handler catches it."""
+
+    def __init__(self, reason: str = "too few children succeeded", items: Any = ()) -> None:
+        super().__init__(reason)
+        self.items = items
+        """The items of the map, each with its value or its error."""
 
 
 class Parking(BaseException):

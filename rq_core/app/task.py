@@ -27,6 +27,7 @@ from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
     from rq_core.app.batches.batch import Batch
+    from rq_core.app.durable.items import JobCall
     from rq_core.app.handlers.depends import Step
     from rq_core.app.inbox.within import AsyncExecutes, AsyncTaskWithin, Executes, TaskWithin
     from rq_core.app.producer import Producer
@@ -109,6 +110,12 @@ class PreparedTask(Generic[P, R]):
         call = self.options.call_of(self.name, self.arguments, values) if remembered else ""
         cost = self.placing.costs(lane[0], values) if self.placing.costly else ""
         return self.app.new_job(self._profile, self.options, args_json, *lane, name, call, cost)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
+        """Return a call with these arguments, which a durable job runs as a child: ``job.run(render.call(7))``."""
+        from rq_core.app.durable.items import JobCall
+
+        return JobCall(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job with these arguments, and return the job's handle. This method blocks; in an event loop use

@@ -26,6 +26,7 @@ COMMANDS: Final[Commands] = {
     "job": ("job:job", "Show a job's state, and the caps for which it waits."),
     "watch": ("job:watch_command", "Show a job's progress and its stream, until it has ended."),
     "steps": ("steps:steps", "Show what a durable job has saved."),
+    "children": ("steps:children", "Show the children of a durable job, and how each has ended."),
     "signal": ("steps:signal", "Send a signal to a durable job, which waits for it."),
     "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (

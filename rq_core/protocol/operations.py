@@ -28,6 +28,7 @@ from rq_core.protocol.reads.result_reads import Endings
 
 if TYPE_CHECKING:
     from rq_core.protocol.calls.bulk import Bulk
+    from rq_core.protocol.calls.families import Families
     from rq_core.protocol.calls.mail import Mail
     from rq_core.protocol.calls.schedules import Schedules
 
@@ -53,6 +54,13 @@ class Operations:
         from rq_core.protocol.calls.mail import Mail
 
         return Mail(self.delivery)
+
+    @cached_property
+    def families(self) -> Families:
+        """The calls about durable jobs and their children, imported at their first use."""
+        from rq_core.protocol.calls.families import Families
+
+        return Families(self.admin, self.reads)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.model.durable.boxes import OVER, StepEntry, signal_of
+from rq_core.model.durable.boxes import MAP_PREFIX, OVER, StepEntry, signal_of
+from rq_core.model.durable.children import item_name, read_child_wait, read_queues
+from rq_core.model.outcome import Failed
+from rq_core.protocol.reads.result_reads import Absent
 from rq_core.views.text import ago, utc
 
 if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
+    from rq_core.protocol.reads.result_reads import Found
 
 SHOWN_MAX: Final = 50
 """Maximum number of steps that the view of a job shows. If there are more, it shows the last steps."""
@@ -21,6 +25,8 @@ def state_of(entry: StepEntry) -> str:
         return "over" if entry.note == OVER else "saved"
     if entry.is_in_doubt:
         return "in doubt"
+    if entry.name.startswith(MAP_PREFIX):
+        return "enqueueing"
     if entry.kind == "step":
         return "for job.key()"
     until = "" if entry.until_ms is None else f" until {utc(entry.until_ms)}"
@@ -53,12 +59,33 @@ def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
         entry = steps.entries.get(int(number))
         if entry is None:
             says = f"entry {number} of its steps"
+        elif (child := read_child_wait(entry.name)) is not None:
+            says = _children_say(steps, *child)
         elif entry.kind == "wait":
             says = f"the signal {signal_of(entry.name)}"
         else:
             says = f"the end of its sleep {entry.name}"
         found.append({"says": says, "until_ms": None if entry is None else entry.until_ms})
     return found
+
+
+def _children_say(steps: SavedSteps, number: int, index: int) -> str:
+    """Return in words that a job waits for its children. ``number`` is the entry that has enqueued them."""
+    launch = steps.entries.get(number)
+    try:
+        count = len(read_queues(launch.value if launch is not None else None))
+    except (ValueError, TypeError):
+        count = 0
+    if launch is None or not count:
+        return f"child {index} of the children that entry {number} has enqueued"
+    name = launch.name.removeprefix(MAP_PREFIX)
+    if count == 1:
+        return f"its child {name}"
+    if len(steps.entries) < steps.size:
+        return f"its {count} children {name}"
+    items = {item_name(name, n) for n in range(count)}
+    got = sum(entry.is_saved and entry.name in items for entry in steps.entries.values())
+    return f"its children {name} ({got} of {count} saved)"
 
 
 def parked_for(waits: str | None, steps: SavedSteps) -> str:
@@ -68,6 +95,14 @@ def parked_for(waits: str | None, steps: SavedSteps) -> str:
         until_ms = each["until_ms"]
         found.append(each["says"] + ("" if until_ms is None else f" until {utc(until_ms)}"))
     return ", ".join(found)
+
+
+def end_of(found: Found) -> str:
+    """Return in one word how a child has ended; ``gone`` if Redis does not know it."""
+    outcome = found.known if isinstance(found, Absent) else found
+    if isinstance(outcome, Failed):
+        return f"dead ({outcome.reason})" if outcome.reason else "dead"
+    return "gone" if outcome is None else type(outcome).__name__.lower()
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:

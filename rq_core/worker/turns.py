@@ -17,6 +17,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls.claims import Claimed, extend
 from rq_core.protocol.engine.plan import Call
 from rq_core.worker.capacity import Capacity
+from rq_core.worker.child_ends import ChildEnds
 from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.held_jobs import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
@@ -90,6 +91,7 @@ class Turns:
         self._ticker = ticker
         self._on_claim = on_claim
         self._flow = flow
+        self.child_ends = ChildEnds(client, lifetime.worker)
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there are settlements to send or jobs to claim, then make one round trip for both. Raises
@@ -267,6 +269,7 @@ class Turns:
         # The leases were extended until now: a settlement may take as long as an outage.
         self._handlers.reported(group)
         self._flow.ended(group, result)
+        self.child_ends.note(group, result)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)
             return False

@@ -221,8 +221,10 @@ class Worker:
             try:
                 await self._turns.turn(group)
                 over = self._lifetime.over.is_set()
-                if self.options.burst and not over and await self._burst.over():
-                    self._lifetime.end()
+                if self.options.burst and not over:
+                    await self._turns.child_ends.finish()
+                    if await self._burst.over():
+                        self._lifetime.end()
             except RqCoreError as error:
                 self._lifetime.give_up(error)
             except Exception:
@@ -255,6 +257,7 @@ class Worker:
     async def _close(self) -> bool:
         """Close connections, threads and processes. Return whether no handler is running."""
         await self._handlers.executor.leave()
+        await self._turns.child_ends.finish()
         self._lease_client.close()
         await self._client.close()
         return self._handlers.executor.close()

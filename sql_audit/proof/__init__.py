@@ -14,5 +14,6 @@ Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 - ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the numbering.
 - ``row_check``, ``derived_rows``: checks the rows of ``job`` and ``job_attempt``; derives these rows from the events.
 - ``schema_check``: checks the schema's tables, triggers, views and indexes.
+- ``families``: checks the results of children that durable jobs have saved.
 - ``findings``, ``result``, ``record``: findings; the verdict; its row in ``mirror_proof``.
 """

@@ -24,6 +24,7 @@ from rq_core.model.lib.text import counted
 from sql_audit.proof import schema_check
 from sql_audit.proof.batch_check import BatchProof
 from sql_audit.proof.epoch_check import EpochProof
+from sql_audit.proof.families import FamilyProof
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.log import (
     LAST_PRUNE,
@@ -150,6 +151,7 @@ class _Check:
         self.batches = BatchProof(database, self.result, audit_id, wanted)
         self.epochs = EpochProof(queue, self.passed)
         self.rows = RowProof(database, queue, self.end, orphaned, ends)
+        self.families = FamilyProof()
 
     def _replay(self, connection: Connection, orphaned: list[orphans.Range]) -> Replay:
         recorded: dict[OutboxId, list[str]] = {}
@@ -189,6 +191,9 @@ class _Check:
             self._check_epochs(connection)
             self.rows.finish(connection)
             self._check_minutes(connection)
+            for row, says in self.families.wrong(connection):
+                found = "I24", *row[:4], row[5], row[4], row[6], row[7], row[8], says
+                self.result.add(Violation(*found))
             self.changed_meanwhile = self._changed(connection)
         return self._conclude()
 
@@ -196,6 +201,7 @@ class _Check:
         self.replay.feed(events)
         self.epochs.feed(events)
         self.rows.feed(events)
+        self.families.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
         """Report the differences between ``mirror_epoch`` and the events."""

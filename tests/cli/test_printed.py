@@ -120,6 +120,7 @@ CALLS: dict[str, list[str]] = {
     "jobs": ["mail", "--state", "dead"],
     "steps": ["dies", "--values"],
     "watch": ["dies"],
+    "children": ["dies"],
     "signal": ["dies", "approval", "--reason", HOSTILE[:500]],
     "result": ["dies"],
     "dead": ["mail"],

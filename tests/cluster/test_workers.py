@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
 
+from rq_core import durable
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import ServerUnavailable
@@ -164,6 +165,37 @@ async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_ot
         await wait_until_async(lambda: len(begun) == 2, "both run")
 
     assert ended == [0.3, 1.0]
+
+
+async def test_a_parent_joins_children_of_other_shards_while_its_slot_moves(
+    cluster: RedisCluster, load: Load, sqlite_url: str
+) -> None:
+    queues = home, *others = [names[0] for names in cluster.queues(1).values()]
+    sums: list[int] = []
+
+    @load.app.task(queue="any")
+    async def part(n: int) -> int:
+        await asyncio.sleep(0.01)
+        return n
+
+    @load.app.task(queue=home)
+    async def join() -> None:
+        calls = [part.with_options(queue=others[n % 2]).call(n) for n in range(8)]
+        sums.append(sum((await durable().map("parts", calls)).values()))
+
+    load.declare(*queues)
+    key = queue_keys(home)("meta")
+    with mirroring(cluster.url, sqlite_url):
+        async with working(load.app, queues=queues, concurrency=6):
+            for _ in range(2):
+                await join.enqueue_async()
+                target = next(s for s in cluster.primaries() if s is not cluster.primary_of(key))
+                for _step in cluster.migrating(key, target):
+                    await asyncio.sleep(0.01)
+            await wait_until_async(lambda: len(sums) == 2, "both parents have joined", timeout=40)
+
+    assert [28, 28] == sums
+    check_log(sqlite_url, *queues)
 
 
 def _waiting(cluster: RedisCluster, count: int) -> bool:

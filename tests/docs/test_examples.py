@@ -169,6 +169,25 @@ def test_the_example_of_waits_undoes_the_charge_of_an_order_that_is_not_approved
         assert ["charge order 7", "charge order 8", "refund ch_8"] == says
 
 
+def test_the_example_of_children_reports_the_failed_part_and_joins_the_others(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load("children")
+
+    with testing.fake(example.app) as fake:
+        example.import_all.with_options(max_attempts=1).enqueue(600)
+        ended = fake.drain()[-1]
+        assert ("dead", True) == (
+            ended.outcome,
+            "5 of 6 children succeeded, 6 must" in str(ended.error),
+        )
+        example.import_all.enqueue(1_000)
+        assert "succeeded" == fake.drain()[-1].outcome
+        says = capsys.readouterr().out.splitlines()[-2:]
+        assert says[0].startswith("part 3 failed: job f-")
+        assert "900 rows are there" == says[1]
+
+
 def test_the_example_of_a_repeated_call_runs_its_job_once(load: Load) -> None:
     example = load("repeated")
     with testing.fake(example.app) as fake:

@@ -122,13 +122,13 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
-    "Chunk", "Progress",
+    "Chunk", "Progress", "JobCall", "Item", "Items",
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or test_depends.py, test_context.py, test_durable_steps.py and
-test_batches.py test them."""
+receives them checks them (Limit, Patience), or other tests do: test_depends.py, test_context.py, test_durable_steps.py,
+test_children.py and test_batches.py."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:

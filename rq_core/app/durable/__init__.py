@@ -7,6 +7,8 @@ step is not run again.
         return await job.step("receipt", make_receipt, charge)
 
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
+- ``children``: one run of a durable job that runs other jobs, and waits for their ends.
+- ``items``: the calls of a ``map``, and the items that it returns.
 - ``entry_names``: the names of entries.
 - ``moments``: converts the times of sleeps and waits.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.

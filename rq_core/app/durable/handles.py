@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
+from rq_core.app.durable.children import JobSteps
+from rq_core.app.durable.items import Items, JobCall, task_name_of
 from rq_core.app.durable.moments import ahead, moment
 from rq_core.app.durable.step_values import check_brought, load_brought
-from rq_core.app.durable.steps import StepOptions, Steps, in_step
+from rq_core.app.durable.steps import StepOptions, in_step
 from rq_core.app.handlers.context import JobContext, current_job
 from rq_core.app.handlers.handler_setup import now
 from rq_core.errors import NotDurable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Durable:
     """The steps of a job whose handler is an ``async def`` function."""
 
-    def __init__(self, steps: Steps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
+    def __init__(self, steps: JobSteps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
         self._steps = steps
         self._options = options
 
@@ -80,6 +83,27 @@ class Durable:
         job first waits; if no signal arrives in this time, return None."""
         return wait_for(self._steps, name, kind, timeout)
 
+    async def run(self, child: JobCall[R], /, *, name: str = "") -> R:
+        """Run another job, a child of this one, and return its result: ``await job.run(render.call(7))``. This job is
+        parked until the child has ended.
+
+        ``name`` is the name of the entry, by default the name of the child's task. Raises ChildrenFailed if the child
+        does not succeed.
+        """
+        (value,) = (await self._steps.map(name or task_name_of(child), (child,), 1)).values()
+        return value
+
+    async def map(
+        self, name: str, calls: Iterable[JobCall[R]], /, *, min_success: float = 1.0
+    ) -> Items[R]:
+        """Run other jobs, the children of this one, and return an item for each once all have ended:
+        ``await job.map("pages", (render.call(i) for i in range(200)))``. This job is parked meanwhile.
+
+        ``min_success`` is how many children must succeed: a share (a float from 0.0 to 1.0), or a number (an int).
+        Raises ChildrenFailed if fewer do. The calls must be the same at each run of this job.
+        """
+        return await self._steps.map(name, calls, min_success)
+
     def key(self, name: str) -> Awaitable[str]:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return self._steps.key(name)
@@ -93,7 +117,7 @@ class Durable:
 class DurableSync:
     """The steps of a job whose handler is a ``def`` function."""
 
-    def __init__(self, steps: Steps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
+    def __init__(self, steps: JobSteps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
         self._steps = steps
         self._options = options
 
@@ -134,6 +158,18 @@ class DurableSync:
         """Return the value of this job's next signal ``name``. See :meth:`Durable.wait`."""
         return now(wait_for(self._steps, name, kind, timeout))
 
+    def run(self, child: JobCall[R], /, *, name: str = "") -> R:
+        """Run another job, a child of this one, and return its result. See :meth:`Durable.run`."""
+        (value,) = now(self._steps.map(name or task_name_of(child), (child,), 1)).values()
+        return value
+
+    def map(
+        self, name: str, calls: Iterable[JobCall[R]], /, *, min_success: float = 1.0
+    ) -> Items[R]:
+        """Run other jobs, the children of this one, and return an item for each once all have ended. See
+        :meth:`Durable.map`."""
+        return now(self._steps.map(name, calls, min_success))
+
     def key(self, name: str) -> str:
         """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return now(self._steps.key(name))
@@ -145,7 +181,7 @@ class DurableSync:
 
 
 async def wait_for(
-    steps: Steps,
+    steps: JobSteps,
     name: str,
     kind: Any,
     timeout: float | timedelta | None,  # noqa: ASYNC109 - Redis keeps it
@@ -172,14 +208,14 @@ def durable_sync() -> DurableSync:
     return DurableSync(_steps_of("durable_sync()", current_job(), is_async=False))
 
 
-def _steps_of(call: str, job: JobContext, *, is_async: bool) -> Steps:
+def _steps_of(call: str, job: JobContext, *, is_async: bool) -> JobSteps:
     if in_step.get():
         raise NotDurable(call=call, why="a step's function runs here, and it must do all by itself")
     if job.home is None:
         raise NotDurable(call=call, why=job.why_no_steps)
     if job.steps is None:
-        job.steps = Steps(job, job.home())
-    found: Steps = job.steps
+        job.steps = JobSteps(job, job.home())
+    found: JobSteps = job.steps
     if found.home.is_async is not is_async:
         other = "durable_sync()" if is_async else "durable()"
         raise NotDurable(

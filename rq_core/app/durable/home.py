@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rq_core.app.durable.step_calls import StepCalls
 from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
+
+T = TypeVar("T")
 
 
 class Home(Protocol):
@@ -43,6 +47,11 @@ class Home(Protocol):
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
         """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        ...
+
+    def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
+        """Carry out a call to a queue, and return its result. ``plan`` makes the plan of the call. Only jobs that may
+        be parked use this method."""
         ...
 
     def park(self, entry: int) -> Awaitable[None]:

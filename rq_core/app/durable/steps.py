@@ -191,12 +191,7 @@ class Steps:
         """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked. ``about`` says
         when it ends: Unix ms, or ``+`` and the ms from now; empty: it has no end."""
         check_wait(name)
-        if not self.home.can_park:
-            raise NotDurable(
-                call=f"{kind}()",
-                why="a handler with isolation may have steps, but cannot sleep or wait. Leave out isolation, or do"
-                " the isolated work in a job of another task, and sleep or wait in this one",
-            )
+        self._must_park(f"{kind}()")
         await self._may_begin()
         if name in self._running:
             raise StepTwice(step=name)
@@ -204,25 +199,37 @@ class Steps:
         try:
             await self._load()
             count = self._used[name] = self._used.get(name, 0) + 1
-            entry = name if count == 1 else numbered(name, count)
-            known = self._known(entry)
-            if known is not None and known.is_saved:
-                return known
-            if known is None and len(self._loaded) >= ENTRIES_MAX:
-                raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
-            if len(self._waiting) >= WAITS_MAX:
-                raise InvalidStep(step=name, why=f"{WAITS_MAX} others of the job wait already")
-            if await self._take(kind, entry, about):
-                return self._loaded[self._numbers[entry] - 1]
-            number = self._numbers[entry]
-            self._waiting.add(number)
-            try:
-                await self.home.park(number)
-            finally:
-                self._waiting.discard(number)
-            raise AssertionError("a parked handler goes on")
+            return await self._over(kind, name if count == 1 else numbered(name, count), about)
         finally:
             self._running.discard(name)
+
+    def _must_park(self, call: str) -> None:
+        """Raise NotDurable if the job cannot be parked."""
+        if not self.home.can_park:
+            why = (
+                "a handler with isolation may have steps, but cannot sleep or wait. Leave out isolation, or do the"
+                " isolated work in a job of another task, and sleep or wait in this one"
+            )
+            raise NotDurable(call=call, why=why)
+
+    async def _over(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> StepEntry:
+        """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked."""
+        known = self._known(entry)
+        if known is not None and known.is_saved:
+            return known
+        if known is None and len(self._loaded) >= ENTRIES_MAX:
+            raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
+        if len(self._waiting) >= WAITS_MAX:
+            raise InvalidStep(step=entry, why=f"{WAITS_MAX} others of the job wait already")
+        if await self._take(kind, entry, about):
+            return self._loaded[self._numbers[entry] - 1]
+        number = self._numbers[entry]
+        self._waiting.add(number)
+        try:
+            await self.home.park(number)
+        finally:
+            self._waiting.discard(number)
+        raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
         """Send the entry of a wait or a sleep to Redis, which saves the entry if the wait or sleep is over. Return

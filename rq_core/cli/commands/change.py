@@ -54,7 +54,7 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
         if not ids:
             change_many(client, "cancel", asked, given)
             return
-        _apply(client, client.calls.admin.cancel, ids, given, done={"cancelled", "cancelling"})
+        _apply(client, client.calls.families.cancel, ids, given, done={"cancelled", "cancelling"})
 
 
 @click.command()
@@ -121,14 +121,15 @@ def edit(
 @_id_options
 def requeue(ids: Sequence[str], **given: Any) -> None:
     """Make dead jobs ready again, given by their ids or by a filter: their failures are reset, and they join the tail
-    of the line."""
+    of the line. If a durable job is given by its id, its dead children are requeued before it, so it runs only
+    those again that failed."""
     asked, given = split_options(given)
     check_either(ids, asked)
     with connect(given["redis_url"], given["prefix"]) as client:
         if not ids:
             change_many(client, "requeue", asked, given)
             return
-        _apply(client, client.calls.admin.requeue, ids, given, done={"requeued"})
+        _apply(client, client.calls.families.requeue, ids, given, done={"requeued"})
 
 
 @click.command("prune")

@@ -19,7 +19,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import print_table, say
-from rq_core.views.steps import HEAD, step_documents, step_row, steps_say
+from rq_core.views.steps import HEAD, end_of, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
     from rq_core.protocol.reads.box_reads import SavedSteps
@@ -57,6 +57,45 @@ def steps(
         for number, each in found.entries.items()
     ]
     print_table([*HEAD, *(["value"] if values else [])], rows, empty=_none(job_id, found))
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--failed", is_flag=True, help="Show only the children that did not succeed.")
+@queue_option
+@server_options
+@json_option
+def children(
+    job_id: str, queue: str | None, redis_url: str, prefix: str, *, failed: bool, as_json: bool
+) -> None:
+    """Show the children of the durable job ID, and how each has ended.
+
+    "saved" is a child whose result the job has saved. A child that is "gone" is unknown to Redis: it was
+    deleted, or Redis has lost it.
+    """
+    with connect(redis_url, prefix) as client:
+        where = known_queues(client, queue)
+        found = client.run(client.calls.families.children(job_id, where))
+        if found is None:
+            raise click.ClickException(f"no live job {job_id} in {', '.join(where) or 'any queue'}")
+        ends: dict[str, str] = {}
+        for each in {child.queue for child in found}:
+            asked = [c.id for c in found if c.queue == each and not c.is_saved]
+            looked = client.run(client.calls.endings.look(each, asked)) if asked else {}
+            ends |= {child: end_of(end) for child, end in looked.items()}
+    states = {
+        child.id: "saved" if child.is_saved else ends.get(child.id, "alive") for child in found
+    }
+    if failed:
+        found = [
+            child for child in found if states[child.id] not in ("saved", "succeeded", "alive")
+        ]
+    if as_json:
+        print_json([{**child._asdict(), "state": states[child.id]} for child in found])
+        return
+    rows = [[c.map, c.number, states[c.id], c.queue, c.id] for c in found]
+    none = f"no child of job {job_id} has failed" if failed else f"job {job_id} has no children"
+    print_table(["map", "no", "state", "queue", "id"], rows, empty=none)
 
 
 def _none(job_id: str, found: SavedSteps) -> str:

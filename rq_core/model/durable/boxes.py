@@ -33,6 +33,8 @@ OWN_PREFIX: Final = "rq_core."
 LIFE_ENTRY: Final = f"{OWN_PREFIX}life"
 """The name of the entry that is begun, and never saved, if the id of the job's box (its life) is needed before the
 first step."""
+MAP_PREFIX: Final = "map:"
+"""The beginning of the name of the entry that enqueues the children of a job."""
 UNDO_PREFIX: Final = "undo:"
 """The beginning of the name of the entry for the undo of a step."""
 
@@ -91,7 +93,8 @@ class StepEntry(NamedTuple):
     def is_in_doubt(self) -> bool:
         """True for a step that was begun and not saved: it may or may not have happened. An entry of
         rq-core itself has no effect that could have happened."""
-        return not self.is_saved and self.kind == "step" and not self.name.startswith(OWN_PREFIX)
+        is_own = self.name.startswith((OWN_PREFIX, MAP_PREFIX))
+        return not self.is_saved and self.kind == "step" and not is_own
 
 
 class Signal(NamedTuple):
@@ -152,7 +155,9 @@ def reserved_prefix(name: str) -> str | None:
     >>> reserved_prefix("rq_core.life")
     'rq_core.'
     """
-    return next((each for each in (OWN_PREFIX, UNDO_PREFIX) if name.startswith(each)), None)
+    return next(
+        (each for each in (OWN_PREFIX, UNDO_PREFIX, MAP_PREFIX) if name.startswith(each)), None
+    )
 
 
 def signal_of(entry: str) -> str:

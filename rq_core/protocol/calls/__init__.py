@@ -8,6 +8,7 @@
 - ``unique``: names of unique jobs.
 - ``boxes``: saves what durable jobs have done, and sends signals to them.
 - ``shows``: shows the progress of jobs, and chunks of their streams.
+- ``families``: changes durable jobs together with their children.
 - ``mail``: sends one signal.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: the calls of the mirror, of a restore and of the doctor.

@@ -51,6 +51,8 @@ class SavedSteps(NamedTuple):
     """The signals that no wait has taken, by number."""
     is_lost: bool = False
     """True if the job had saved steps, and Redis has lost its box."""
+    life: str | None = None
+    """The name of the job's box; None: the job has saved nothing."""
 
 
 class BoxReads(QueueReader):
@@ -141,7 +143,7 @@ class BoxReads(QueueReader):
                 with suppress(ValueError):
                     found[number] = read_entry(each or "")
         signals = yield from self._kept_signals(boxes, queue, life, header, last)
-        return SavedSteps(count, found, signals, is_lost=header is None)
+        return SavedSteps(count, found, signals, header is None, life)
 
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int

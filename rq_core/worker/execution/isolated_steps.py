@@ -21,6 +21,8 @@ from rq_core.app.handlers.handler_setup import ProcessValues, now
 from rq_core.app.task import Task
 from rq_core.model.durable.boxes import StepEntry
 from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
 from rq_core.worker.execution.saver import LoopHome, ThreadHome
 
@@ -84,6 +86,10 @@ class _AskingSaver:
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         return await self._answer(_refused, "save", *records)
+
+    async def ask(self, _plan: Callable[[Operations], Plan[T]]) -> T:
+        """Raise NotDurable: the process has no connection to Redis, and its job cannot be parked."""
+        raise errors.NotDurable(call="map()", why="a handler with isolation cannot wait")
 
     async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:
         return read(self._asking.ask(call, *args))

@@ -93,6 +93,10 @@ class Saver:
             context.base = context.failures
         return refused
 
+    async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
+        """Carry out a call to a queue, for a job that enqueues children or looks whether they have ended."""
+        return await self.client.run(plan(self.client.calls))
+
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
         """Return a job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
         force."""
@@ -192,6 +196,10 @@ class Saves(Protocol):
     @property
     def lease_holds(self) -> Callable[[str], bool]:
         """The function that returns whether the leases of a queue are in force by the worker's own clock."""
+        ...
+
+    async def ask(self, plan: Callable[[Operations], Plan[T]], /) -> T:
+        """Carry out a call to a queue, and return its result."""
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
@@ -316,6 +324,11 @@ class LoopHome(_Home):
         with self._calling():
             return await self._saver.load(self._context, first)
 
+    async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
+        """Carry out a call to a queue, and return its result."""
+        with self._calling():
+            return await self._saver.ask(plan)
+
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         with self._calling():
@@ -376,6 +389,10 @@ class ThreadHome(_Home):
     async def load(self, first: int = 1) -> Box | None:
         """Return the job's box, with the entries numbered ``first`` or higher; None if the claim is not in force."""
         return self._wait(self._saver.load(self._context, first))
+
+    async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
+        """Carry out a call to a queue, and return its result."""
+        return self._wait(self._saver.ask(plan))
 
     async def park(self, entry: int) -> None:
         """Raise Parking in the handler's thread."""

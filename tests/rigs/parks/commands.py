@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tests.kit.servers import Engine
-from tests.rigs.parks import crowded, deploys, kills, stops
+from tests.rigs.parks import crowded, deploys, families, kills, stops
 from tests.rigs.schedules.commands import conclude, engine
 from tests.rigs.stage import directory, served
 
@@ -49,6 +49,19 @@ def kill_workers(jobs: int, count: int, seed: int, engine: Engine) -> None:
     save."""
     with directory() as place, served(engine, place) as server:
         found = kills.kill(server.url, place, jobs, count, seed=seed)
+    conclude(found.line(), found.problems)
+
+
+@parks.command("families")
+@click.option("--parents", default=10, show_default=True)
+@click.option("--children", default=1_000, show_default=True)
+@click.option("--kills", "count", default=100, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@engine
+def kill_families(parents: int, children: int, count: int, seed: int, engine: Engine) -> None:
+    """Kill workers while jobs run children in another queue. Each child must count once in its parent."""
+    with directory() as place, served(engine, place) as server:
+        found = families.kill(server.url, place, parents, children, count, seed=seed)
     conclude(found.line(), found.problems)
 
 

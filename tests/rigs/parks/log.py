@@ -31,11 +31,16 @@ class Told(NamedTuple):
 class Log:
     """The log of one queue. Use it in a ``with`` statement."""
 
-    def __init__(self, client: Client, place: Path, queue: str) -> None:
+    def __init__(self, client: Client, place: Path, queue: str, *, of: Log | None = None) -> None:
+        """``of`` is the log of another queue, whose database this log uses, too."""
         self._client = client
         self._queue = queue
-        self._database = Database(f"sqlite:///{place}/{queue}.db")
-        lay_schema(self._database)
+        self._of = of
+        if of is None:
+            self._database = Database(f"sqlite:///{place}/{queue}.db")
+            lay_schema(self._database)
+        else:
+            self._database = of._database
         self._mirror = Mirror(Outbox(client), self._database, queue)
         self.follow()
 
@@ -43,7 +48,8 @@ class Log:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._database.close()
+        if self._of is None:
+            self._database.close()
 
     def follow(self) -> None:
         """Mirror all entries of Redis' outbox that SQL does not have yet."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.servers import RedisServer
-from tests.rigs.parks import crowded, deploys, kills
+from tests.rigs.parks import crowded, deploys, families, kills
 
 
 def test_each_signal_is_taken_once_and_in_order_while_the_job_parks_and_wakes(
@@ -37,3 +37,12 @@ def test_no_job_is_lost_and_no_saved_step_happens_again_if_workers_are_killed(
 
     assert [] == found.problems
     assert found.kills >= 6
+
+
+def test_each_child_counts_once_in_its_parent_if_workers_are_killed(
+    valkey: RedisServer, tmp_path: Path
+) -> None:
+    found = families.kill(valkey.url, tmp_path, 2, 12, 5, processes=2)
+
+    assert [] == found.problems
+    assert found.kills >= 5

@@ -12,11 +12,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from rq_core.app.durable.children import JobSteps
 from rq_core.app.durable.handles import DurableSync
 from rq_core.app.durable.step_calls import StepCalls
-from rq_core.app.durable.steps import NOT_DONE, Steps
+from rq_core.app.durable.steps import NOT_DONE
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings
 from rq_core.connections.client import Client
@@ -26,6 +27,8 @@ from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box as Loaded
 from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost, Parking
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
@@ -36,6 +39,8 @@ from tests.rigs.simulator.strand import Point, Sleep, Strand
 if TYPE_CHECKING:
     from tests.rigs.simulator.actors import Worker
     from tests.rigs.simulator.simulation import Simulation
+
+T = TypeVar("T")
 
 MOVES: Final = ("step", "step", "begun", "checked", "wait", "timed", "timed", "sleep")
 TIMES_MS: Final = (100, 400, 1_500)
@@ -127,7 +132,7 @@ class Handler:
         self.strand = strand
         with self.worker.seat(strand) as seat:
             home = StrandHome(self, seat)
-            job = DurableSync(Steps(self.context, home))
+            job = DurableSync(JobSteps(self.context, home))
             try:
                 self._handle(job)
                 self.outcome = "complete"
@@ -251,6 +256,10 @@ class StrandHome:
         if any(each.why in ("stale", "gone") for each in found.values()):
             self._handler.worker.simulation.refused["save"] += 1
         return found
+
+    async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
+        """Carry out a call to a queue."""
+        return self._client.run(plan(self._client.calls))
 
     async def park(self, entry: int) -> None:
         """Raise Parking in the handler."""

@@ -1,0 +1,333 @@
+"""One run of a durable job that runs other jobs, its children, and waits for their ends.
+
+Nothing counts the children that have ended. Each run of the parent looks how they have ended: Redis keeps their
+outcomes. It saves the result of each that succeeded as an entry. Then it waits for one that is still alive. The worker
+that ends a child sends a signal, so that the parent looks again; if the signal is lost, the parent looks when the time
+of its wait is over. So a lost or a repeated signal changes no count.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from rq_core.app.durable.entry_names import check_wait, numbered
+from rq_core.app.durable.items import (
+    Item,
+    Items,
+    JobCall,
+    check_call,
+    child_of,
+    least,
+    pack_end,
+    told,
+    unpack_end,
+)
+from rq_core.app.durable.step_values import load_value
+from rq_core.app.durable.steps import Steps
+from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
+from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
+from rq_core.model.durable.children import (
+    CHILDREN_MAX,
+    LAUNCH_PREFIX,
+    child_id,
+    child_wait,
+    item_name,
+    join_name,
+    launch_name,
+    pack_queues,
+    parent_header,
+    read_queues,
+)
+from rq_core.model.job import NewJob
+from rq_core.model.outcome import LOST, Gone, Kept, Outcome, Succeeded
+from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.reads.result_reads import Absent, Found
+from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
+
+R = TypeVar("R")
+
+LOOK_MIN_S: Final = 5.0
+"""Seconds after which a parent looks again at children whose ends nobody reports, at least."""
+LOOK_MAX_S: Final = 3_600.0
+"""The same, at most. In between it is half of the time that the children have been enqueued."""
+PAUSE_MS: Final = 5_000
+"""Ms for which a parent sleeps if a queue takes none of its children."""
+SAVED_MAX: Final = 100
+"""Maximum number of results that a parent saves in one call."""
+SAVED_CHARACTERS: Final = 512 * 1024
+"""Number of characters of results after which a call saves no further one."""
+
+Place = tuple[str, str]
+"""The queue and the id of a child."""
+
+
+class JobSteps(Steps):
+    """The steps of one run of a durable job, and its children."""
+
+    async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
+        """Run children, and return their items once all have ended. Raises ChildrenFailed if too few have
+        succeeded."""
+        check_wait(name)
+        self._must_park("map()")
+        children = _checked(name, calls)
+        needed = least(name, min_success, len(children))
+        await self._may_begin()
+        launch = self._unused(name)
+        if launch in self._running:
+            raise StepTwice(step=launch)
+        self._running.add(launch)
+        try:
+            await self._load()
+            places = await self._launched(launch, children)
+            ends = await self._ends(launch, places)
+            return await self._joined(launch, children, places, ends, needed)
+        finally:
+            self._running.discard(launch)
+
+    def _unused(self, name: str) -> str:
+        """Return the name for the entry that enqueues children: ``name``, ``name-2``, ``name-3``… if this run has used
+        it before."""
+        if name in self._running:
+            return name
+        count = self._used[name] = self._used.get(name, 0) + 1
+        if count == 1:
+            return name
+        found = f"{name}-{count}"
+        check_wait(found)
+        self._used[found] = self._used.get(found, 0) + 1
+        return found
+
+    # The beginning.
+
+    async def _launched(self, launch: str, children: Sequence[JobCall[Any]]) -> list[Place]:
+        """Enqueue the children, unless an earlier run has done so. Return the queue and the id of each."""
+        known = self._known(launch_name(launch))
+        if known is not None and known.is_saved:
+            return self._places(launch, known, len(children))
+        if known is None:
+            if len(self._loaded) + len(children) + 2 > ENTRIES_MAX:
+                raise StepsSpent(
+                    f"the job has {len(self._loaded):,} steps, and {len(children):,} children would make them more than"
+                    f" the {ENTRIES_MAX:,} that it may have"
+                )
+            # The box must have its life, of which the children's ids are made, before the first child exists.
+            await self._write("begin", launch_name(launch))
+        number = self._numbers[launch_name(launch)]
+        jobs = [
+            child_of(
+                child,
+                self._child_id(launch, index),
+                parent_header(self._context.queue, self._context.id, child_wait(number, index)),
+            )
+            for index, child in enumerate(children)
+        ]
+        ended = {} if known is None else await self._look([(job.queue, job.id) for job in jobs])
+        note_end = self.home.began()
+        try:
+            await self._enqueue(launch, [job for job in jobs if job.id not in ended])
+            packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
+            await self._write("save", launch_name(launch), packed)
+        finally:
+            note_end()
+        return [(job.queue, job.id) for job in jobs]
+
+    async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> None:
+        """Enqueue children. If a queue takes none now, the job sleeps, and its next run enqueues them."""
+        if not jobs:
+            return
+        try:
+            accepted = await self.home.ask(partial(_enqueue, jobs))
+        except (AuditBacklogFull, QueueFull, ResultsFull):
+            entry = self._open_name(f"{LAUNCH_PREFIX}{self._numbers[launch_name(launch)]}")
+            await self._over("sleep", entry, f"+{PAUSE_MS}")
+            await self._enqueue(launch, jobs)
+            return
+        if accepted.mismatched:
+            raise StepMismatch(
+                f"{launch}: child {accepted.mismatched[0]} was enqueued by an earlier run as another call. The calls of"
+                " a map must be the same at each run: save a list that comes from elsewhere as a step"
+            )
+
+    def _child_id(self, launch: str, index: int) -> str:
+        assert self._life is not None
+        return child_id(self._life, launch, index)
+
+    def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
+        """Return the children's queues and ids from the entry that says that they were enqueued."""
+        queues = read_queues(entry.value)
+        if len(queues) != count:
+            raise StepMismatch(
+                f"{launch}: an earlier run has enqueued {len(queues):,} children, and this one has {count:,} calls. The"
+                " calls of a map must be the same at each run: save a list that comes from elsewhere as a step"
+            )
+        return [(queue, self._child_id(launch, index)) for index, queue in enumerate(queues)]
+
+    # The wait.
+
+    async def _ends(self, launch: str, places: Sequence[Place]) -> dict[int, Outcome[Any]]:
+        """Return how each child has ended that has not succeeded, once all have ended. The results of the others are
+        saved."""
+        join = self._known(join_name(launch))
+        if join is not None and join.is_saved:
+            said: Any = json.loads(join.value or "{}")
+            return {int(at): unpack_end(places[int(at)][1], each) for at, each in said.items()}
+        while True:
+            left = [n for n in range(len(places)) if self._known(item_name(launch, n)) is None]
+            # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
+            found = await self._look([places[index] for index in reversed(left)])
+            ended = {index: found[places[index][1]] for index in left if places[index][1] in found}
+            await self._save_results(launch, ended)
+            alive = [index for index in left if index not in ended]
+            if not alive:
+                return {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
+            # The child that was enqueued last is most likely to end last, so the parent looks seldom.
+            name = child_wait(self._numbers[launch_name(launch)], alive[-1])
+            await self._over("wait", self._open_name(name), f"+{self._pause_ms(launch)}")
+
+    def _open_name(self, name: str) -> str:
+        """Return the name for the next entry of rq-core's own wait: the first that is not saved of ``name``,
+        ``name#2``, ``name#3``…"""
+        count, entry = 1, name
+        while (known := self._known(entry)) is not None and known.is_saved:
+            count += 1
+            entry = numbered(name, count)
+        return entry
+
+    def _pause_ms(self, launch: str) -> int:
+        """Return for how long the parent waits before it looks again."""
+        known = self._known(launch_name(launch))
+        began_ms = known.at_ms if known is not None else 0
+        waited = time.time() - began_ms / 1000 if began_ms else 0.0
+        return round(min(max(waited / 2, LOOK_MIN_S), LOOK_MAX_S) * 1000)
+
+    async def _look(self, places: Sequence[Place]) -> dict[str, Outcome[Any]]:
+        """Return how children have ended, by id. A child that is alive is left out."""
+        by_queue: dict[str, list[str]] = {}
+        for queue, job_id in places:
+            by_queue.setdefault(queue, []).append(job_id)
+        found: dict[str, Outcome[Any]] = {}
+        for queue, ids in by_queue.items():
+            ends = await self.home.ask(partial(_look, queue, ids))
+            found |= {job_id: _outcome(job_id, end) for job_id, end in ends.items()}
+        return found
+
+    async def _save_results(self, launch: str, ended: Mapping[int, Outcome[Any]]) -> None:
+        """Save the results of the children that succeeded, each as an entry."""
+        part: list[tuple[str, str]] = []
+        size = 0
+        for index, outcome in ended.items():
+            if not isinstance(outcome, Succeeded):
+                continue
+            packed = f"{NO_VALUE}{outcome.missing}"
+            if isinstance(outcome.kept, Kept):
+                packed = pack_result(outcome.kept.json, self.home.audit_result)
+            part.append((item_name(launch, index), packed))
+            size += len(packed)
+            if len(part) >= SAVED_MAX or size >= SAVED_CHARACTERS:
+                await self._save_part(part)
+                part, size = [], 0
+        await self._save_part(part)
+
+    async def _save_part(self, part: Sequence[tuple[str, str]]) -> None:
+        """Save several new entries in one call."""
+        if not part:
+            return
+        async with self.home.turn():
+            first = len(self._loaded) + 1
+            records = [
+                self._saving("save", first + n, name, packed)
+                for n, (name, packed) in enumerate(part)
+            ]
+            refused = await self.home.save(records)
+            if not refused:
+                for n, (name, packed) in enumerate(part):
+                    note, text = unpack_result(packed)
+                    is_kept = not packed.startswith(NO_VALUE)
+                    said = note.removeprefix("+") if is_kept else packed.removeprefix(NO_VALUE)
+                    fence, value = self._context.fence, text if is_kept else None
+                    self._keep(first + n, StepEntry(name, True, 0, fence, said, value))
+                self._context.base = self._context.failures
+                return
+        # Each alone: what was saved is answered as known, and what a failover took is sent again.
+        for name, packed in part:
+            await self._write("save", name, packed)
+
+    # The end.
+
+    async def _close(self, launch: str, ends: Mapping[int, Outcome[Any]]) -> None:
+        """Save how the children have ended that did not succeed, so that each later run sees the same."""
+        if self._known(join_name(launch)) is None:
+            said = json.dumps({at: pack_end(each) for at, each in ends.items()})
+            await self._write("save", join_name(launch), pack_result(said, self.home.audit_result))
+
+    async def _joined(
+        self,
+        launch: str,
+        children: Sequence[JobCall[R]],
+        places: Sequence[Place],
+        ends: Mapping[int, Outcome[Any]],
+        needed: int,
+    ) -> Items[R]:
+        """Return the items. Raises ChildrenFailed if too few children have succeeded."""
+        items: list[Item[R]] = []
+        for index, (queue, job_id) in enumerate(places):
+            outcome = ends.get(index)
+            if outcome is None:
+                known = self._known(item_name(launch, index))
+                assert known is not None
+                outcome = _succeeded(launch, job_id, known, children[index])
+            items.append(Item(index, job_id, queue, outcome))
+        found = Items(items)
+        if len(found) - len(found.failed) < needed:
+            raise ChildrenFailed(told(launch, found.failed, len(found), needed), found)
+        if ends:
+            await self._close(launch, ends)
+        return found
+
+
+def _checked(name: str, calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
+    """Return the calls as a list. Raises InvalidStep."""
+    found: list[JobCall[R]] = []
+    for call in calls:
+        given: object = call
+        if not isinstance(given, JobCall):
+            why = f"{given!r} is not a call of a task, as `task.call(…)` makes it"
+            raise InvalidStep(step=name, why=why)
+        if not found or found[-1].task is not call.task:
+            check_call(name, call)
+        found.append(call)
+        if len(found) > CHILDREN_MAX:
+            why = f"a map has at most {CHILDREN_MAX:,} calls: let each child do several parts"
+            raise InvalidStep(step=name, why=why)
+    return found
+
+
+def _enqueue(jobs: Sequence[NewJob], calls: Operations) -> Plan[Accepted]:
+    return calls.enqueue.many(jobs)
+
+
+def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, Found]]:
+    return calls.endings.look(queue, ids)
+
+
+def _outcome(job_id: str, found: Found) -> Outcome[Any]:
+    """Return how a child has ended, from the answer to a look."""
+    if not isinstance(found, Absent):
+        return found
+    if isinstance(found.known, Succeeded):
+        return Succeeded(job_id, missing=LOST)
+    return found.known or Gone(job_id)
+
+
+def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:
+    """Return the outcome of a child whose success is saved, with the result in the type of its task."""
+    if entry.value is None:
+        return Succeeded(job_id, missing=entry.note)
+    return Succeeded(job_id, load_value(launch, child.task.returned, entry.value), None)

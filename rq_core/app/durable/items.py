@@ -1,0 +1,170 @@
+"""The calls of a ``map``, and the items that it returns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, overload
+
+from rq_core.errors import InvalidStep, NoResult
+from rq_core.model.durable.children import PARENT_HEADER
+from rq_core.model.job import JobError, NewJob
+from rq_core.model.outcome import Cancelled, Expired, Failed, Gone, Outcome, Replaced, Succeeded
+
+R = TypeVar("R")
+
+KEEP_MS: Final = 86_400_000
+"""Ms for which the outcome and the id of a child are kept, at least."""
+_SHOWN_MAX: Final = 10
+"""Maximum number of failed items that a message names."""
+_ENDS: Final[Mapping[str, type[Outcome[Any]]]] = {
+    "dead": Failed, "cancelled": Cancelled, "expired": Expired, "replaced": Replaced, "gone": Gone,
+}  # fmt: skip
+_WORDS: Final = {kind: word for word, kind in _ENDS.items()}
+
+
+@dataclass(frozen=True)
+class JobCall(Generic[R]):
+    """A call of a task that a durable job makes as a child: ``task.call(…)``. ``R`` is the type of the result."""
+
+    task: Any
+    """The task, with its options: a PreparedTask."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def task_name_of(call: Any) -> str:
+    """Return the name of the call's task; ``run`` for any other object, which is refused later."""
+    return call.task.name if isinstance(call, JobCall) else "run"
+
+
+def check_call(name: str, call: JobCall[Any]) -> None:
+    """Raise InvalidStep if jobs of the call's task cannot be children."""
+    if call.task.options.unique is not None:
+        why = f"task {call.task.name!r} is unique, and a child must not give way to another job"
+        raise InvalidStep(step=name, why=why)
+    call.task.returned.check()
+
+
+def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
+    """Return the child that makes a call. Its headers have ``parent``, the value of PARENT_HEADER."""
+    options = call.task.options
+    headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
+    seconds = max(options.keep_ms, KEEP_MS) / 1000
+    task = call.task.with_options(id=job_id, headers=headers, keep_result=seconds, remember=seconds)
+    job: NewJob = task.job(*call.args, **call.kwargs)
+    # A child that a full scope discards or rejects would have no end: it waits.
+    return job._replace(full="")
+
+
+@dataclass(frozen=True)
+class Item(Generic[R]):
+    """One child of a ``map``, after its end."""
+
+    index: int
+    """The child's position among the calls, from 0."""
+    id: str
+    """Id of the child."""
+    queue: str
+    """Queue of the child."""
+    outcome: Outcome[R]
+    """How the child ended: Succeeded, Failed, Cancelled, Expired, Replaced or Gone."""
+
+    @property
+    def ok(self) -> bool:
+        """True if the child succeeded."""
+        return isinstance(self.outcome, Succeeded)
+
+    @property
+    def value(self) -> R:
+        """The child's result. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the child did
+        not succeed, and ResultUnavailable if its result is not kept."""
+        return self.outcome.value
+
+    @property
+    def error(self) -> NoResult | None:
+        """The error that ``value`` raises; None if there is a value."""
+        try:
+            self.outcome.value  # noqa: B018 - it raises
+        except NoResult as error:
+            return error
+        return None
+
+
+class Items(Sequence[Item[R]]):
+    """The items of a ``map``, in the order of its calls."""
+
+    def __init__(self, items: Sequence[Item[R]]) -> None:
+        self._items = tuple(items)
+
+    @overload
+    def __getitem__(self, at: int, /) -> Item[R]: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> Sequence[Item[R]]: ...
+    def __getitem__(self, at: int | slice, /) -> Item[R] | Sequence[Item[R]]:
+        return self._items[at]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item[R]]:
+        return iter(self._items)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} items, {len(self.failed)} failed>"
+
+    @property
+    def failed(self) -> list[Item[R]]:
+        """The items whose children did not succeed."""
+        return [item for item in self._items if not item.ok]
+
+    def values(self) -> list[R]:
+        """Return the results of the children that succeeded, in the order of the calls. Raises ResultUnavailable if a
+        result is not kept."""
+        return [item.value for item in self._items if item.ok]
+
+
+def least(name: str, min_success: Any, count: int) -> int:
+    """Return how many of ``count`` children must succeed. ``min_success`` is a share (a float up to 1) or a number (an
+    int). Raises InvalidStep."""
+    is_share = isinstance(min_success, float) and 0 <= min_success <= 1
+    is_number = type(min_success) is int and min_success >= 0
+    if not is_share and not is_number:
+        why = f"min_success is {min_success!r}, and must be a share from 0.0 to 1.0 or a number of jobs"
+        raise InvalidStep(step=name, why=why)
+    if is_number and min_success > count:
+        why = f"min_success is {min_success}, and there are {count} calls"
+        raise InvalidStep(step=name, why=why)
+    if is_number:
+        return int(min_success)
+    # 0.95 of 100 is a little more than 95 in binary floating-point numbers.
+    share: float = min_success
+    return math.ceil(round(share * count, 6))
+
+
+def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:
+    """Return the message of ChildrenFailed."""
+    said = "; ".join(f"{item.index}: {item.error}" for item in failed[:_SHOWN_MAX])
+    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
+    return (
+        f"{name}: {count - len(failed)} of {count} children succeeded, {needed} must. {said}{more}"
+    )
+
+
+def pack_end(outcome: Outcome[Any]) -> list[str]:
+    """Return an outcome other than Succeeded as texts: how the child ended, and for a dead child the reason and the
+    error's type."""
+    found = [_WORDS[type(outcome)]]
+    if isinstance(outcome, Failed):
+        found += [outcome.reason, outcome.error.type if outcome.error is not None else ""]
+    return found
+
+
+def unpack_end(job_id: str, said: Sequence[str]) -> Outcome[Any]:
+    """Return the outcome that ``pack_end`` has packed. The error's message is not kept."""
+    kind = _ENDS.get(said[0], Gone)
+    if kind is Failed and len(said) == 3:
+        return Failed(job_id, said[1], JobError(said[2], "") if said[2] else None)
+    return kind(job_id)

@@ -1,0 +1,142 @@
+"""The children of a durable job: jobs that it enqueues, and whose ends it waits for.
+
+A child's id is made of its parent's box, so a parent that runs again enqueues no second child. A header of the child
+names the parent's entry that waits for it. The worker that ends the child sends a signal to that entry.
+
+>>> child_wait(3, 17)
+'rq_core.child.3.17'
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.durable.boxes import MAP_PREFIX, OWN_PREFIX, StepEntry
+
+PARENT_HEADER: Final = "rq-core-parent"
+"""The name of the header that names a child's parent."""
+CHILDREN_MAX: Final = 4_000
+"""Maximum number of children of one ``map``. Each takes an entry of the parent when it has succeeded."""
+CHILD_PREFIX: Final = f"{OWN_PREFIX}child."
+"""The beginning of the names of a parent's waits for its children."""
+LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
+"""The beginning of the names of the sleeps of a parent whose children could not be enqueued yet."""
+
+
+class Parent(NamedTuple):
+    """The place that waits for a child's end."""
+
+    queue: str
+    id: str
+    wait: str
+    """The name of the parent's wait for this child."""
+
+
+class Child(NamedTuple):
+    """A child, according to the entries of its parent."""
+
+    map: str
+    """Name of the ``map`` or ``run`` that has enqueued the child."""
+    number: int
+    """The child's position among the children of the map, from 0."""
+    queue: str
+    id: str
+    is_saved: bool
+    """True if the parent has saved the child's result."""
+
+
+def child_id(life: str, launch: str, index: int) -> str:
+    """Return the id of a child. ``life`` is the id of the parent's box, ``launch`` is the name of the entry that
+    enqueues the children, and ``index`` is the child's position among them, from 0."""
+    return "f-" + hashlib.sha256(f"{life}/{launch}/{index}".encode()).hexdigest()[:30]
+
+
+def child_wait(number: int, index: int) -> str:
+    """Return the name of a parent's wait for a child. ``number`` is the number of the entry that enqueues the
+    children."""
+    return f"{CHILD_PREFIX}{number}.{index}"
+
+
+def read_child_wait(name: str) -> tuple[int, int] | None:
+    """Return the number of the entry that enqueued a child, and the child's position, from the name of the wait for it;
+    None for the name of any other entry.
+
+    >>> read_child_wait("rq_core.child.3.17#2")
+    (3, 17)
+    """
+    number, dot, index = name.removeprefix(CHILD_PREFIX).partition("#")[0].partition(".")
+    if not name.startswith(CHILD_PREFIX) or not dot or not (number + index).isdigit():
+        return None
+    return int(number), int(index)
+
+
+def launch_name(launch: str) -> str:
+    """Return the name of the entry that enqueues children."""
+    return f"{MAP_PREFIX}{launch}"
+
+
+def pack_queues(queues: Sequence[str]) -> str:
+    """Return the value of the entry that enqueues children, as JSON: the queue of each.
+
+    >>> pack_queues(["pages", "pages"])
+    '{"count":2,"queue":"pages"}'
+    """
+    said: Any = list(queues)
+    if len(set(queues)) < 2:
+        said = {"count": len(queues), "queue": queues[0] if queues else None}
+    return json.dumps(said, separators=(",", ":"))
+
+
+def read_queues(value: str | None) -> list[str]:
+    """Return the queue of each child, from the value of the entry that enqueued them. Raises ValueError for any other
+    value."""
+    said: Any = json.loads(value or "null")
+    if isinstance(said, dict):
+        said = [said.get("queue")] * int(said.get("count", 0))
+    if not isinstance(said, list) or not all(isinstance(each, str) for each in said):
+        raise ValueError("the entry does not name the children's queues")
+    return said
+
+
+def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
+    """Return the children that a job has enqueued, from the entries of its box."""
+    entries = list(entries)
+    saved = {entry.name for entry in entries if entry.is_saved}
+    found: list[Child] = []
+    for entry in entries:
+        launch = entry.name.removeprefix(MAP_PREFIX)
+        if launch == entry.name or not entry.is_saved:
+            continue
+        with suppress(ValueError, TypeError):
+            found += [
+                Child(launch, n, queue, child_id(life, launch, n), item_name(launch, n) in saved)
+                for n, queue in enumerate(read_queues(entry.value))
+            ]
+    return found
+
+
+def item_name(launch: str, index: int) -> str:
+    """Return the name of the entry that has the result of a child that succeeded."""
+    return f"{launch}={index}"
+
+
+def join_name(launch: str) -> str:
+    """Return the name of the entry that has the ends of the children that did not succeed."""
+    return f"{launch}=join"
+
+
+def parent_header(queue: str, job_id: str, wait: str) -> str:
+    """Return the value of the header that names a child's parent."""
+    return f"{wait} {queue} {job_id}"
+
+
+def parent_of(headers: Mapping[str, str]) -> Parent | None:
+    """Return the place that waits for the end of a job with these headers; None if no parent waits for it."""
+    parts = headers.get(PARENT_HEADER, "").split(" ")
+    if len(parts) != 3 or not parts[0].startswith(CHILD_PREFIX) or not all(parts):
+        return None
+    return Parent(parts[1], parts[2], parts[0])

@@ -1,0 +1,105 @@
+"""Tells the parents of children that have ended, so that the parents look at once how they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rq_core.errors import RqCoreError
+from rq_core.model.durable.children import (
+    PARENT_HEADER,
+    Parent,
+    parent_of,
+    read_child_wait,
+)
+from rq_core.model.headers import read_headers
+from rq_core.model.job import Claim, read_spec
+from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, send_signals
+from rq_core.protocol.engine.plan import Call
+from rq_core.worker.settlement import Settlement
+
+log = logging.getLogger(__package__)
+
+_MARK: Final = f'"{PARENT_HEADER}":'
+_KEPT: Final = '{"keep":'
+"""The beginning of the JSON of a job whose result is kept, as each child's is."""
+_VALUE: Final = "null"
+
+
+def parent_of_claim(claim: Claim) -> Parent | None:
+    """Return the place that waits for the end of a claim's job; None if no parent waits for it."""
+    if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
+        return None
+    try:
+        headers = read_spec(claim.spec).headers_json
+        return parent_of(read_headers(headers)) if headers else None
+    except ValueError:
+        return None
+
+
+def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
+    """Return the places that wait for jobs that these settlements have ended, all in one call. ``outcomes`` has the
+    answer for each job that is not settled as a success.
+
+    Of the children of one ``map`` that end in one call, only the last matters: a parent waits for the last that is
+    alive, and cannot have seen an end of one of them and not of the other.
+    """
+    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    for each in settled:
+        outcome = outcomes.get(each.claim.id)
+        is_over = (
+            each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
+        )
+        parent = parent_of_claim(each.claim) if is_over else None
+        place = None if parent is None else read_child_wait(parent.wait)
+        if parent is not None and place is not None:
+            of = (parent.queue, parent.id, place[0])
+            if of not in found or found[of][0] < place[1]:
+                found[of] = (place[1], parent)
+    return [parent for _, parent in found.values()]
+
+
+def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
+    """Return the calls that tell parents that children of them have ended."""
+    by_queue: dict[str, list[Sending]] = {}
+    for parent in parents:
+        by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
+    return [
+        send_signals(queue, records[first : first + BATCH_MAX], by=by)
+        for queue, records in by_queue.items()
+        for first in range(0, len(records), BATCH_MAX)
+    ]
+
+
+class ChildEnds:
+    """Sends the ends of children to their parents, beside the worker's turns."""
+
+    def __init__(self, client: Any, worker: str) -> None:
+        self._client = client
+        self._worker = worker
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
+        """Tell the parents of the jobs that these settlements have ended. Does not block."""
+        parents = parents_of(settled, outcomes)
+        if parents:
+            task = asyncio.create_task(self._tell(parents))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def finish(self) -> None:
+        """Wait until all parents were told."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _tell(self, parents: Sequence[Parent]) -> None:
+        try:
+            results = await self._client.carry_out(calls_for(parents, self._worker))
+        except RqCoreError as error:
+            results = [error]
+        for result in results:
+            if isinstance(result, RqCoreError):
+                # The parents look by themselves, when the times of their waits are over.
+                log.warning("parents were not told that children have ended: %s", result)

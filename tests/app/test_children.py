@@ -1,0 +1,430 @@
+"""Durable jobs that run other jobs and wait for their ends, on the fake server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    ChildrenFailed,
+    Failed,
+    GiveUp,
+    JobFailed,
+    RetryPolicy,
+    StepTwice,
+    Unique,
+    current_job,
+    durable,
+    durable_sync,
+    errors,
+    testing,
+)
+from rq_core.app.durable.children import JobSteps
+from rq_core.model.keys import queue_keys
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@dataclass
+class Page:
+    n: int
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    return []
+
+
+def outcomes(fake: testing.Fake, task: str) -> list[str]:
+    return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
+
+
+def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_task(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> Page:
+        did.append(("child", n))
+        return Page(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append(await durable().run(render.call(7)))
+
+    order.enqueue()
+
+    assert ["parked", "succeeded"] == outcomes(fake, "order")
+    assert [("child", 7), Page(7)] == did
+
+
+def test_a_map_returns_an_item_for_each_call_in_order(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n * n
+
+    @app.task(retry=ONCE)
+    def order() -> None:
+        items = durable_sync().map("pages", (render.call(n) for n in range(6)))
+        did.append(([item.index for item in items], items.failed))
+        assert [n * n for n in range(6)] == items.values()
+
+    order.enqueue()
+
+    assert "succeeded" == outcomes(fake, "order")[-1]
+    assert [*range(6), ([*range(6)], [])] == did
+
+
+def test_a_parent_waits_for_a_child_that_is_retried(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=RetryPolicy(max_attempts=2, base=1.0, jitter=False))
+    def render(n: int) -> int:
+        did.append(n)
+        if did == [0]:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(0), render.call(1)])).values())
+
+    order.enqueue()
+
+    assert ["parked", "parked", "succeeded"] == outcomes(fake, "order")
+    assert [0, 1, 0, [0, 1]] == did
+
+
+def test_an_empty_map_ends_at_once(app: App, fake: testing.Fake, did: list[Any]) -> None:
+    @app.task(retry=ONCE)
+    def order() -> None:
+        did.append(list(durable_sync().map("pages", [])))
+
+    order.enqueue()
+
+    assert ["succeeded"] == outcomes(fake, "order")
+    assert [[]] == did
+
+
+def test_enough_children_may_succeed_and_later_runs_see_the_same_items(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        if n == 3 and not did:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        items = await job.map("pages", [render.call(n) for n in range(5)], min_success=0.8)
+        did.append((items.values(), [(each.index, each.ok) for each in items.failed]))
+        outcome = items[3].outcome
+        assert isinstance(outcome, Failed)
+        assert "attempts_spent" == outcome.reason
+        with pytest.raises(JobFailed):
+            items[3].value  # noqa: B018 - it raises
+        await job.sleep("later", 5)
+
+    order.enqueue()
+
+    assert "parked" == outcomes(fake, "order")[-1]
+    client = app.client
+    (dead,) = [each.id for each in client.run(client.calls.reads.dead("pages", 9)).jobs]
+    client.run(client.calls.admin.requeue("pages", [dead], by="ann", why="mended"))
+    assert ["succeeded"] == outcomes(fake, "render")
+    fake.advance(6)
+    assert ["succeeded"] == outcomes(fake, "order")
+    assert 2 == len(did)
+    assert [([0, 1, 2, 4], [(3, False)])] * 2 == did
+
+
+def test_a_parent_dies_if_too_few_children_succeed_and_runs_only_those_again_that_were_requeued(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        if did.count(n) == 1 and n in (1, 2):
+            raise ValueError("no")
+        return n
+
+    @app.task(retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(n) for n in range(4)])).values())
+
+    handle = order.enqueue()
+    ran = fake.drain()
+
+    assert "dead" == ran[-1].outcome
+    assert "pages: 2 of 4 children succeeded, 4 must. 1: job f-" in (ran[-1].error or "")
+    client = app.client
+    dead = [each.id for each in ran if each.outcome == "dead"]
+    client.run(client.calls.admin.requeue(handle.queue, dead, by="ann", why="mended"))
+    assert "succeeded" == outcomes(fake, "order")[-1]
+    assert [0, 1, 2, 3, 1, 2, [0, 1, 2, 3]] == did
+
+
+def test_a_retried_parent_does_not_run_children_again(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n
+
+    @app.task(queue="orders", retry=RetryPolicy(max_attempts=3, base=1.0, jitter=False))
+    def order() -> None:
+        job = durable_sync()
+        found = job.map("pages", [render.call(1), render.call(2)]).values()
+        did.append(found)
+        if current_job().failures < 2:
+            raise ValueError("again")
+
+    order.enqueue()
+
+    assert ["parked", "scheduled", "scheduled", "succeeded"] == outcomes(fake, "order")
+    assert [1, 2, [1, 2], [1, 2], [1, 2]] == did
+
+
+def test_a_crash_between_the_enqueue_of_children_and_its_save_makes_no_second_child(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n
+
+    @app.task(queue="orders", retry=RetryPolicy(max_attempts=3, base=1.0, jitter=False))
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(1), render.call(2)])).values())
+
+    write = JobSteps._write
+
+    async def crashing(steps: Any, what: Any, entry: str, packed: str = "") -> None:
+        if what == "save" and "crash" not in did:
+            did.append("crash")
+            raise KeyError("killed")
+        await write(steps, what, entry, packed)
+
+    monkeypatch.setattr(JobSteps, "_write", crashing)
+    order.enqueue()
+
+    found = outcomes(fake, "order")
+
+    assert ["scheduled", "succeeded"] == [found[0], found[-1]]
+    assert ["crash", 1, 2, [1, 2]] == did
+
+
+def test_a_parent_that_no_worker_told_looks_by_itself(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rq_core.testing.fake_app.calls_for", lambda *_: [])
+
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> int:
+        return 1
+
+    @app.task(queue="orders", retry=ONCE)
+    def order() -> None:
+        did.append(durable_sync().run(render.call()))
+
+    order.enqueue()
+
+    assert ["parked"] == outcomes(fake, "order")
+    assert [] == outcomes(fake, "order")
+    fake.advance(5.1)
+    assert ["succeeded"] == outcomes(fake, "order")
+    assert [1] == did
+
+
+@pytest.mark.parametrize("end", ["Cancelled", "Expired", "Gone"])
+def test_every_end_of_a_child_reaches_its_parent(
+    app: App, fake: testing.Fake, did: list[Any], end: str
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> int:
+        raise AssertionError("it never runs")
+
+    prepared = render.with_options(expires=30) if end == "Expired" else render
+
+    @app.task(queue="orders", retry=ONCE)
+    def order() -> None:
+        items = durable_sync().map("pages", [prepared.call()], min_success=0)
+        did.append(type(items[0].outcome).__name__)
+
+    order.enqueue()
+    assert ["parked"] == [ran.outcome for ran in fake.drain("orders")]
+    client = app.client
+    (child,) = fake.enqueued("pages")
+    if end == "Cancelled":
+        client.run(client.calls.admin.cancel("pages", [child.id]))
+    elif end == "Gone":
+        # As a failover to a replica that lacks the child.
+        key = queue_keys("pages")
+        lost: list[list[Any]] = [
+            ["HDEL", key("jobs"), child.id],
+            ["HDEL", key("state"), child.id],
+            ["LREM", key("ready:2"), 0, child.id],
+        ]
+        client.run(client.calls.delivery.ask(lost))
+    fake.advance(31)
+    fake.drain("pages")
+    fake.advance(40)
+    fake.drain("orders")
+
+    assert [end] == did
+
+
+def test_branches_run_children_at_the_same_time_under_two_names(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        did.append(
+            await asyncio.gather(
+                job.run(render.call(1), name="one"), job.run(render.call(2), name="two")
+            )
+        )
+        did.append([await job.run(render.call(n), name="more") for n in (3, 4)])
+        with pytest.raises(StepTwice):
+            await asyncio.gather(job.run(render.call(1)), job.run(render.call(2)))
+
+    order.enqueue()
+    fake.drain()
+
+    assert [[1, 2], [3, 4]] == did[-2:]
+
+
+def test_calls_that_differ_between_two_runs_end_the_job(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    def order() -> None:
+        did.append(1)
+        durable_sync().map("pages", [render.call(n) for n in range(len(did))])
+
+    order.enqueue()
+    ran = fake.drain()
+
+    assert "dead" == ran[-1].outcome
+    assert "an earlier run has enqueued 1 children, and this one has 2 calls" in str(ran[-1].error)
+
+
+def test_what_cannot_be_a_child_is_refused(app: App, fake: testing.Fake, did: list[Any]) -> None:
+    @app.task(unique=Unique())
+    def render() -> int:
+        return 1
+
+    @app.task(retry=ONCE)
+    def order() -> None:
+        job = durable_sync()
+        for calls, needed in (
+            ([render.call()], 1.0), ([render.job()], 1.0), ([], 1.5), ([], -1), ([], True), ([], 2)
+        ):  # fmt: skip
+            try:
+                job.map("pages", calls, min_success=needed)  # type: ignore[arg-type]
+            except errors.InvalidStep as error:
+                did.append(error.why)
+
+    order.enqueue()
+    fake.drain()
+
+    assert 6 == len(did)
+    assert "is unique, and a child must not give way" in did[0]
+
+
+def test_children_failed_has_the_items(app: App, fake: testing.Fake, did: list[Any]) -> None:
+    @app.task(retry=ONCE)
+    def render(n: int) -> int:
+        if n:
+            raise GiveUp("no")
+        return 5
+
+    @app.task(retry=ONCE)
+    def order() -> None:
+        try:
+            durable_sync().map("pages", [render.call(0), render.call(1)], min_success=2)
+        except ChildrenFailed as error:
+            did.append((error.items.values(), len(error.items.failed)))
+
+    order.enqueue()
+    fake.drain()
+
+    assert [([5], 1)] == did
+
+
+def test_a_requeue_of_the_parent_by_its_id_runs_only_the_children_again_that_failed(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        if did.count(n) == 1 and n:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(n) for n in range(3)])).values())
+
+    handle = order.enqueue()
+    fake.drain()
+    families = app.client.calls.families
+    children = app.client.run(families.children(handle.id, ["orders"])) or []
+    assert [(0, True), (1, False), (2, False)] == [(c.number, c.is_saved) for c in children]
+
+    answer = app.client.run(families.requeue("orders", [handle.id], by="ann", why="mended"))
+
+    assert {handle.id: "requeued"} == answer
+    assert "succeeded" == outcomes(fake, "order")[-1]
+    assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
+
+
+def test_a_cancelled_parent_takes_its_children_with_it(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(n) for n in range(3)])
+
+    handle = order.enqueue()
+    fake.drain("orders")
+
+    answer = app.client.run(app.client.calls.families.cancel("orders", [handle.id]))
+
+    assert {handle.id: "cancelled"} == answer
+    assert [] == fake.drain()
+    assert [] == did

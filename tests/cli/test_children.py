@@ -1,0 +1,85 @@
+"""`rq-core children`, and what `job`, `requeue` and `cancel` do about the children of a durable job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core import App, RetryPolicy, durable
+from rq_core.cli.root import root
+from rq_core.worker import Worker, WorkerOptions
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    made = App(valkey_url)
+    runs: list[int] = []
+
+    @made.task(name="part", queue="parts", retry=ONCE)
+    async def part(n: int) -> int:
+        runs.append(n)
+        if n == 1 and runs.count(1) == 1:
+            raise ValueError("no")
+        return n
+
+    @made.task(name="whole", queue="home", retry=ONCE)
+    async def whole() -> int:
+        return sum((await durable().map("parts", [part.call(n) for n in range(3)])).values())
+
+    yield made
+    made.close()
+
+
+def run(app: App, *queues: str) -> None:
+    """Run the jobs of these queues until none is left that may run."""
+
+    async def burst() -> None:
+        await Worker(app, WorkerOptions(queues=queues, burst=True)).run()
+
+    app.apply_settings()
+    asyncio.run(burst())
+
+
+def shell(app: App, *words: str) -> str:
+    return CliRunner().invoke(root, [*words, "--redis", app.redis_url]).output
+
+
+def test_children_shows_who_failed_and_a_requeue_of_the_parent_runs_only_that_child(
+    app: App,
+) -> None:
+    job_id = app.enqueue("home", "whole", {}).id
+    run(app, "home")
+
+    assert "its children parts (0 of 3 saved) until " in shell(app, "job", job_id)
+    run(app, "home", "parts")
+    all_of_them = json.loads(shell(app, "children", job_id, "--json"))
+    failed = shell(app, "children", job_id, "--failed")
+    assert ["saved", "dead (attempts_spent)", "saved"] == [each["state"] for each in all_of_them]
+    assert 1 == failed.count("f-")
+    assert "dead (attempts_spent)" in failed
+    assert f"{job_id} requeued" in shell(app, "requeue", job_id)
+    run(app, "home", "parts")
+
+    ended = app.client.run(app.client.calls.reads.job(all_of_them[1]["id"], ["parts"]))
+    assert ended is None
+    assert "no live job" in shell(app, "children", job_id)
+
+
+def test_a_cancel_of_the_parent_cancels_its_children(app: App) -> None:
+    job_id = app.enqueue("home", "whole", {}).id
+    run(app, "home")
+    children = json.loads(shell(app, "children", job_id, "--json"))
+    assert ["alive"] * 3 == [each["state"] for each in children]
+
+    assert f"{job_id} cancelled" in shell(app, "cancel", job_id)
+
+    ids = [each["id"] for each in children]
+    found = app.client.run(app.client.calls.endings.look("parts", ids))
+    assert {"Cancelled"} == {type(each).__name__ for each in found.values()}
+    assert 3 == len(found)

@@ -1,0 +1,57 @@
+"""Which parents a worker tells of the ends of their children, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from rq_core.model.durable.children import PARENT_HEADER, Parent, child_wait, parent_header
+from rq_core.model.job import Claim
+from rq_core.worker.child_ends import parents_of
+from rq_core.worker.settlement import Settlement
+
+
+def settled(job_id: str, parent: str | None, verdict: str = "complete") -> Settlement:
+    headers = "" if parent is None else f'"headers":{{"{PARENT_HEADER}":"{parent}"}},'
+    spec = f'{{"keep":1,{headers}"task":"send","args":{{}}}}'
+    return Settlement(Claim("parts", job_id, "1-1", 1, 0, 0, spec), verdict)
+
+
+def waiting(index: int, number: int = 1, job_id: str = "p") -> str:
+    return parent_header("home", job_id, child_wait(number, index))
+
+
+def test_only_the_last_child_of_a_map_that_ends_in_a_call_is_told() -> None:
+    ended = [settled(f"c{n}", waiting(n)) for n in (3, 17, 5)]
+    others = [settled("d", waiting(2, number=4)), settled("e", waiting(9, job_id="q"))]
+
+    found = parents_of([*ended, *others, settled("plain", None)], {})
+
+    assert [
+        Parent("home", "p", child_wait(1, 17)),
+        Parent("home", "p", child_wait(4, 2)),
+        Parent("home", "q", child_wait(1, 9)),
+    ] == found
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "is_told"),
+    [
+        ("complete", "stale", False),
+        ("complete", "gone", False),
+        ("retry", "scheduled", False),
+        ("retry", "dead", True),
+        ("final", "dead", True),
+        ("rollback", "ready", False),
+        ("rollback", "cancelled", True),
+        ("park", "parked", False),
+    ],
+)
+def test_only_an_end_of_the_job_is_told(verdict: str, outcome: str, *, is_told: bool) -> None:
+    found = parents_of([settled("c", waiting(3), verdict)], {"c": outcome})
+
+    assert is_told is bool(found)
+
+
+@pytest.mark.parametrize("header", ["", "home p", "approval home p", "rq_core.child.x home p"])
+def test_a_header_that_names_no_parent_is_ignored(header: str) -> None:
+    assert [] == parents_of([settled("c", header)], {})
