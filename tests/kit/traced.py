@@ -56,7 +56,7 @@ class FileExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-provider = TracerProvider()
+provider = TracerProvider(shutdown_on_exit=False)  # so that instrument() must export the last spans
 provider.add_span_processor(BatchSpanProcessor(FileExporter()))
 app = App()
 instrument(app, os.environ.get(RELATION, "auto"), tracer_provider=provider)  # type: ignore[arg-type]  # a test's own

@@ -123,6 +123,8 @@ class Backend(django_tasks.BaseTaskBackend):
         given: dict[str, Any] = {"args": normal.args, "kwargs": normal.kwargs}
         if task.priority:
             given["priority"] = task.priority
+        if self.alias != task_functions.DEFAULT:
+            given["alias"] = self.alias
         if self._is_in_transaction():
             assert self.database is not None
             handle = prepared.within(self.database).enqueue(**given)

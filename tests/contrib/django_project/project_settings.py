@@ -48,6 +48,7 @@ TASKS = {
         "QUEUES": _QUEUES,
         "OPTIONS": {"audit_result": "full", "keep_result": 0.05, "max_attempts": 1},
     },
+    "often": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"max_attempts": 3}},
     "digest": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"keep_result": 0.05}},
     "at_once": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"database": None}},
 }

@@ -212,6 +212,29 @@ class Transactions(TransactionTestCase):
         statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
         self.assertEqual([(Backend, result.id, each) for each in statuses], told)
 
+    def test_the_attempts_of_a_job_are_those_of_the_backend_that_enqueued_it(self) -> None:
+        seen: list[tuple[str, str, str]] = []
+
+        def note(sender: Any, task_result: Any, **_: Any) -> None:
+            seen.append((task_result.id, task_result.backend, str(task_result.status)))
+
+        signals().task_finished.connect(note)
+        try:
+            once, twice = (fail.using(backend=name).enqueue() for name in ("logged", "default"))
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(once, twice)
+        finally:
+            signals().task_finished.disconnect(note)
+        ended = {each[0]: each[1:] for each in seen}
+        self.assertEqual(2, len(seen))
+        self.assertEqual(("logged", "FAILED"), ended[once.id])
+        self.assertEqual(("default", "FAILED"), ended[twice.id])
+        self.assertEqual((1, 2), (once.attempts, twice.attempts))
+        often = fail.using(backend="often").enqueue()
+        with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+            work(often)
+        self.assertEqual(3, often.attempts)
+
     def test_a_receiver_that_raises_does_not_make_a_task_fail(self) -> None:
         def refuse(**_: Any) -> None:
             raise ZeroDivisionError
