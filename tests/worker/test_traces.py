@@ -208,7 +208,7 @@ def test_no_span_is_lost_when_processes_end_after_one_job(
         log=tmp_path / "workers.log",
         variables=variables,
     ) as child:
-        wait_until(lambda: ids <= claimed(), "each job has its span", timeout=100)
+        wait_until(lambda: ids <= claimed(), "each job has its span", timeout=60)
         child.terminate()
         assert child.wait(60) == 0
 
