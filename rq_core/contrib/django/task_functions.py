@@ -104,7 +104,7 @@ def _running(
     signals.task_started.send_robust(sender=type(backend), task_result=result)
     try:
         yield result
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if _is_last(error, job, backend):
             task_results.failed(result, error)
             signals.task_finished.send_robust(sender=type(backend), task_result=result)
@@ -112,7 +112,7 @@ def _running(
     signals.task_finished.send_robust(sender=type(backend), task_result=result)
 
 
-def _is_last(error: Exception, job: JobContext, backend: Any) -> bool:
+def _is_last(error: Exception | SystemExit, job: JobContext, backend: Any) -> bool:
     """Return whether this error is the job's last: GiveUp, or in the last attempt any error but a HandlerSignal."""
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)

@@ -173,7 +173,7 @@ def succeeded(result: Any, value: Any) -> dict[str, Any]:
     return document | {"value": plain} | (given if _size(given) <= room else {})
 
 
-def failed(result: Any, error: Exception) -> None:
+def failed(result: Any, error: Exception | SystemExit) -> None:
     """Note that a job has failed for the last time."""
     kind = type(error)
     path = f"{kind.__module__}.{kind.__qualname__}"

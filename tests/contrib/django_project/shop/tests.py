@@ -30,6 +30,7 @@ from shop.tasks import (
     fail,
     fail_once,
     give_back,
+    leave,
     thank,
     thank_async,
     used,
@@ -234,6 +235,22 @@ class Transactions(TransactionTestCase):
         with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
             work(often)
         self.assertEqual(3, often.attempts)
+
+    def test_a_task_that_raises_system_exit_has_failed_and_its_signal_is_sent(self) -> None:
+        seen: list[str] = []
+
+        def note(sender: Any, task_result: Any, **_: Any) -> None:
+            seen.append(str(task_result.status))
+
+        signals().task_finished.connect(note)
+        try:
+            result = leave.using(backend="logged").enqueue()
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(result)
+        finally:
+            signals().task_finished.disconnect(note)
+        self.assertEqual((Status.FAILED, ["FAILED"]), (result.status, seen))
+        self.assertEqual("builtins.SystemExit", result.errors[0].exception_class_path)
 
     def test_a_receiver_that_raises_does_not_make_a_task_fail(self) -> None:
         def refuse(**_: Any) -> None:
