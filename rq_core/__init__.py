@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.depends import injected as injected
     from rq_core.app.handlers.log_context import JobLogFilter as JobLogFilter
     from rq_core.app.handlers.pausing import PauseScope as PauseScope
+    from rq_core.app.handlers.outgoing import Outgoing as Outgoing
     from rq_core.app.handlers.retry import RetryPolicy as RetryPolicy
     from rq_core.app.handles.handle import JobHandle as JobHandle
     from rq_core.app.limits.caps import Cap as Cap
@@ -84,6 +85,7 @@ else:
         "app.handles.handle": "JobHandle",
         "app.handlers.log_context": "JobLogFilter",
         "app.handlers.pausing": "PauseScope",
+        "app.handlers.outgoing": "Outgoing",
         "app.handlers.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
         "app.unique.kinds": "Debounce Latest Throttle Unique",

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs an extra. No release is on PyPI, so the command names a clone."""
-    return f"pip install '/path/to/rq-core[{extra}]' (your clone: no release is on PyPI yet)"
+    """Return the command that installs an extra."""
+    return f"pip install 'rq-core[{extra}]'"

@@ -2,11 +2,13 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rq_core import App
+from rq_core.web.dashboard import dashboard
+from rq_core.web.tokens import Access
 
 DATABASE = os.environ.get("SHOP_DATABASE", "shop.db")
 
@@ -31,15 +33,24 @@ async def send(order_id: int) -> None:
         print(f"to {order.to}: thank you for order {order.id}")
 
 
+def who(request: Request) -> Access | None:
+    user = request.headers.get("x-user")  # what your own login says
+    return Access(user, see_arguments=False, role="viewer") if user else None
+
+
+page = dashboard(jobs, authorize=who, allow_hosts=["localhost", "testserver"])
+
+
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    async with jobs:
+    async with jobs, page.router.lifespan_context(page):  # a mounted app has no lifespan of its own
         yield
 
 
 api = FastAPI(lifespan=lifespan)
+api.mount("/queues", page)
 
 
 @api.post("/orders", status_code=202)

@@ -26,6 +26,7 @@ from typing import (
 
 from rq_core.app.clients import Connections
 from rq_core.app.decorators import BatchDecorator, BatchTaskOptions, TaskDecorator, TaskOptions
+from rq_core.app.handlers.outgoing import outgoing_job
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
@@ -380,6 +381,8 @@ class App(CopyProducer):
         This process need not have the task's code. See job for the options, and Task.enqueue for the errors.
         """
         job = self.job(queue, task, args, keys=keys, **options)
+        if self.outgoing_functions:
+            job = outgoing_job(self.outgoing_functions, job, "enqueue")
         return self.handle(job, self.client.enqueue_one(job))
 
     @spelling_out_options
@@ -394,6 +397,8 @@ class App(CopyProducer):
     ) -> JobHandle[Any]:
         """See enqueue."""
         job = await self.job_async(queue, task, args, keys=keys, **options)
+        if self.outgoing_functions:
+            job = outgoing_job(self.outgoing_functions, job, "enqueue")
         return self.handle(job, await self.async_client().enqueue_one(job))
 
     @overload

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from rq_core.app.unknown_options import OF_JOBS, unexpected
 from rq_core.errors import InvalidOption
-from rq_core.model.headers import headers_json
+from rq_core.model.headers import TRACE_HEADER, headers_json, read_headers
 from rq_core.model.job import Profile, profile, ties_of
 from rq_core.model.keys import check_name
 from rq_core.model.lib.durations import Duration, instant_ms_of, ms_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+TraceRelation = Literal["parent", "link"]
 PriorityName = Literal["critical", "high", "normal", "low"]
 
 TIMEOUT_S_MIN: float = 0.001
@@ -81,6 +82,8 @@ class EnqueueOptions(TypedDict, total=False):
       ``handle.result()``. True is an hour, False keeps no result.
     - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
       unredacted).
+    - ``trace`` is how the spans of the job's claims belong to the span that enqueued the job: "parent" or "link", in
+      place of the relation of :func:`rq_core.tracing.instrument`. It is a header of the job.
     """
 
     delay: Duration | None
@@ -96,6 +99,7 @@ class EnqueueOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     keep_result: bool | Duration | None
     audit_result: AuditResult | None
+    trace: TraceRelation | None
 
 
 _TYPES: Final = {
@@ -230,11 +234,27 @@ class JobOptions:
             if not given["keep_ms"]:
                 # Without a kept result the log has no value either, even if the task asks for it.
                 given.setdefault("audit_result", DIGEST)
-        if "headers" in given:
-            given["headers_json"] = headers_json(given.pop("headers"))
+        if "headers" in given or "trace" in given:
+            given["headers_json"] = self._headers(
+                given.pop("headers", None), given.pop("trace", None)
+            )
         changed = replace(self, **given)
         changed.check_due()
         return changed
+
+    def _headers(self, headers: Mapping[str, str] | None, trace: str | None) -> str:
+        """Return the JSON of the job's headers, with the header of the option ``trace``. Raises InvalidOption."""
+        before = read_headers(self.headers_json) if self.headers_json else {}
+        if headers is None:
+            headers = before
+        elif trace is None:
+            trace = before.get(TRACE_HEADER)
+        if trace is None:
+            return headers_json(headers)
+        if trace not in get_args(TraceRelation):
+            raise InvalidOption.of("trace", trace, "must be parent or link")
+        text = headers_json(headers)
+        return headers_json({**(read_headers(text) if text else {}), TRACE_HEADER: trace})
 
     def registered(self) -> dict[str, Any]:
         """Return the options that differ from the defaults. Workers register them for producers that do not have the

@@ -6,9 +6,10 @@ Tasks, handles and untyped enqueues use only this part of an app.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from rq_core.app.clients import Connections
 from rq_core.app.handlers.handler_setup import Surroundings
@@ -30,9 +31,12 @@ from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.protocol.engine.plan import Patience
 
 if TYPE_CHECKING:
+    from rq_core.app.handlers.outgoing import Hook
     from rq_core.app.handlers.result_types import Returned
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
+
+OutgoingFunction = TypeVar("OutgoingFunction", bound="Hook")
 
 MAX_PAYLOAD: Final = 1024 * 1024
 """Maximum number of bytes of a job's arguments as JSON, by default."""
@@ -113,6 +117,25 @@ class Producer:
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
         """The ``around`` functions and the overridden dependencies of the app's handlers."""
+        self.outgoing_functions: list[Hook] = []
+        """The functions that add headers to jobs before the jobs leave this program; usually none."""
+
+    def outgoing(self, function: OutgoingFunction, /) -> OutgoingFunction:
+        """Let a function add headers to the jobs of this app before they are sent: ``@app.outgoing``.
+
+        ``function`` is called with an Outgoing, once for each call that sends jobs: an enqueue, an enqueue_many, an
+        insert into an inbox, or a page of copies. It returns a mapping of headers, or None. Headers that a caller has
+        given to a job stay as they are, and an added header that does not fit beside them is left out. An exception of
+        ``function`` reaches the caller, and nothing is sent. ``function`` is not called for the jobs of schedules:
+        workers declare them again and again, and each time the job must be the same. Raises InvalidOption if
+        ``function`` cannot be called.
+        """
+        given: object = function
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            must = "must be a function without async that takes an Outgoing, and returns headers"
+            raise InvalidOption.of("outgoing", function, must)
+        self.outgoing_functions.append(function)
+        return function
 
     def new_job(
         self,

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from rq_core.app.arguments import Arguments
+from rq_core.app.handlers.outgoing import outgoing_job
 from rq_core.app.handlers.result_types import Returned
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
@@ -126,6 +127,8 @@ class PreparedTask(Generic[P, R]):
         ServerUnsuitable or OutcomeUnknown.
         """
         job = self.job(*args, **kwargs)
+        if self.app.outgoing_functions:
+            job = outgoing_job(self.app.outgoing_functions, job, "enqueue")
         return handle_of(self.app, job, self.app.client.enqueue_one(job))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -135,6 +138,8 @@ class PreparedTask(Generic[P, R]):
         yet, no job is enqueued.
         """
         job = self.job(*args, **kwargs)
+        if self.app.outgoing_functions:
+            job = outgoing_job(self.app.outgoing_functions, job, "enqueue")
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
 
     @overload

@@ -1,4 +1,4 @@
-"""Prepares a release in the work tree: version, changelog, checks, and a wheel. Publishes and commits nothing.
+"""Prepares a release in the work tree: version, changelog, checks, wheel and sdist. Publishes and commits nothing.
 
 python -m scripts.dev.release VERSION [--no-tests]
 """
@@ -9,13 +9,13 @@ import datetime as dt
 import re
 import subprocess
 import sys
-import tempfile
 import tomllib
-import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from scripts.dev.release_trial import PYTHONS, TrialError, trials
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS_S_MAX: Final = 7_200
@@ -91,18 +91,18 @@ def prepare(root: Path, version: str, *, tests: bool) -> Path:
 
 
 def build(root: Path, version: str) -> Path:
-    """Build the sdist and the wheel into dist, and try the wheel in an empty environment. Raises ReleaseError."""
+    """Build the sdist and the wheel into dist, and try both in empty environments. Raises ReleaseError."""
     _run(root, STEP_S_MAX, sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist")
     wheel = root / "dist" / f"rq_core-{version}-py3-none-any.whl"
     if lacking := missing_from(wheel):
         raise ReleaseError(f"{wheel.name} lacks {', '.join(lacking)}")
-    with tempfile.TemporaryDirectory() as directory:
-        venv.create(directory, with_pip=True)
-        python = Path(directory) / "bin" / "python"
-        _run(root, STEP_S_MAX, str(python), "-m", "pip", "install", "--quiet", str(wheel))
-        said = _output(root, str(python.parent / "rq-core"), "--version")
-    if version not in said:
-        raise ReleaseError(f"the installed wheel says that it is {said!r}")
+    sdist = root / "dist" / f"rq_core-{version}.tar.gz"
+    try:
+        for line in trials(wheel, sdist, PYTHONS):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    except TrialError as error:
+        raise ReleaseError(str(error)) from None
     return wheel
 
 

@@ -105,7 +105,7 @@ _INTRODUCTION: Final = """
     Prometheus asks in two places, and no metric is in both:
 
     ```console
-    $ pip install '/path/to/rq-core[metrics]'
+    $ pip install 'rq-core[metrics]'
     $ rq-core metrics --listen 0.0.0.0:9464 --audit postgresql://audit@db/audit
     $ rq-core worker tasks:app --processes 8 --health 0.0.0.0:8080
     ```

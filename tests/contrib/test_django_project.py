@@ -29,7 +29,7 @@ def test_the_tests_of_a_django_project_pass(
         databases = f"postgresql:{at.username},{at.host},{at.port},{at.database}"
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", "manage.py", "test", "--noinput"],
+        [sys.executable, "-W", "error", "manage.py", "test", "--noinput", "--failfast"],
         cwd=PROJECT,
         env={
             "PATH": "/usr/bin:/bin",

@@ -341,7 +341,7 @@ def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
     assert [status for _, status in ERRORS] == answers
 
 
-def test_the_inbox_example_commits_an_order_and_its_job_together(
+def test_the_inbox_example_commits_an_order_and_its_job_together_and_shows_the_queue(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
 ) -> None:
     monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.db"))
@@ -355,6 +355,8 @@ def test_the_inbox_example_commits_an_order_and_its_job_together(
         before = client.get(f"/mails/{made.json()['job']}")
         relayed = CliRunner().invoke(root, ["inbox", "run", inbox, "--once"])
         after = client.get(f"/mails/{made.json()['job']}")
+        page = client.get("/queues/queues/mail", headers={"x-user": "ann"})
+        unknown = client.get("/queues/queues/mail")
         assert client.portal is not None
         client.portal.call(example.engine.dispose)
         # The example looks into the inbox on a thread of the loop's own.
@@ -363,6 +365,9 @@ def test_the_inbox_example_commits_an_order_and_its_job_together(
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         assert [("a@b.c",)] == shop.execute('SELECT "to" FROM orders').fetchall()
         assert [] == shop.execute("SELECT * FROM rqc_inbox").fetchall()
+    assert page.status_code == 200
+    assert "mail" in page.text
+    assert unknown.status_code in {401, 403}
     assert (422, 202, 0) == (refused.status_code, made.status_code, relayed.exit_code)
     assert ({"state": "inbox"}, {"state": "ready"}) == (before.json(), after.json())
 

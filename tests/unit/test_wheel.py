@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from scripts.dev import release_trial
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +110,34 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert answer["succeeded"] == answer["files"]
     assert answer["digest_mismatches"] == answer["dead"] == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", sorted(release_trial.EXTRAS.keys() - {"embedded"}))
+def test_without_an_extra_the_last_line_names_the_command_that_installs_it(
+    extra: str, installed: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [installed / "python", *release_trial.EXTRAS[extra].missing],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    said = release_trial.missing_line(done.stdout + done.stderr, extra)
+    assert f"pip install 'rq-core[{extra}]'" in said
+
+
+def test_each_extra_that_users_install_is_tried() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+
+    # uvloop is used without a word, and the last three are for development.
+    assert extras - {"fast", "docs", "look", "dev"} == release_trial.EXTRAS.keys()
 
 
 def test_the_embedded_server_of_the_wheels_runs(installed: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 - ``log_context``: adds the running job to log records.
 - ``depends``: declares dependencies, and finds the dependencies of a function.
 - ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.
+- ``outgoing``: functions that add headers to jobs before they are sent.
 - ``process_scope``: dependencies that live as long as the process.
 - ``pausing``: the error by which a handler pauses all jobs of a key.
 - ``retry``: retry policies.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from rq_core.app.handlers.outgoing import outgoing_jobs, outgoing_jobs_async
 from rq_core.app.handles.handle import JobHandle
 from rq_core.app.handles.signals import SignalProducer
 from rq_core.errors import InvalidOption
@@ -34,6 +35,8 @@ class ManyProducer(SignalProducer):
         """
         from rq_core.app.handles.bulk_result import AcceptedJobs
 
+        if self.outgoing_functions:
+            jobs = outgoing_jobs(self.outgoing_functions, jobs, "enqueue_many")
         chunks: list[tuple[str, Accepted]] = []
         many = self.client.calls.enqueue.many(jobs, lambda *chunk: chunks.append(chunk))
         return AcceptedJobs.of(self, self.client.run(many), chunks)
@@ -45,6 +48,11 @@ class ManyProducer(SignalProducer):
         from rq_core.app.handles.bulk_result import AcceptedJobs
         from rq_core.protocol.calls.enqueue import Accepted, tell_accepted
 
+        if self.outgoing_functions:
+            if isinstance(jobs, AsyncIterable):
+                jobs = outgoing_jobs_async(self.outgoing_functions, jobs, "enqueue_many")
+            else:
+                jobs = outgoing_jobs(self.outgoing_functions, jobs, "enqueue_many")
         client = self.async_client()
         chunks: list[tuple[str, Accepted]] = []
 

@@ -82,8 +82,10 @@ def row_by_name(job: NewJob, options: EnqueueOptions, keys: Mapping[str, str] | 
     said: dict[str, Any] = {
         name: _plain(value)
         for name, value in options.items()
-        if value is not None and name not in ("id", "idempotency_key")
+        if value is not None and name not in ("id", "idempotency_key", "headers", "trace")
     }
+    if job.headers_json:
+        said["headers"] = json.loads(job.headers_json)
     if options.get("idempotency_key") is not None:
         # The key has made the id already, and its window holds unless another is given.
         said.setdefault("remember", _window_s())

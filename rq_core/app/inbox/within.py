@@ -23,6 +23,7 @@ from typing import (
 )
 
 from rq_core.app.arguments import dump_untyped
+from rq_core.app.handlers.outgoing import outgoing_job, outgoing_jobs
 from rq_core.app.handles.handle import JobHandle
 from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
 from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
@@ -110,7 +111,10 @@ class _Blocking(_Producing):
         All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
         """
-        rows = [row_of(each) for each in checked(jobs)]
+        given = checked(jobs)
+        if self._app.outgoing_functions:
+            given = outgoing_jobs(self._app.outgoing_functions, given, "inbox_many")
+        rows = [row_of(each) for each in given]
         self._insert(rows)
         return tuple([row.job_id for row in rows])
 
@@ -157,7 +161,10 @@ class _Awaited(_Producing):
         All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
         """
-        rows = [row_of(each) for each in checked(jobs)]
+        given = checked(jobs)
+        if self._app.outgoing_functions:
+            given = outgoing_jobs(self._app.outgoing_functions, given, "inbox_many")
+        rows = [row_of(each) for each in given]
         await self._insert(rows)
         return tuple([row.job_id for row in rows])
 
@@ -202,6 +209,8 @@ class TaskWithin(_Blocking, Generic[P, R]):
         InboxMissing.
         """
         job = self._of.job(*args, **kwargs)
+        if self._app.outgoing_functions:
+            job = outgoing_job(self._app.outgoing_functions, job, "inbox")
         self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
@@ -214,6 +223,8 @@ class AsyncTaskWithin(_Awaited, Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See TaskWithin.enqueue."""
         job = self._of.job(*args, **kwargs)
+        if self._app.outgoing_functions:
+            job = outgoing_job(self._app.outgoing_functions, job, "inbox")
         await self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
@@ -311,11 +322,15 @@ def _by_name(
     options: EnqueueOptions,
 ) -> tuple[Row, JobHandle[Any]]:
     job = own_job(queue, task, args, keys, options)
-    if job is not None:
+    known = job is not None
+    if job is None:
+        given = JobOptions(queue).changed(queue=queue, **options)
+        args_json = dump_untyped(task, {} if args is None else args)
+        job = app.new_job(given.profile(task), given, args_json)
+    if app.outgoing_functions:
+        job = outgoing_job(app.outgoing_functions, job, "inbox")
+    if known:
         return row_of(job), handle_in_inbox(app, job)
-    given = JobOptions(queue).changed(queue=queue, **options)
-    args_json = dump_untyped(task, {} if args is None else args)
-    job = app.new_job(given.profile(task), given, args_json)
     return row_by_name(job, options, keys), handle_in_inbox(app, job)
 
 

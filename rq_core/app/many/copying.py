@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.app.handles.handle import handle_of
 from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import (
@@ -25,7 +26,7 @@ from rq_core.errors import (
     PayloadTooLarge,
 )
 from rq_core.model import plugins
-from rq_core.model.headers import read_headers
+from rq_core.model.headers import TRACE_HEADER, read_headers
 from rq_core.model.job import NewJob, read_spec
 from rq_core.model.keys import check_name, is_name, queue_keys
 from rq_core.model.settings import AUDIT_PAYLOADS
@@ -226,6 +227,8 @@ class Copying:
             for job_id, job in copies.items()
         ]
         client = self._app.client
+        if self._app.outgoing_functions:
+            jobs = [*outgoing_jobs(self._app.outgoing_functions, jobs, "copy")]
         return client.run(client.calls.enqueue.many(jobs, by=self._by, why=self._why))
 
     def _matches(self, spec: str) -> bool:
@@ -239,7 +242,10 @@ class Copying:
             return NO_ARGUMENTS, None
         try:
             spec = read_spec(specs[job_id])
-            headers = read_headers(spec.headers_json) if spec.headers_json else {}
+            headers = dict(read_headers(spec.headers_json)) if spec.headers_json else {}
+            if headers.get(TRACE_HEADER) == "first":
+                # The copy is not what the original's trace waited for.
+                del headers[TRACE_HEADER]
             args = {**json.loads(spec.args_json), **self._changes}
             made = self._job_of(spec.task, args, {"id": copy, "headers": headers})
         except KeyNeeded:

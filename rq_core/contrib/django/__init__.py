@@ -9,6 +9,7 @@ Read ``backend`` first.
 - ``backend``: the backend of Django's own tasks.
 - ``task_functions``: makes tasks of an App from Django's tasks.
 - ``task_results``: makes results for Django from what Redis and the inbox have.
+- ``logged_results``: makes results for Django from the audit log.
 - ``django_tasks``: imports ``django.tasks``, or the package ``django_tasks`` for older versions of Django.
 - ``databases``: connections around handlers, and the URL of a database.
 - ``setting_up``: sets Django up in a worker.

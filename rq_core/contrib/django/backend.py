@@ -29,13 +29,14 @@ from rq_core.app.app import App
 from rq_core.app.inbox.rows import DIALECTS
 from rq_core.app.task import PreparedTask
 from rq_core.contrib.django import django_tasks, task_functions, task_results
+from rq_core.contrib.django.logged_results import logged_result
 from rq_core.model.keys import is_name
 from rq_core.model.outcome import Kept, Succeeded
 from rq_core.model.table.machine import Priority
 
 KEEP_RESULT_S: Final = 86_400
 """Seconds for which Redis keeps the result of a task, unless the option ``keep_result`` says otherwise."""
-_OPTIONS: Final = ("app", "database", "keep_result", "max_attempts", "timeout")
+_OPTIONS: Final = ("app", "audit_result", "database", "keep_result", "max_attempts", "timeout")
 _ROW: Final = (
     "SELECT queue, task, args FROM rqc_inbox WHERE job_id = %s"
     " UNION ALL SELECT queue, task, args FROM rqc_inbox_parked WHERE job_id = %s"
@@ -59,6 +60,8 @@ class Backend(django_tasks.BaseTaskBackend):
       enqueued at once, also inside a transaction.
     - ``max_attempts``: after this number of failed attempts a task has failed; 3 by default.
     - ``keep_result``: how long a result is kept, in seconds; a day by default. False keeps none.
+    - ``audit_result``: "full" keeps results, and the arguments beside them, in the audit log, too, so that they outlive
+      ``keep_result`` and Redis. "digest", the default, keeps no values there.
     - ``timeout``: the limit of one attempt, in seconds; by default that of the worker.
     """
 
@@ -77,6 +80,7 @@ class Backend(django_tasks.BaseTaskBackend):
         self.database: str | None = self.options.get("database", "default")
         self.max_attempts: int = self.options.get("max_attempts", 3)
         self.keep_result: Any = self.options.get("keep_result", KEEP_RESULT_S)
+        self.audit_result: Any = self.options.get("audit_result")
         self.timeout: Any = self.options.get("timeout")
 
     @property
@@ -119,6 +123,8 @@ class Backend(django_tasks.BaseTaskBackend):
         given: dict[str, Any] = {"args": normal.args, "kwargs": normal.kwargs}
         if task.priority:
             given["priority"] = task.priority
+        if self.alias != task_functions.DEFAULT:
+            given["alias"] = self.alias
         if self._is_in_transaction():
             assert self.database is not None
             handle = prepared.within(self.database).enqueue(**given)
@@ -131,7 +137,9 @@ class Backend(django_tasks.BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """Return the result of a job of one of Django's tasks. Raises TaskResultDoesNotExist.
 
-        A job that is neither in Redis nor in the inbox, and whose result is not kept any more, does not exist.
+        If neither Redis nor the inbox has the job, the audit log is read, if the App has one: by ``audit`` in RQ_CORE,
+        or RQ_CORE_AUDIT_URL. A job that is nowhere, or was cancelled, does not exist. Raises RqCoreError if the server
+        or the database does not answer.
         """
         if is_name(result_id):
             for found in self._looks(result_id):
@@ -176,6 +184,7 @@ class Backend(django_tasks.BaseTaskBackend):
             max_attempts=self.max_attempts,
             timeout=self.timeout,
             keep_result=self.keep_result,
+            audit_result=self.audit_result,
         )
 
     def _is_in_transaction(self) -> bool:
@@ -188,11 +197,13 @@ class Backend(django_tasks.BaseTaskBackend):
 
     def _looks(self, job_id: str) -> Iterator[Any]:
         """Look for a job: in Redis, in the inbox, and in Redis again, since the job may have been handed over between
-        the two looks."""
+        the two looks. Look into the audit log last."""
         yield self._in_redis(job_id)
         if self.database is not None:
             yield self._in_inbox(self.database, job_id)
             yield self._in_redis(job_id)
+        if self.app.audit_url is not None:
+            yield logged_result(self, self.app.audit_url, self.queues, job_id)
 
     def _in_redis(self, job_id: str) -> Any:
         client = self.app.client

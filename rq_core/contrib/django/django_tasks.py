@@ -34,6 +34,9 @@ exceptions: Final[Any] = _part(".exceptions")
 InvalidTask: Final[type[Exception]] = (
     getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 )
+InvalidTaskBackend: Final[type[Exception]] = (
+    getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
+)
 BaseTaskBackend: Final[Any] = _part(".backends.base").BaseTaskBackend
 
 

@@ -20,6 +20,8 @@ from rq_core.signals import GiveUp, HandlerSignal
 
 _known: Final[dict[str, Any]] = {}
 """All of Django's tasks that this process has, by the import path of their function."""
+DEFAULT: Final = "default"
+"""The alias of the backend whose jobs do not name it."""
 _adding: Final = threading.Lock()
 
 
@@ -60,17 +62,31 @@ def task_in(app: App, task: Any, backend: Any) -> Task[..., Any]:
 def _function(task: Any, backend: Any) -> Callable[..., Any]:
     """Return the function that a worker calls for a job of one of Django's tasks."""
 
-    def run(args: list[Any], kwargs: dict[str, Any], priority: int = 0) -> Any:
-        with _running(task, backend, args, kwargs, priority) as result:
+    def run(
+        args: list[Any], kwargs: dict[str, Any], priority: int = 0, alias: str = DEFAULT
+    ) -> Any:
+        with _running(task, _named(alias, backend), args, kwargs, priority) as result:
             given = task_results.positional_arguments(task, result)
             return task_results.succeeded(result, task.func(*given, **result.kwargs))
 
-    async def run_async(args: list[Any], kwargs: dict[str, Any], priority: int = 0) -> Any:
-        with _running(task, backend, args, kwargs, priority) as result:
+    async def run_async(
+        args: list[Any], kwargs: dict[str, Any], priority: int = 0, alias: str = DEFAULT
+    ) -> Any:
+        with _running(task, _named(alias, backend), args, kwargs, priority) as result:
             given = task_results.positional_arguments(task, result)
             return task_results.succeeded(result, await task.func(*given, **result.kwargs))
 
     return run_async if inspect.iscoroutinefunction(task.func) else run
+
+
+def _named(alias: str, backend: Any) -> Any:
+    """Return the backend with this alias, through which a job was enqueued; ``backend`` if these settings do not have
+    it."""
+    try:
+        found = django_tasks.tasks.task_backends[alias]
+    except django_tasks.InvalidTaskBackend:
+        return backend
+    return found if isinstance(found, type(backend)) else backend
 
 
 @contextmanager
@@ -88,7 +104,7 @@ def _running(
     signals.task_started.send_robust(sender=type(backend), task_result=result)
     try:
         yield result
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if _is_last(error, job, backend):
             task_results.failed(result, error)
             signals.task_finished.send_robust(sender=type(backend), task_result=result)
@@ -96,7 +112,7 @@ def _running(
     signals.task_finished.send_robust(sender=type(backend), task_result=result)
 
 
-def _is_last(error: Exception, job: JobContext, backend: Any) -> bool:
+def _is_last(error: Exception | SystemExit, job: JobContext, backend: Any) -> bool:
     """Return whether this error is the job's last: GiveUp, or in the last attempt any error but a HandlerSignal."""
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)

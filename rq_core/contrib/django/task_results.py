@@ -30,6 +30,7 @@ from rq_core.signals import GiveUp
 _Status: Final = django_tasks.base.TaskResultStatus
 UNKNOWN_WORKER: Final = "unknown"
 """The id of a worker that Redis does not have any more: it has only the last worker of a job."""
+FAILED: Final = _Status.FAILED
 _RUNNING: Final = frozenset({State.RUNNING, State.CANCELLING})
 _UUID7: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}")
 _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE)
@@ -58,7 +59,7 @@ class Result(django_tasks.base.TaskResult):
         return super().return_value
 
 
-def _moment(ms: int | None) -> datetime | None:
+def moment(ms: int | None) -> datetime | None:
     """Return a time as Django has it: with a time zone if USE_TZ is true."""
     if ms is None:
         return None
@@ -88,7 +89,7 @@ def made(task: Any, backend: Any, job_id: str, **facts: Any) -> Any:
     value = facts.pop("value", None)
     given = {
         "status": _Status.READY,
-        "enqueued_at": _moment(_ms_of_id(job_id)),
+        "enqueued_at": moment(_ms_of_id(job_id)),
         "started_at": None,
         "finished_at": None,
         "last_attempted_at": None,
@@ -172,7 +173,7 @@ def succeeded(result: Any, value: Any) -> dict[str, Any]:
     return document | {"value": plain} | (given if _size(given) <= room else {})
 
 
-def failed(result: Any, error: Exception) -> None:
+def failed(result: Any, error: Exception | SystemExit) -> None:
     """Note that a job has failed for the last time."""
     kind = type(error)
     path = f"{kind.__module__}.{kind.__qualname__}"
@@ -202,7 +203,7 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     facts: dict[str, Any] = {}
     if claims:
         last = job.fields.get("by", UNKNOWN_WORKER)
-        began = _moment(_ms_of_fence(job.fields.get("fence")))
+        began = moment(_ms_of_fence(job.fields.get("fence")))
         facts = {
             "worker_ids": [*[UNKNOWN_WORKER] * (claims - 1), last],
             "started_at": began,
@@ -211,8 +212,8 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     if job.state in _RUNNING:
         facts["status"] = _Status.RUNNING
     elif job.state is State.DEAD:
-        facts |= {"status": _Status.FAILED, "finished_at": _moment(job.since_ms)}
-        facts["errors"] = [] if job.error is None else [_task_error(job.error)]
+        facts |= {"status": _Status.FAILED, "finished_at": moment(job.since_ms)}
+        facts["errors"] = [] if job.error is None else [task_error(job.error)]
     return _with_arguments(task, backend, job.queue, job.id, arguments, facts)
 
 
@@ -224,12 +225,12 @@ def of_row(task: Any, backend: Any, queue: str, job_id: str, args_json: str) -> 
 def of_document(task: Any, backend: Any, queue: str, job_id: str, document: dict[str, Any]) -> Any:
     """Return the result of a job that has succeeded, from the document that Redis keeps."""
     value = MissingValue(document["missing"]) if "missing" in document else document["value"]
-    began = _moment(document["started"])
+    began = moment(document["started"])
     facts = {
         "status": _Status.SUCCESSFUL,
         "started_at": began,
         "last_attempted_at": began,
-        "finished_at": _moment(document["finished"]),
+        "finished_at": moment(document["finished"]),
         "worker_ids": document["workers"],
         "value": value,
     }
@@ -268,7 +269,7 @@ def _ms_of_fence(fence: str | None) -> int | None:
     return int(fence.partition("-")[0]) if fence else None
 
 
-def _task_error(error: JobError) -> Any:
+def task_error(error: JobError) -> Any:
     """Return the error that a job died of. Redis has the name of the exception's class; its traceback has the
     module."""
     path = f"builtins.{error.type}" if hasattr(builtins, error.type) else error.type

@@ -43,6 +43,13 @@ _QUEUES = ["default", "mail", "low"]
 TASKS = {
     "default": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"max_attempts": 2}},
     "other": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"database": "other"}},
+    "logged": {
+        "BACKEND": _BACKEND,
+        "QUEUES": _QUEUES,
+        "OPTIONS": {"audit_result": "full", "keep_result": 0.05, "max_attempts": 1},
+    },
+    "often": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"max_attempts": 3}},
+    "digest": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"keep_result": 0.05}},
     "at_once": {"BACKEND": _BACKEND, "QUEUES": _QUEUES, "OPTIONS": {"database": None}},
 }
 ROOT_URLCONF = "shop.urls"

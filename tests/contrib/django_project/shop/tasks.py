@@ -54,6 +54,11 @@ def fail() -> None:
 
 
 @task
+def leave() -> None:
+    raise SystemExit("the task leaves")
+
+
+@task
 def give_back(value: Any, **_: Any) -> Any:
     return {"bytes": b"\xff", "long": "x" * 70_000, "nan": float("nan")}.get(value, value)
 

@@ -3,7 +3,11 @@
 import asyncio
 import datetime as dt
 import os
+import shutil
+import tempfile
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -14,7 +18,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from sqlalchemy import create_engine
 
-from rq_core import App, ResultUnavailable, testing
+from rq_core import App, Filter, ResultUnavailable, RqCoreError, testing
 from rq_core.contrib.django import Backend, ClosingConnections, app, database_url
 from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
 from rq_core.contrib.django.setting_up import prepare_app, set_up
@@ -26,6 +30,7 @@ from shop.tasks import (
     fail,
     fail_once,
     give_back,
+    leave,
     thank,
     thank_async,
     used,
@@ -33,6 +38,8 @@ from shop.tasks import (
 from sql_audit.inbox.database import inbox_url
 from sql_audit.inbox.schema import differences, missing_tables
 from sql_audit.inbox.service import run_relay
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.service import run_mirror
 
 Status = base.TaskResultStatus
 set_up(os.environ["DJANGO_SETTINGS_MODULE"])
@@ -206,6 +213,45 @@ class Transactions(TransactionTestCase):
         statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
         self.assertEqual([(Backend, result.id, each) for each in statuses], told)
 
+    def test_the_attempts_of_a_job_are_those_of_the_backend_that_enqueued_it(self) -> None:
+        seen: list[tuple[str, str, str]] = []
+
+        def note(sender: Any, task_result: Any, **_: Any) -> None:
+            seen.append((task_result.id, task_result.backend, str(task_result.status)))
+
+        signals().task_finished.connect(note)
+        try:
+            once, twice = (fail.using(backend=name).enqueue() for name in ("logged", "default"))
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(once, twice)
+        finally:
+            signals().task_finished.disconnect(note)
+        ended = {each[0]: each[1:] for each in seen}
+        self.assertEqual(2, len(seen))
+        self.assertEqual(("logged", "FAILED"), ended[once.id])
+        self.assertEqual(("default", "FAILED"), ended[twice.id])
+        self.assertEqual((1, 2), (once.attempts, twice.attempts))
+        often = fail.using(backend="often").enqueue()
+        with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+            work(often)
+        self.assertEqual(3, often.attempts)
+
+    def test_a_task_that_raises_system_exit_has_failed_and_its_signal_is_sent(self) -> None:
+        seen: list[str] = []
+
+        def note(sender: Any, task_result: Any, **_: Any) -> None:
+            seen.append(str(task_result.status))
+
+        signals().task_finished.connect(note)
+        try:
+            result = leave.using(backend="logged").enqueue()
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(result)
+        finally:
+            signals().task_finished.disconnect(note)
+        self.assertEqual((Status.FAILED, ["FAILED"]), (result.status, seen))
+        self.assertEqual("builtins.SystemExit", result.errors[0].exception_class_path)
+
     def test_a_receiver_that_raises_does_not_make_a_task_fail(self) -> None:
         def refuse(**_: Any) -> None:
             raise ZeroDivisionError
@@ -242,6 +288,55 @@ class Transactions(TransactionTestCase):
             found.return_value  # noqa: B018 - it raises
         found = give_back.get_result(beside.id)
         self.assertEqual(("short", [], {}), (found.return_value, found.args, found.kwargs))
+
+    def test_the_audit_log_has_results_that_redis_has_not_any_more(self) -> None:
+        place = Path(tempfile.mkdtemp()) / "audit.db"
+        self.addCleanup(shutil.rmtree, place.parent)
+        self.addCleanup(setattr, app, "audit_url", app.audit_url)
+
+        def mirror() -> None:
+            run_mirror(Outbox(app.client), str(place), stop=threading.Event(), once=True)
+
+        # Values are logged in a queue that has a log already.
+        give_back.enqueue("first")
+        mirror()
+        tasks = [give_back.using(backend="logged"), give_back.using(backend="digest")]
+        results = [task.enqueue(n, rest=n) for n, task in enumerate(tasks)]
+        lost = fail.using(backend="logged").enqueue()
+        with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+            work(lost)
+        app.prune_where(Filter(queue="default", states=("dead",), task="shop.tasks.fail"))
+        later = give_back.using(backend="logged", queue_name="low").enqueue("not run")
+        app.handle_by_id("low", later.id).cancel()
+        time.sleep(0.06)  # the time for which results are kept
+        for task, result in zip(tasks, results, strict=True):
+            with self.assertRaises(exceptions.TaskResultDoesNotExist):
+                task.get_result(result.id)
+        app.audit_url = str(place)
+        mirror()
+
+        whole = tasks[0].get_result(results[0].id)
+        self.assertEqual((Status.SUCCESSFUL, 0), (whole.status, whole.return_value))
+        self.assertEqual(([0], {"rest": 0}), (whole.args, whole.kwargs))
+        bare = tasks[1].get_result(results[1].id)
+        self.assertEqual((Status.SUCCESSFUL, []), (bare.status, bare.args))
+        with self.assertRaisesRegex(ResultUnavailable, "no longer has it"):
+            bare.return_value  # noqa: B018 - it raises
+        for found in (whole, bare):
+            self.assertTrue(found.worker_ids[0].startswith("w-"))
+            self.assertLessEqual(found.enqueued_at, found.finished_at)
+        failed = fail.using(backend="logged").get_result(lost.id)
+        self.assertEqual((Status.FAILED, 1), (failed.status, failed.attempts))
+        self.assertIn("NoParcel", failed.errors[0].exception_class_path)
+        # A task that was cancelled, and one of another name, do not exist.
+        with self.assertRaises(exceptions.TaskResultDoesNotExist):
+            give_back.get_result(later.id)
+        with self.assertRaises(exceptions.TaskResultMismatch):
+            thank.get_result(results[0].id)
+        # A database that does not answer is no proof that the task does not exist.
+        app.audit_url = "postgresql://nobody@127.0.0.1:1/nowhere"
+        with self.assertRaises(RqCoreError):
+            give_back.get_result(results[0].id)
 
     def test_an_async_view_enqueues_and_asks_for_the_result(self) -> None:
         order = Order.objects.create(to="a@b.c")

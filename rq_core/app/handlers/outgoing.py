@@ -1,0 +1,129 @@
+"""Functions that add headers to jobs before the jobs leave the program: ``app.outgoing(function)``.
+
+An app without such functions makes no call of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import Literal
+
+from rq_core.errors import InvalidOption
+from rq_core.model.headers import headers_json, read_headers
+from rq_core.model.job import NewJob
+
+Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy"]
+"""How jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox, or as copies
+of other jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A call that sends jobs, before the first of its jobs is packed. Functions of ``app.outgoing`` receive it.
+
+    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many`` or ``copy``. For a call of many
+    jobs the functions are called once, with the facts of the first job; the headers that they return go into each
+    job of the call.
+    """
+
+    way: Way
+    queue: str
+    task: str
+    job_id: str
+    is_delayed: bool
+    """True if the job has a delay or an instant before which it is not ready."""
+    headers: Mapping[str, str]
+    """The headers that the caller has given to the job."""
+
+
+Hook = Callable[[Outgoing], Mapping[str, str] | None]
+"""A function that returns headers to add, or None."""
+
+
+def outgoing_job(hooks: Sequence[Hook], job: NewJob, way: Way) -> NewJob:
+    """Return a job with the headers that ``hooks`` add to it.
+
+    Headers that the caller has given stay as they are. An added header that does not fit beside them is left out.
+    Raises InvalidOption if the added headers are invalid, or too long by themselves."""
+    return _with_headers(job, _added(hooks, job, way))
+
+
+def outgoing_jobs(hooks: Sequence[Hook], jobs: Iterable[NewJob], way: Way) -> Iterator[NewJob]:
+    """Yield the jobs of one call with the headers that ``hooks`` add to them.
+
+    Copies get the added headers in place of those of their originals. Raises InvalidOption as outgoing_job does."""
+    added: Mapping[str, str] | None = None
+    for job in jobs:
+        if added is None:
+            added = _added_for(hooks, job, way)
+        yield _with_headers(job, added, replace=way == "copy")
+
+
+async def outgoing_jobs_async(
+    hooks: Sequence[Hook], jobs: AsyncIterable[NewJob], way: Way
+) -> AsyncIterator[NewJob]:
+    """See outgoing_jobs."""
+    added: Mapping[str, str] | None = None
+    async for job in jobs:
+        if added is None:
+            added = _added_for(hooks, job, way)
+        yield _with_headers(job, added)
+
+
+def _added_for(hooks: Sequence[Hook], job: object, way: Way) -> Mapping[str, str]:
+    """Return the headers to add. An object that is no job gets none: the call that it was passed to refuses it."""
+    return _added(hooks, job, way) if isinstance(job, NewJob) else {}
+
+
+def _added(hooks: Sequence[Hook], job: NewJob, way: Way) -> Mapping[str, str]:
+    given = read_headers(job.headers_json) if job.headers_json else {}
+    call = Outgoing(
+        way, job.queue, job.profile.task, job.id, bool(job.delay_ms or job.due_ms), given
+    )
+    found: dict[str, str] = {}
+    for function in hooks:
+        added: object = function(call)
+        if added is None:
+            continue
+        if not isinstance(added, Mapping):
+            must = f"must return a mapping of headers, or None, not a {type(added).__name__}"
+            raise InvalidOption.of("outgoing", function, must)
+        found |= added
+    return found
+
+
+def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = False) -> NewJob:
+    if not isinstance(job, NewJob) or not added:
+        return job  # type: ignore[return-value]  # the call that it was passed to refuses it
+    given = read_headers(job.headers_json) if job.headers_json else {}
+    both = {**given, **added} if replace else {**added, **given}
+    try:
+        text = headers_json(both)
+    except InvalidOption:
+        # What is invalid by itself is a mistake of the function. What is only too long beside the caller's headers
+        # must not refuse the caller's job.
+        headers_json(added)
+        text = _fitting(given, added)
+    return job._replace(headers_json=text)
+
+
+def _fitting(given: Mapping[str, str], added: Mapping[str, str]) -> str:
+    """Return the headers of a caller and, of those that are added, the first that fit."""
+    text = headers_json(given)
+    both = dict(given)
+    for name, value in added.items():
+        try:
+            text = headers_json(both | {name: value})
+        except InvalidOption:
+            continue
+        both[name] = value
+    return text

@@ -1,0 +1,199 @@
+"""Adds spans to an app: one for each call that enqueues jobs, and one for each claim of a job."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from weakref import WeakSet
+
+from opentelemetry import context as otel_context
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
+
+from rq_core.app.batches.jobs import BatchContext
+from rq_core.app.handlers.context import JobContext
+from rq_core.errors import InvalidOption, UsageError
+from rq_core.model.headers import TRACE_HEADER
+from rq_core.signals import JobCancelled, Parking, Snooze, WorkerStopping
+from rq_core.tracing import conventions as names
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from rq_core.app.app import App
+    from rq_core.app.handlers.outgoing import Outgoing
+
+Relation = Literal["auto", "parent", "link"]
+
+FLUSH_MS: Final = 2_000
+"""Most milliseconds for which the end of a process waits until its spans are exported."""
+LINKS_MAX: Final = 128
+"""Maximum number of links of a span: the limit that the SDK has by default."""
+FIRST: Final = "first"
+"""The value of TRACE_HEADER for a job that was enqueued alone and without a delay."""
+_NO_FAILURES: Final = (Snooze, Parking, WorkerStopping, JobCancelled)
+
+_instrumented: Final[WeakSet[App]] = WeakSet()
+_flushed: Final[list[TracerProvider | None]] = []
+"""The providers whose spans are exported when this process ends; None is the global provider."""
+
+
+def instrument(
+    app: App,
+    relation: Relation = "auto",
+    *,
+    tasks: Mapping[str, Relation] = MappingProxyType({}),
+    tracer_provider: TracerProvider | None = None,
+) -> None:
+    """Make spans for the enqueues of an app, and for the claims of its jobs.
+
+    Call it once, directly after the App is made and in the same module, so that producers, workers and the processes of
+    isolated handlers all have it. A call that enqueues jobs makes one span and puts the span's context into the headers
+    of its jobs. A claim makes a span around the handler.
+
+    - ``relation`` is how the span of a claim belongs to the span of the enqueue. "parent": as its child. "link": it
+      begins a new trace, with a link. "auto": as a child for the first claim of a job that was enqueued alone, without
+      a delay and not through an inbox; else with a link.
+    - ``tasks`` are relations by the names of tasks, in place of ``relation``. A caller may choose for one call:
+      ``with_options(trace="link")``.
+    - ``tracer_provider``: by default the global one, whichever it is when a span begins.
+
+    When a process ends, it waits up to 2 s until its spans are exported. Raises InvalidOption for another relation, and
+    UsageError if the app is instrumented already.
+    """
+    for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
+        if each not in get_args(Relation):
+            raise InvalidOption.of(option, each, "must be auto, parent or link")
+    if app in _instrumented:
+        raise UsageError("the app is instrumented already: each span would be made twice")
+    spans = _Spans(relation, dict(tasks), tracer_provider)
+    app.around(spans.around_handler)
+    app.outgoing(spans.before_sending)
+    _instrumented.add(app)
+    if not _flushed:
+        atexit.register(_flush)
+    if tracer_provider not in _flushed:
+        _flushed.append(tracer_provider)
+
+
+def _flush() -> None:
+    for provider in _flushed:
+        flush = getattr(provider or trace.get_tracer_provider(), "force_flush", None)
+        if flush is not None:
+            # An exporter may raise an exception, and nothing may keep the process from ending.
+            with contextlib.suppress(Exception):
+                flush(FLUSH_MS)
+
+
+class _Spans:
+    def __init__(
+        self, relation: str, tasks: Mapping[str, str], provider: TracerProvider | None
+    ) -> None:
+        self._relation = relation
+        self._tasks = tasks
+        # Without a provider this is a proxy, which finds the global provider as soon as one is set.
+        self._tracer = trace.get_tracer(
+            "rq_core", tracer_provider=provider, schema_url=names.SCHEMA_URL
+        )
+
+    def before_sending(self, call: Outgoing) -> Mapping[str, str]:
+        """Make the span of a call that sends jobs. Return the headers with the span's context."""
+        attributes = {
+            names.SYSTEM: "rq_core",
+            names.OPERATION_NAME: "enqueue",
+            names.OPERATION_TYPE: "create",
+            names.DESTINATION: call.queue,
+            names.TASK: call.task,
+            names.WAY: call.way,
+        }
+        if call.way in ("enqueue", "inbox"):
+            attributes[names.MESSAGE_ID] = call.job_id
+        span = self._tracer.start_span(
+            f"enqueue {call.task}", kind=SpanKind.PRODUCER, attributes=attributes
+        )
+        added: dict[str, str] = {}
+        propagate.inject(added, trace.set_span_in_context(span))
+        span.end()
+        if call.way == "enqueue" and not call.is_delayed:
+            added[TRACE_HEADER] = FIRST
+        return added
+
+    @contextmanager
+    def around_handler(self, job: JobContext) -> Iterator[None]:
+        """Make the span of a claim, or of a batch, around its handler."""
+        context, links = self._belonging(job)
+        span = self._tracer.start_span(
+            f"process {job.task}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=_facts(job),
+            links=links,
+        )
+        token = otel_context.attach(trace.set_span_in_context(span, context))
+        try:
+            yield
+        except BaseException as error:
+            self._note(span, job, error)
+            raise
+        finally:
+            otel_context.detach(token)
+            span.end()
+
+    def _belonging(self, job: JobContext) -> tuple[Context, Sequence[Link]]:
+        """Return the context in which the span of a claim begins, and the span's links."""
+        nothing = otel_context.Context()
+        if isinstance(job, BatchContext):
+            found = [propagate.extract(each.headers, nothing) for each in job.jobs[:LINKS_MAX]]
+            return nothing, [link for context in found for link in _links_to(context)]
+        context = propagate.extract(job.headers, nothing)
+        links = _links_to(context)
+        mark = job.headers.get(TRACE_HEADER)
+        chosen = mark if mark in ("parent", "link") else self._tasks.get(job.task, self._relation)
+        if chosen == "parent" or (chosen == "auto" and mark == FIRST and job.claim == 1):
+            return context, ()
+        # What else was sent with the job, such as baggage, goes with a new trace, too.
+        return trace.set_span_in_context(trace.INVALID_SPAN, context), links
+
+    @staticmethod
+    def _note(span: trace.Span, job: JobContext, error: BaseException) -> None:
+        """Note how a claim ended that did not return. The text of an error stays in rq-core, where it is redacted."""
+        try:
+            job.raise_if_cancelled()
+        except BaseException as why:  # noqa: BLE001 - the reason for which the handler should stop
+            error = why
+        if isinstance(error, _NO_FAILURES):
+            span.set_attribute(names.ENDED_BY, type(error).__name__)
+        else:
+            span.set_attribute(names.ERROR_TYPE, type(error).__name__)
+            span.set_status(Status(StatusCode.ERROR))
+
+
+def _links_to(context: Context) -> Sequence[Link]:
+    found = trace.get_current_span(context).get_span_context()
+    return [Link(found)] if found.is_valid else []
+
+
+def _facts(job: JobContext) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        names.SYSTEM: "rq_core",
+        names.OPERATION_NAME: "process",
+        names.OPERATION_TYPE: "process",
+        names.DESTINATION: job.queue,
+        names.TASK: job.task,
+        names.CLIENT_ID: job.worker,
+    }
+    if isinstance(job, BatchContext):
+        return facts | {names.BATCH_COUNT: len(job.jobs)}
+    facts |= {
+        names.MESSAGE_ID: job.id,
+        names.CLAIM: job.claim,
+        names.ATTEMPT: job.attempt,
+        names.FENCE: job.fence,
+    }
+    if job.schedule is not None:
+        facts[names.SCHEDULE] = job.schedule
+    return facts

@@ -1,0 +1,257 @@
+"""Tries a wheel and an sdist as users install them: in empty environments, without a compiler, on each Python.
+
+python -m scripts.dev.release_trial DIST [VERSION…]      the files of a release; VERSION as 3.13, by default all
+
+- On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`.
+- On the first Python: without extras, each command that needs an extra fails with one line, which names the command to
+  install it. That command is typed, and the extra works.
+
+The wheels of other packages must exist: pip may build none but the sdist, and no compiler is called.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[2]
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+REQUIRED: Final = PYTHONS[:3]
+"""The versions without which a release is not tried. A later version is tried if it is installed."""
+STEP_S_MAX: Final = 600
+SILENT: Final = "redis://127.0.0.1:1"
+"""The URL of a server that does not answer."""
+
+
+class TrialError(Exception):
+    """Raised if something does not work as installed."""
+
+
+class Extra(NamedTuple):
+    """How one sees that an extra is missing, and that it works."""
+
+    missing: tuple[str, ...]
+    """The arguments of Python for a program that needs the extra."""
+    works: str
+    """A program that uses the extra through rq-core."""
+
+
+_CLI: Final = ("-m", "rq_core.cli")
+_POSTGRES: Final = "postgresql://nobody@127.0.0.1:1/nowhere"
+EXTRAS: Final[Mapping[str, Extra]] = {
+    "postgres": Extra(
+        (*_CLI, "audit", "migrate", "--audit", _POSTGRES),
+        "from sql_audit.store.connection.database import Database;"
+        f" print(Database({_POSTGRES!r}).engine.dialect.driver)",
+    ),
+    "embedded": Extra(
+        (*_CLI, "queues", "--redis", "embedded://data"),
+        "from rq_core.embedded import server; server.ensure_server('data');"
+        " print(server.server_status('data').running); server.stop_server('data')",
+    ),
+    "metrics": Extra(
+        ("-c", "from rq_core.metrics.page import worker_page; print(worker_page(None)().body)"),
+        "from rq_core.metrics.page import worker_page;"
+        " from rq_core.process.claim_totals import FlowTotals; print(worker_page(FlowTotals())().status)",
+    ),
+    "django": Extra(
+        (*_CLI, "worker", "--django", "shop.settings"),
+        "from django.conf import settings; settings.configure();"
+        " from rq_core.contrib.django.backend import Backend; print(Backend.supports_defer)",
+    ),
+    "web": Extra(
+        (*_CLI, "web", "--redis", SILENT),
+        "import rq_core.web.serve; from rq_core.web.dashboard import dashboard; print(dashboard)",
+    ),
+    "mcp": Extra(
+        (*_CLI, "mcp", "--redis", SILENT), "from rq_core.web import mcp_server; print(mcp_server)"
+    ),
+    "otel": Extra(
+        ("-c", "from rq_core.tracing import instrument"),
+        "from rq_core import App; from rq_core.tracing import instrument;"
+        " instrument(App()); print('ok')",
+    ),
+}
+"""The extras that users install, except ``fast``: without uvloop, workers use asyncio's own event loop."""
+TEN_LINES: Final = re.compile(r"```python\n(# tasks\.py\n.*?)```", re.DOTALL)
+
+
+def interpreter(version: str) -> str | None:
+    """Return the path of the Python of this version: of PYTHON3_12, python3.12 on PATH, or pyenv; None without one."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    named = os.environ.get("PYTHON" + version.replace(".", "_"))
+    found = sorted(pyenv.glob(f"{version}.*/bin/python"))
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
+    for each in (named, f"python{version}", *map(str, found)):
+        if each is None or shutil.which(each) is None:
+            continue
+        done = subprocess.run([each, "-c", code], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.startswith(f"{version} "):
+            return done.stdout.split()[1]
+    return None
+
+
+class Place:
+    """An empty environment, and a working directory outside of the repository."""
+
+    def __init__(self, python: str, directory: Path) -> None:
+        self.directory = directory
+        self.python = directory / "venv" / "bin" / "python"
+        self._run([python, "-m", "venv", str(directory / "venv")])
+
+    def pip(self, *words: str) -> None:
+        """Install something. No package but rq-core is built."""
+        constraints = str(ROOT / ".ci" / "constraints.txt")
+        self._run(
+            [
+                *(
+                    str(self.python),
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                ),
+                *("--only-binary", ":all:", "--no-binary", "rq-core", "-c", constraints, *words),
+            ]
+        )
+
+    def packages(self) -> set[str]:
+        """Return the names of the installed packages."""
+        listed = self.run("-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
+        return {line.partition("==")[0] for line in listed.splitlines() if "==" in line}
+
+    def run(self, *words: str, status: int | None = 0) -> str:
+        """Run Python in the environment. Returns what it prints. Raises TrialError for another exit status."""
+        return self._run([str(self.python), *words], status)
+
+    def _run(self, command: Sequence[str], status: int | None = 0) -> str:
+        # CC and CXX are programs that fail: whatever asks for a compiler is noticed.
+        variables = {
+            "HOME": str(self.directory),
+            "PATH": f"{self.python.parent}:/usr/bin:/bin",
+            "CC": "/bin/false",
+            "CXX": "/bin/false",
+            "RQ_CORE_REDIS_URL": "embedded://",
+        }
+        passed = {n: v for n, v in os.environ.items() if n.startswith(("PIP_", "TMPDIR", "LANG"))}
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=variables | passed,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=STEP_S_MAX,
+            check=False,
+        )
+        printed = done.stdout + done.stderr
+        if status is not None and done.returncode != status:
+            raise TrialError(f"{' '.join(command)} exited with {done.returncode}:\n{printed}")
+        return printed
+
+
+def try_ten_lines(place: Place) -> None:
+    """Do what README says: enqueue a job, run it, and prove its history. Raises TrialError."""
+    found = TEN_LINES.search((ROOT / "README.md").read_text())
+    if found is None:
+        raise TrialError("README.md has no ten lines")
+    (place.directory / "tasks.py").write_text(found.group(1))
+    place.run("tasks.py")
+    try:
+        words = ("worker", "tasks", "--queues", "mail", "--audit", "audit.db", "--burst")
+        _expect(place.run(*_CLI, *words), "to a@b.c for acme")
+        said = place.run(*_CLI, "audit", "verify", "--audit", "audit.db")
+        if said.splitlines()[-1:] != ["holds"]:
+            raise TrialError(f"audit verify said:\n{said}")
+    finally:
+        place.run(*_CLI, "server", "stop", status=None)
+
+
+def try_demo(place: Place) -> None:
+    """Run the demo. Raises TrialError unless its three records agree."""
+    _expect(place.run(*_CLI, "demo"), "All agree")
+
+
+def try_extra(place: Place, name: str) -> None:
+    """See that the extra is missing, type what the one line says, and use the extra. Then remove the packages that it
+    brought, so that the next extra is alone, too. Raises TrialError."""
+    extra, before = EXTRAS[name], place.packages()
+    said = missing_line(place.run(*extra.missing, status=None), name)
+    words = re.search(r"pip install '(rq-core\[\w+\])'", said)
+    assert words is not None
+    # rq-core is installed already, so pip adds what the extra needs. Nothing may come from an index in its place.
+    place.pip(words.group(1))
+    place.run("-c", extra.works)
+    place.run("-m", "pip", "uninstall", "--quiet", "--yes", *sorted(place.packages() - before))
+
+
+def missing_line(printed: str, extra: str) -> str:
+    """Return the line that says that an extra is missing. Raises TrialError for none, or for a traceback as well."""
+    [*_, last] = printed.strip().splitlines() or [""]
+    if f"pip install 'rq-core[{extra}]'" not in last:
+        raise TrialError(f"without the extra {extra} the last line is {last!r}, of:\n{printed}")
+    return last
+
+
+def _expect(printed: str, words: str) -> None:
+    if words not in printed:
+        raise TrialError(f"{words!r} was not printed:\n{printed}")
+
+
+def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
+    """Try everything. Yields a line for each step that worked. Raises TrialError."""
+    pythons = {version: interpreter(version) for version in versions}
+    lacking = [v for v, python in pythons.items() if python is None and v in REQUIRED]
+    if lacking:
+        raise TrialError(f"Python {', '.join(lacking)} is missing: install it, or set PYTHON3_12 …")
+    for version, python in pythons.items():
+        if python is None:
+            yield f"Python {version} is not installed: left out"
+            continue
+        for file in (wheel, sdist):
+            with tempfile.TemporaryDirectory() as directory:
+                place = Place(python, Path(directory))
+                place.pip(f"{file}[embedded]")
+                _expect(place.run(*_CLI, "--version"), wheel.name.split("-")[1])
+                try_ten_lines(place)
+                try_demo(place)
+            yield f"Python {version}, {file.name}: the ten lines and the demo"
+    first = next(python for python in pythons.values() if python is not None)
+    with tempfile.TemporaryDirectory() as directory:
+        place = Place(first, Path(directory))
+        place.pip(str(wheel))
+        for name in EXTRAS:
+            try_extra(place, name)
+            yield f"extra {name}: its line without it, and its use with it"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try the files of a directory. Returns the exit status."""
+    if not arguments:
+        sys.stderr.write("usage: python -m scripts.dev.release_trial DIST [VERSION…]\n")
+        return 2
+    dist = Path(arguments[0]).resolve()
+    try:
+        [wheel], [sdist] = dist.glob("rq_core-*.whl"), dist.glob("rq_core-*.tar.gz")
+        for line in trials(wheel, sdist, arguments[1:] or PYTHONS):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    except ValueError:
+        sys.stderr.write(f"release_trial: {dist} must have one wheel and one sdist\n")
+        return 2
+    except TrialError as error:
+        sys.stderr.write(f"release_trial: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

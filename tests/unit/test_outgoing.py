@@ -1,0 +1,184 @@
+"""Functions that add headers to jobs before the jobs are sent. Without such functions, an enqueue calls no function
+more than before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from rq_core import App, InvalidOption, testing
+from rq_core.app.handlers import outgoing
+from rq_core.app.handlers.outgoing import Outgoing
+from rq_core.model.headers import HEADERS_BYTES_MAX
+
+app = App("redis://nowhere.invalid")
+
+
+@app.task(queue="mail")
+def send(to: str) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
+    """Return the calls for which the app's function was called. The function adds a header, the number of the call."""
+    calls: list[Outgoing] = []
+
+    def note(call: Outgoing) -> Mapping[str, str]:
+        calls.append(call)
+        return {"call": str(len(calls))}
+
+    monkeypatch.setattr(app, "outgoing_functions", [])
+    app.outgoing(note)
+    return calls
+
+
+def python_calls(of: Callable[[], Any]) -> list[str]:
+    """Return the functions written in Python that ``of`` calls, in order."""
+    called: list[str] = []
+
+    def note(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            called.append(f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        of()
+    finally:
+        sys.setprofile(before)
+    return called[1:]
+
+
+def test_a_function_adds_its_headers_to_a_single_enqueue(seen: list[Outgoing]) -> None:
+    with testing.fake(app) as jobs:
+        send.with_options(headers={"request": "r-1"}, delay=5).enqueue("a@b.c")
+        app.enqueue("mail", "send", {"to": "d@e.f"})
+        found = {job.arguments["to"]: job for job in jobs.enqueued()}
+
+    assert {"call": "1", "request": "r-1"} == found["a@b.c"].headers
+    assert {"call": "2"} == found["d@e.f"].headers
+    assert [("enqueue", "mail", "send", True), ("enqueue", "mail", "send", False)] == [
+        (call.way, call.queue, call.task, call.is_delayed) for call in seen
+    ]
+    assert {"request": "r-1"} == seen[0].headers
+    assert found["a@b.c"].id == seen[0].job_id
+
+
+async def test_a_function_is_called_once_for_many_jobs(seen: list[Outgoing]) -> None:
+    async def made() -> AsyncIterator[Any]:
+        yield send.job("g@h.i")
+
+    with testing.fake(app) as jobs:
+        app.enqueue_many(send.job(to) for to in ("a@b.c", "d@e.f"))
+        await app.enqueue_many_async([send.job("j@k.l")])
+        await app.enqueue_many_async(made())
+        await send.enqueue_async("m@n.o")
+        await app.enqueue_async("mail", "send", {"to": "p@q.r"})
+        found = [job.headers["call"] for job in jobs.enqueued()]
+
+    assert ["1", "1", "2", "3", "4", "5"] == found
+    assert ["enqueue_many"] * 3 + ["enqueue"] * 2 == [call.way for call in seen]
+
+
+def test_headers_of_the_caller_stay_as_they_are(seen: list[Outgoing]) -> None:
+    with testing.fake(app) as jobs:
+        send.with_options(headers={"call": "mine"}).enqueue("a@b.c")
+        [found] = jobs.enqueued()
+
+    assert {"call": "mine"} == found.headers
+
+
+def test_an_added_header_that_does_not_fit_beside_those_of_the_caller_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "outgoing_functions", [])
+    app.outgoing(lambda _: {"long": "x" * 1_500, "short": "y"})
+    given = {"own": "z" * (HEADERS_BYTES_MAX // 2)}
+    with testing.fake(app) as jobs:
+        send.with_options(headers=given).enqueue("a@b.c")
+        [found] = jobs.enqueued()
+
+    assert given | {"short": "y"} == found.headers
+
+
+@pytest.mark.parametrize("added", [{"n": 1}, {"": "x"}, ["x"], {"long": "x" * HEADERS_BYTES_MAX}])
+def test_invalid_headers_refuse_the_enqueue(monkeypatch: pytest.MonkeyPatch, added: Any) -> None:
+    monkeypatch.setattr(app, "outgoing_functions", [])
+    app.outgoing(lambda _: added)
+    with testing.fake(app) as jobs:
+        with pytest.raises(InvalidOption):
+            send.enqueue("a@b.c")
+        assert [] == jobs.enqueued()
+
+
+def test_an_exception_of_the_function_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "outgoing_functions", [])
+
+    @app.outgoing
+    def refuse(call: Outgoing) -> None:
+        raise LookupError(call.task)
+
+    with testing.fake(app) as jobs:
+        with pytest.raises(LookupError, match="send"):
+            send.enqueue("a@b.c")
+        assert [] == jobs.enqueued()
+
+
+@pytest.mark.parametrize("wrong", ["function", None, 3])
+def test_only_a_function_without_async_is_accepted(wrong: Any) -> None:
+    async def awaited(call: Outgoing) -> None:
+        """Do nothing."""
+
+    for each in (wrong, awaited):
+        with pytest.raises(InvalidOption, match="outgoing"):
+            App("redis://nowhere.invalid").outgoing(each)
+
+
+def test_an_object_that_is_no_job_is_refused_as_without_the_function(seen: list[Outgoing]) -> None:
+    wrong: Any = ["no job"]
+    refused = []
+    for functions in (app.outgoing_functions, []):
+        app.outgoing_functions = functions
+        with testing.fake(app), pytest.raises(Exception) as error:  # noqa: PT011 - whatever it is, the same
+            app.enqueue_many(wrong)
+        refused.append((type(error.value), str(error.value)))
+
+    assert refused[0] == refused[1]
+    assert [] == seen
+
+
+def test_the_option_trace_is_a_header_that_other_headers_do_not_remove() -> None:
+    chosen = send.with_options(trace="link")
+    assert {"rq-core-trace": "link"} == json.loads(chosen.options.headers_json)
+    both = chosen.with_options(headers={"request": "r-1"})
+    assert {"rq-core-trace": "link", "request": "r-1"} == json.loads(both.options.headers_json)
+    again = both.with_options(trace="parent")
+    assert {"rq-core-trace": "parent", "request": "r-1"} == json.loads(again.options.headers_json)
+
+
+@pytest.mark.parametrize("wrong", ["auto", "child", "", 1])
+def test_the_option_trace_has_two_values(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="must be parent or link"):
+        send.with_options(trace=wrong)
+
+
+def test_without_a_function_an_enqueue_makes_no_call_of_the_hook() -> None:
+    """Compares the calls with those of an app whose function adds nothing: only the latter calls the hook."""
+    with testing.fake(app):
+        send.enqueue("warm up")
+        without = python_calls(lambda: send.enqueue("a@b.c"))
+        app.outgoing(lambda _: None)
+        try:
+            beside = python_calls(lambda: send.enqueue("a@b.c"))
+        finally:
+            app.outgoing_functions.clear()
+
+    ours = [call for call in beside if outgoing.__file__ in call]
+    assert ours
+    assert [] == [call for call in without if outgoing.__file__ in call]
+    assert len(without) < len(beside)

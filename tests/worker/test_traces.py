@@ -1,0 +1,256 @@
+"""Spans of enqueues and claims, with real workers: how they belong together, and that none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core import App, InvalidOption, UsageError
+from rq_core.tracing import conventions, instrument
+from sql_audit.inbox import schema
+from sql_audit.inbox.service import run_relay
+from tests.kit import processes, traced
+from tests.kit.processes import ROOT
+from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.working import working
+
+RELATIONS = ("auto", "parent", "link")
+RUN = {
+    "plain alone": "parent",
+    "plain delayed": "link",
+    "plain bulk": "link",
+    "plain inbox": "link",
+    "plain inbox, by name": "link",
+    "plain inbox, without the code": "link",
+    "failing_once 1": "parent",
+    "failing_once 2": "link",
+    "apart": "parent",
+    "chosen parent": "parent",
+    "chosen link": "link",
+}
+"""How the span of each claim belongs to the span of its enqueue, with the relation ``auto``."""
+
+
+@pytest.fixture
+def spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file to which all processes append their spans."""
+    path = tmp_path / "spans.jsonl"
+    monkeypatch.setenv(traced.SPANS, str(path))
+    return path
+
+
+@pytest.fixture
+def use_relation(
+    valkey_url: str, spans: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], None]]:
+    """Return a function that imports the traced app again, with this relation; the processes of isolated handlers do
+    the same."""
+
+    def use(relation: str) -> None:
+        monkeypatch.setenv(traced.RELATION, relation)
+        monkeypatch.setenv("RQ_CORE_REDIS_URL", valkey_url)
+        traced.provider.shutdown()
+        importlib.reload(traced)
+
+    yield use
+    traced.provider.shutdown()
+    traced.app.close()
+
+
+def finished(spans: Path) -> list[dict[str, Any]]:
+    traced.provider.force_flush()
+    return traced.spans_in(spans)
+
+
+def of_job(found: list[dict[str, Any]], job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the span of a job's enqueue, and those of its claims in their order."""
+    mine = [each for each in found if each["attributes"].get(conventions.MESSAGE_ID) == job_id]
+    [sent] = [each for each in mine if each["kind"] == "PRODUCER"]
+    claims = [each for each in mine if each["kind"] == "CONSUMER"]
+    return sent, sorted(claims, key=lambda each: each["attributes"][conventions.CLAIM])
+
+
+def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
+    """Return how a span belongs to another. Raises AssertionError if it belongs to it in both ways, or in none."""
+    if span["parent"] == to["id"]:
+        assert span["trace"] == to["trace"]
+        assert [] == span["links"]
+        return "parent"
+    assert span["parent"] is None
+    assert [[to["trace"], to["id"]]] == span["links"]
+    assert span["trace"] != to["trace"]
+    return "link"
+
+
+@pytest.mark.parametrize("chosen", RELATIONS)
+def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
+    chosen: str, use_relation: Callable[[str], None], spans: Path, tmp_path: Path
+) -> None:
+    use_relation(chosen)
+    app, inbox = traced.app, tmp_path / "shop.db"
+    schema.migrate(f"sqlite:///{inbox}")
+    alone = traced.plain.enqueue()
+    delayed = traced.plain.with_options(delay=0.05).enqueue()
+    bulk = app.enqueue_many(traced.plain.job(n) for n in range(3)).ids
+    batch = app.enqueue_many(traced.together.job(n=n) for n in range(2)).ids
+    retried = traced.failing_once.enqueue()
+    apart = traced.apart.enqueue()
+    as_child = traced.plain.with_options(trace="parent", delay=0.05).enqueue()
+    linked = traced.plain.with_options(trace="link").enqueue()
+    with contextlib.closing(sqlite3.connect(inbox, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        row = traced.plain.within(connection).enqueue()
+        by_name = app.within(connection).enqueue(traced.QUEUE, "plain", {"n": 1})
+        foreign = App(app.redis_url)
+        instrument(foreign, tracer_provider=traced.provider)
+        unknown = foreign.within(connection).enqueue(traced.QUEUE, "plain", {"n": 2})
+        connection.execute("COMMIT")
+    stop = threading.Event()
+    run_relay(app.redis_url, app.prefix, f"sqlite:///{inbox}", stop=stop, once=True)
+    # Eleven jobs were enqueued alone, three in bulk, and one has two claims; the two of the batch have one span.
+    claims = 8 + 3 + 1 + 2 + 1 - 1
+
+    def all_but_the_isolated_ended() -> bool:
+        ended = [each for each in finished(spans) if each["kind"] == "CONSUMER"]
+        ticks = [each for each in ended if each["name"] == "process ticking"]
+        return bool(ticks) and len(ended) - len(ticks) >= claims - 1
+
+    def isolated_ended() -> bool:
+        return apart.state() == "gone"
+
+    async def work() -> None:
+        async with working(app, queues=(traced.QUEUE, traced.BATCHES, traced.TICKS)):
+            await wait_until_async(
+                all_but_the_isolated_ended, "each claim has its span", timeout=60
+            )
+            await wait_until_async(isolated_ended, "the isolated handler has ended", timeout=60)
+
+    asyncio.run(work())
+    found = finished(spans)
+    ticks = [each for each in found if each["name"] == "process ticking"]
+
+    def said(handle_id: str, claim: int = 1) -> str:
+        sent, claims = of_job(found, handle_id)
+        return relation(claims[claim - 1], sent)
+
+    [sent_many] = [
+        each
+        for each in found
+        if each["attributes"].get(conventions.WAY) == "enqueue_many"
+        and each["attributes"][conventions.TASK] == "plain"
+    ]
+    of_bulk = [each for each in found if each["attributes"].get(conventions.MESSAGE_ID) in bulk]
+    assert len(of_bulk) == 3
+    observed = {
+        "plain alone": said(alone.id),
+        "plain delayed": said(delayed.id),
+        "plain inbox": said(row.id),
+        "plain inbox, by name": said(by_name.id),
+        "plain inbox, without the code": said(unknown.id),
+        "failing_once 1": said(retried.id),
+        "failing_once 2": said(retried.id, 2),
+        "apart": said(apart.id),
+        "chosen parent": said(as_child.id),
+        "chosen link": said(linked.id),
+    }
+    [in_bulk] = {relation(each, sent_many) for each in of_bulk}
+    expected = dict(RUN) if chosen == "auto" else dict.fromkeys(RUN, chosen)
+    expected |= {"chosen parent": "parent", "chosen link": "link"}
+    assert expected == observed | {"plain bulk": in_bulk}
+
+    # A batch has jobs of several enqueues, and a tick has no enqueue.
+    [together] = [each for each in found if each["name"] == "process together"]
+    assert together["parent"] is None
+    assert len(together["links"]) == len(batch) == together["attributes"][conventions.BATCH_COUNT]
+    for tick in ticks:
+        assert (None, []) == (tick["parent"], tick["links"])
+        assert tick["attributes"][conventions.SCHEDULE] == "beat"
+
+    # The failed claim says so, without the text of its error; the isolated handler's span is from its own process.
+    _, (failed, repeated) = of_job(found, retried.id)
+    assert ("ERROR", "UNSET") == (failed["status"], repeated["status"])
+    assert failed["attributes"][conventions.ERROR_TYPE] == "ConnectionError"
+    assert "secret" not in str(found)
+    assert failed["pid"] == os.getpid() != of_job(found, apart.id)[1][0]["pid"]
+
+
+@pytest.mark.slow
+def test_no_span_is_lost_when_processes_end_after_one_job(
+    use_relation: Callable[[str], None], spans: Path, tmp_path: Path
+) -> None:
+    """The spans are exported only at the ends of the processes: until then, the exporter waits for a minute."""
+    use_relation("auto")
+    ids = {traced.plain.enqueue(n).id for n in range(5)} | {traced.apart.enqueue().id}
+    options = ("--processes", "4", "--max-jobs", "1")
+    variables = {"OTEL_BSP_SCHEDULE_DELAY": "60000"}
+
+    def claimed() -> set[str]:
+        return {
+            each["attributes"][conventions.MESSAGE_ID]
+            for each in traced.spans_in(spans)
+            if each["kind"] == "CONSUMER"
+        }
+
+    with processes.worker(
+        "tests.kit.traced:app",
+        (traced.QUEUE,),
+        traced.app.redis_url,
+        *options,
+        log=tmp_path / "workers.log",
+        variables=variables,
+    ) as child:
+        wait_until(lambda: ids <= claimed(), "each job has its span", timeout=60)
+        child.terminate()
+        assert child.wait(60) == 0
+
+    assert ids == claimed()
+
+
+def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_says() -> None:
+    from opentelemetry.semconv._incubating.attributes import messaging_attributes
+    from opentelemetry.semconv.attributes import error_attributes
+    from opentelemetry.semconv.schemas import Schemas
+
+    known = {
+        value
+        for module in (messaging_attributes, error_attributes)
+        for value in vars(module).values()
+        if isinstance(value, str)
+    }
+    ours = {name for name in conventions.MEANING if not name.startswith("rq_core.")}
+    assert set() == ours - known
+    assert conventions.SCHEMA_URL in {schema.value for schema in Schemas}
+
+
+def test_the_page_has_each_name_and_the_version() -> None:
+    page = (ROOT / "docs" / "how-to" / "traces.md").read_text()
+    rows = [
+        line
+        for line in page.splitlines()
+        if line.startswith(("| `messaging", "| `error", "| `rq_core"))
+    ]
+
+    assert [f"| `{name}` | {says} |" for name, says in conventions.MEANING.items()] == rows
+    assert f"semantic conventions {conventions.VERSION}" in page
+
+
+def test_an_app_is_instrumented_once_and_with_a_known_relation() -> None:
+    app = App("redis://nowhere.invalid")
+    wrong: Any = "child"
+    with pytest.raises(InvalidOption, match=r"relation.*must be auto, parent or link"):
+        instrument(app, wrong)
+    with pytest.raises(InvalidOption, match=r"tasks.*must be auto, parent or link"):
+        instrument(app, tasks={"send": wrong})
+    assert [] == app.outgoing_functions
+    instrument(app, tasks={"send": "link"})
+    with pytest.raises(UsageError, match="instrumented already"):
+        instrument(app)
