@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.depends import Depends as Depends
     from rq_core.app.handlers.depends import injected as injected
     from rq_core.app.handlers.log_context import JobLogFilter as JobLogFilter
-    from rq_core.app.handlers.pausing import PauseScope as PauseScope
     from rq_core.app.handlers.outgoing import Outgoing as Outgoing
+    from rq_core.app.handlers.pausing import PauseScope as PauseScope
     from rq_core.app.handlers.retry import RetryPolicy as RetryPolicy
     from rq_core.app.handles.handle import JobHandle as JobHandle
     from rq_core.app.limits.caps import Cap as Cap

@@ -79,8 +79,8 @@ ROLES: Final = {
     "worker": Role(
         "runs jobs, declares its tasks' caps, enqueues what handlers and hooks do, and relays an inbox",
         (
-            *_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "show", "park", "spend", "cap",
-            "register", "tick",
+            *_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "save", "show", "park", "spend",
+            "cap", "register", "tick",
         ),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
