@@ -155,7 +155,7 @@ def box_in(client: Client, queue: str) -> Box:
 
 
 def box_forged(_: Any) -> Iterator[tuple[str, Callable[[Box], None]]]:
-    """Yield lies about the box of a durable job in Redis. Its header always fits."""
+    """Yield lies about the box of a durable job in Redis. Its header fits, but for the last lie."""
 
     def rename(box: Box) -> None:
         box.write(e1=box.text("|1").replace("charge ", "charges ", 1))
@@ -194,6 +194,12 @@ def box_forged(_: Any) -> Iterator[tuple[str, Callable[[Box], None]]]:
     def untake(box: Box) -> None:
         box.write(s1=f"{box.text('>1')}\ntrue", list_approval="1")
 
+    def take(box: Box) -> None:
+        box.write(s2=box.text(">2").partition("\n")[0], list_refusal=None)
+
+    def lengthen(box: Box) -> None:
+        box.write(1)
+
     yield "an entry has another name", rename
     yield "two entries have exchanged numbers", number
     yield "a value and its digest are others", digest
@@ -205,3 +211,5 @@ def box_forged(_: Any) -> Iterator[tuple[str, Callable[[Box], None]]]:
     yield "a signal is dropped", drop
     yield "a signal has another name", rename_signal
     yield "a signal that was taken waits again", untake
+    yield "a signal that waits was taken", take
+    yield "the header says one entry more", lengthen
