@@ -182,7 +182,7 @@ def _print_progress(said: Progress, *, as_json: bool) -> None:
     if as_json:
         print_json({"progress": progress_document(said)})
     else:
-        click.echo(printable(bar(said)), err=True)
+        say(printable(bar(said)), err=True)
 
 
 def _print_chunk(chunk: Chunk, *, as_json: bool) -> None:
@@ -190,7 +190,7 @@ def _print_chunk(chunk: Chunk, *, as_json: bool) -> None:
         print_json({"chunk": chunk_document(chunk)})
         return
     if chunk.missed:
-        click.echo(f"({counted(chunk.missed, 'chunk')} before {chunk.number} not kept)", err=True)
+        say(f"({counted(chunk.missed, 'chunk')} before {chunk.number} not kept)", err=True)
     if chunk.begins_claim and chunk.claim > 1:
-        click.echo(f"(claim {chunk.claim} begins)", err=True)
-    click.echo(printable(chunk.text))
+        say(f"(claim {chunk.claim} begins)", err=True)
+    say(printable(chunk.text))
