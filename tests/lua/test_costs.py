@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from rq_core.doctor import examine
 from rq_core.model.job import Claim
 from rq_core.model.limits.limit import read_spent
+from rq_core.model.state_line import read_state_line
+from rq_core.views.scopes import limit_of, standing_rows
+from tests.kit.doctor import mend
 from tests.kit.lanes import waiting_in_vain
 from tests.kit.seed import Seed
 from tests.rigs.naive_bucket import Bucket
@@ -421,3 +425,54 @@ def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: s
     value = seed.snapshot()["rates"][scope]
     assert value.isdigit() if scope == PLAIN else read_spent(value) is not None
     assert "until" not in value
+
+
+# What operators see, and what the doctor mends.
+
+
+@every_rate
+def test_caps_and_a_waiting_job_show_the_unit_and_when_a_paused_rate_resumes(
+    seed: Seed, scope: str
+) -> None:
+    paused(seed, scope, 5_000, 1, 1)
+    assert claimed(seed) == []
+    family, unit = scope.partition("=")[0], " tokens" if scope == SCOPE else ""
+    resumes = seed.now + 5_000
+
+    rows = {row.scope: row for row in seed.client.run(seed.client.calls.reads.caps(seed.queue, 10))}
+    line = str(seed.state("j-1"))
+    job = read_state_line(seed.queue, "j-1", line)
+    standing = seed.client.run(seed.client.calls.reads.standing(job))
+
+    assert limit_of(rows[family]) == f"100/1s/10{unit} each"
+    assert rows[scope].resumes_ms == standing.resumes_ms == resumes
+    assert dict(standing_rows(standing, seed.now))["rate"] == f"100/1s/10{unit}"
+
+
+@pytest.mark.parametrize("what", ["lost", "damaged"])
+def test_the_doctor_puts_back_what_is_in_use_of_a_rate(seed: Seed, what: str) -> None:
+    begin(seed, "100/1000ms/10", 60, 10)
+    assert claimed(seed) == ["j-0"]
+    if what == "lost":
+        seed.control.hdel(seed.keys("rates"), SCOPE)
+    else:
+        seed.control.hset(seed.keys("rates"), SCOPE, "soon")
+
+    assert mend(seed) == []
+
+    spent = read_spent(seed.snapshot()["rates"][SCOPE])
+    assert spent is not None
+    assert spent.arrival_us == (seed.now + 600) * 1000
+    seed.advance(599)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert claimed(seed) == ["j-1"]
+
+
+@every_rate
+def test_the_doctor_finds_nothing_wrong_in_debts_and_pauses(seed: Seed, scope: str) -> None:
+    begin(seed, "100/1000ms/10", 5, 5, scope=scope)
+    (first, _) = seed.claim().jobs
+    seed.spend(first, told="tokens:5000", pauses=f"{scope}|3600000")
+
+    assert [found.says for found in examine(seed.snapshot())] == []
