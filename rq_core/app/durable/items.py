@@ -13,7 +13,7 @@ from rq_core.model.durable.children import PARENT_HEADER
 from rq_core.model.job import JobError, NewJob
 from rq_core.model.outcome import Cancelled, Expired, Failed, Gone, Outcome, Replaced, Succeeded
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 KEEP_MS: Final = 86_400_000
 """Ms for which the outcome and the id of a child are kept, at least."""
@@ -26,8 +26,8 @@ _WORDS: Final = {kind: word for word, kind in _ENDS.items()}
 
 
 @dataclass(frozen=True)
-class JobCall(Generic[R]):
-    """A call of a task that a durable job makes as a child: ``task.call(…)``. ``R`` is the type of the result."""
+class JobCall(Generic[R_co]):
+    """A call of a task that a durable job makes as a child: ``task.call(…)``. ``R_co`` is the type of the result."""
 
     task: Any
     """The task, with its options: a PreparedTask."""
@@ -60,7 +60,7 @@ def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
 
 
 @dataclass(frozen=True)
-class Item(Generic[R]):
+class Item(Generic[R_co]):
     """One child of a ``map``, after its end."""
 
     index: int
@@ -69,7 +69,7 @@ class Item(Generic[R]):
     """Id of the child."""
     queue: str
     """Queue of the child."""
-    outcome: Outcome[R]
+    outcome: Outcome[R_co]
     """How the child ended: Succeeded, Failed, Cancelled, Expired, Replaced or Gone."""
 
     @property
@@ -78,7 +78,7 @@ class Item(Generic[R]):
         return isinstance(self.outcome, Succeeded)
 
     @property
-    def value(self) -> R:
+    def value(self) -> R_co:
         """The child's result. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the child did
         not succeed, and ResultUnavailable if its result is not kept."""
         return self.outcome.value
@@ -93,34 +93,34 @@ class Item(Generic[R]):
         return None
 
 
-class Items(Sequence[Item[R]]):
+class Items(Sequence[Item[R_co]]):
     """The items of a ``map``, in the order of its calls."""
 
-    def __init__(self, items: Sequence[Item[R]]) -> None:
+    def __init__(self, items: Sequence[Item[R_co]]) -> None:
         self._items = tuple(items)
 
     @overload
-    def __getitem__(self, at: int, /) -> Item[R]: ...
+    def __getitem__(self, at: int, /) -> Item[R_co]: ...
     @overload
-    def __getitem__(self, at: slice, /) -> Sequence[Item[R]]: ...
-    def __getitem__(self, at: int | slice, /) -> Item[R] | Sequence[Item[R]]:
+    def __getitem__(self, at: slice, /) -> Sequence[Item[R_co]]: ...
+    def __getitem__(self, at: int | slice, /) -> Item[R_co] | Sequence[Item[R_co]]:
         return self._items[at]
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Item[R]]:
+    def __iter__(self) -> Iterator[Item[R_co]]:
         return iter(self._items)
 
     def __repr__(self) -> str:
         return f"<{len(self)} items, {len(self.failed)} failed>"
 
     @property
-    def failed(self) -> list[Item[R]]:
+    def failed(self) -> list[Item[R_co]]:
         """The items whose children did not succeed."""
         return [item for item in self._items if not item.ok]
 
-    def values(self) -> list[R]:
+    def values(self) -> list[R_co]:
         """Return the results of the children that succeeded, in the order of the calls. Raises ResultUnavailable if a
         result is not kept."""
         return [item.value for item in self._items if item.ok]
