@@ -474,7 +474,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
         "JobsChanged", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "LogBehind",
         "MemberFailed", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult", "NotCopied", "NotDurable", "NotEdited",
-        "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
+        "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown", "Outgoing",
         "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse",
         "Rate", "Refused", "Replaced", "Replayed", "RestoredMeanwhile", "ResultUnavailable", "ResultsFull",
         "RetryLater",

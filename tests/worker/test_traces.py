@@ -7,6 +7,8 @@ import contextlib
 import importlib
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,6 +183,21 @@ def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
     assert failed["attributes"][conventions.ERROR_TYPE] == "ConnectionError"
     assert "secret" not in str(found)
     assert failed["pid"] == os.getpid() != of_job(found, apart.id)[1][0]["pid"]
+
+
+def test_a_process_exports_its_spans_when_it_ends(spans: Path) -> None:
+    """The exporter would wait for a minute, and the provider of the test exports nothing at the end by itself."""
+    program = (
+        "from rq_core import testing; from tests.kit import traced\n"
+        "with testing.fake(traced.app): traced.plain.enqueue()"
+    )
+    environment = os.environ | {"OTEL_BSP_SCHEDULE_DELAY": "60000"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, timeout=60, check=False
+    )
+
+    assert done.returncode == 0
+    assert ["enqueue plain"] == [each["name"] for each in traced.spans_in(spans)]
 
 
 @pytest.mark.slow
