@@ -269,5 +269,7 @@ def test_an_app_is_instrumented_once_and_with_a_known_relation() -> None:
         instrument(app, tasks={"send": wrong})
     assert [] == app.outgoing_functions
     instrument(app, tasks={"send": "link"})
-    with pytest.raises(UsageError, match="instrumented already"):
+    instrument(app, tasks={"send": "link"})
+    assert len(app.outgoing_functions) == len(app.surroundings.arounds) == 1
+    with pytest.raises(UsageError, match="instrumented already, in another way"):
         instrument(app)
