@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
@@ -37,7 +37,7 @@ FIRST: Final = "first"
 """The value of TRACE_HEADER for a job that was enqueued alone and without a delay."""
 _NO_FAILURES: Final = (Snooze, Parking, WorkerStopping, JobCancelled)
 
-_instrumented: Final[WeakSet[App]] = WeakSet()
+_instrumented: Final[WeakKeyDictionary[App, object]] = WeakKeyDictionary()
 _flushed: Final[list[TracerProvider | None]] = []
 """The providers whose spans are exported when this process ends; None is the global provider."""
 
@@ -62,18 +62,21 @@ def instrument(
       ``with_options(trace="link")``.
     - ``tracer_provider``: by default the global one, whichever it is when a span begins.
 
-    When a process ends, it waits up to 2 s until its spans are exported. Raises InvalidOption for another relation, and
-    UsageError if the app is instrumented already.
+    When a process ends, it waits up to 2 s until its spans are exported. A second call with the same arguments changes
+    nothing. Raises InvalidOption for another relation, and UsageError for a second call with other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
         if each not in get_args(Relation):
             raise InvalidOption.of(option, each, "must be auto, parent or link")
+    how = (relation, dict(tasks), tracer_provider)
     if app in _instrumented:
-        raise UsageError("the app is instrumented already: each span would be made twice")
+        if _instrumented[app] == how:
+            return
+        raise UsageError("the app is instrumented already, in another way")
     spans = _Spans(relation, dict(tasks), tracer_provider)
     app.around(spans.around_handler)
     app.outgoing(spans.before_sending)
-    _instrumented.add(app)
+    _instrumented[app] = how
     if not _flushed:
         atexit.register(_flush)
     if tracer_provider not in _flushed:

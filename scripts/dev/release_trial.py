@@ -224,9 +224,13 @@ def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
                 try_ten_lines(place)
                 try_demo(place)
             yield f"Python {version}, {file.name}: the ten lines and the demo"
-    first = next(python for python in pythons.values() if python is not None)
+    yield from extra_trials(wheel, next(python for python in pythons.values() if python))
+
+
+def extra_trials(wheel: Path, python: str) -> Iterator[str]:
+    """Try each extra alone. Yields a line for each one that worked. Raises TrialError."""
     with tempfile.TemporaryDirectory() as directory:
-        place = Place(first, Path(directory))
+        place = Place(python, Path(directory))
         place.pip(str(wheel))
         for name in EXTRAS:
             try_extra(place, name)

@@ -475,7 +475,7 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
         "JobLogFilter", "JobReplaced", "JobWasCancelled",
         "JobsChanged", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "LogBehind",
         "MemberFailed", "NOT_DONE", "NewJob", "NoCurrentJob", "NoResult", "NotCopied", "NotDurable", "NotEdited",
-        "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown",
+        "NotInTransaction", "NotSignalled", "NothingDeclared", "Outcome", "OutcomeUnknown", "Outgoing",
         "Patience", "PauseScope", "PayloadTooLarge", "PreparedTask", "Priority", "Progress", "QueueDamaged",
         "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced", "Replayed", "RestoredMeanwhile", "ResultUnavailable",
         "ResultsFull", "RetryLater",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, InvalidOption, testing
+from rq_core import App, GiveUp, InvalidOption, testing
 from rq_core.app.handlers import outgoing
 from rq_core.app.handlers.outgoing import Outgoing
 from rq_core.model.headers import HEADERS_BYTES_MAX
@@ -21,6 +21,11 @@ app = App("redis://nowhere.invalid")
 @app.task(queue="mail")
 def send(to: str) -> None:
     """Do nothing."""
+
+
+@app.task(queue="mail")
+def refuse() -> None:
+    raise GiveUp("no such address")
 
 
 @pytest.fixture
@@ -85,6 +90,20 @@ async def test_a_function_is_called_once_for_many_jobs(seen: list[Outgoing]) -> 
     assert ["enqueue_many"] * 3 + ["enqueue"] * 2 == [call.way for call in seen]
 
 
+def test_a_copy_has_the_headers_of_its_own_call_beside_those_of_its_original(
+    seen: list[Outgoing],
+) -> None:
+    given = {"call": "old", "request": "r-1", "rq-core-trace": "first"}
+    with testing.fake(app) as jobs:
+        dead = refuse.with_options(headers=given).enqueue()
+        jobs.drain()
+        app.copy(dead.id, queue="mail")
+        [copy] = jobs.enqueued()
+
+    assert {"call": "2", "request": "r-1"} == copy.headers
+    assert ["enqueue", "copy"] == [call.way for call in seen]
+
+
 def test_headers_of_the_caller_stay_as_they_are(seen: list[Outgoing]) -> None:
     with testing.fake(app) as jobs:
         send.with_options(headers={"call": "mine"}).enqueue("a@b.c")
@@ -120,7 +139,7 @@ def test_an_exception_of_the_function_reaches_the_caller(monkeypatch: pytest.Mon
     monkeypatch.setattr(app, "outgoing_functions", [])
 
     @app.outgoing
-    def refuse(call: Outgoing) -> None:
+    def raise_error(call: Outgoing) -> None:
         raise LookupError(call.task)
 
     with testing.fake(app) as jobs:

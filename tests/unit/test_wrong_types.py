@@ -54,6 +54,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.task": (decorated, {"name": "t"}),
     "App.queue": (lambda **g: app().queue(**g), {"name": "mail"}),
     "App.around": (lambda function: app().around(function), {}),
+    "App.outgoing": (lambda function: app().outgoing(function), {}),
     "App.handle_by_id": (lambda **g: app().handle_by_id(**g), {"queue": "mail", "job_id": "a"}),
     "App.job": (lambda **g: app().job(**g), {"queue": "mail", "task": "send", "args": {"to": "a"}}),
     "App.enqueue": (lambda **g: app().enqueue(**g), {"queue": "mail", "task": "send", "args": {"to": "a"}}),
@@ -93,7 +94,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
 }  # fmt: skip
 
 LIKE: dict[str, Any] = {
-    "App.task": App.task, "App.queue": App.queue, "App.around": App.around, "App.job": App.job,
+    "App.task": App.task, "App.queue": App.queue, "App.around": App.around, "App.outgoing": App.outgoing,
+    "App.job": App.job,
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
     **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
@@ -121,7 +123,7 @@ OF_AN_APP_ELSEWHERE = {
 }  # fmt: skip
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
-    "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
+    "State", "Outgoing", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
     "Chunk", "Progress", "JobCall", "Item", "Items",
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",

@@ -7,6 +7,8 @@ import contextlib
 import importlib
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,6 +185,21 @@ def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
     assert failed["pid"] == os.getpid() != of_job(found, apart.id)[1][0]["pid"]
 
 
+def test_a_process_exports_its_spans_when_it_ends(spans: Path) -> None:
+    """The exporter would wait for a minute, and the provider of the test exports nothing at the end by itself."""
+    program = (
+        "from rq_core import testing; from tests.kit import traced\n"
+        "with testing.fake(traced.app): traced.plain.enqueue()"
+    )
+    environment = os.environ | {"OTEL_BSP_SCHEDULE_DELAY": "60000"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, timeout=60, check=False
+    )
+
+    assert done.returncode == 0
+    assert ["enqueue plain"] == [each["name"] for each in traced.spans_in(spans)]
+
+
 @pytest.mark.slow
 def test_no_span_is_lost_when_processes_end_after_one_job(
     use_relation: Callable[[str], None], spans: Path, tmp_path: Path
@@ -252,5 +269,7 @@ def test_an_app_is_instrumented_once_and_with_a_known_relation() -> None:
         instrument(app, tasks={"send": wrong})
     assert [] == app.outgoing_functions
     instrument(app, tasks={"send": "link"})
-    with pytest.raises(UsageError, match="instrumented already"):
+    instrument(app, tasks={"send": "link"})
+    assert len(app.outgoing_functions) == len(app.surroundings.arounds) == 1
+    with pytest.raises(UsageError, match="instrumented already, in another way"):
         instrument(app)

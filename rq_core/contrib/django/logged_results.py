@@ -53,7 +53,7 @@ def _succeeded(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]
 
 def _failed(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -> Any:
     claims = [event for event in events if event.type == Event.CLAIMED]
-    began = task_results.moment(claims[-1].at_ms if claims else None)
+    began = task_results.moment_at(claims[-1].at_ms if claims else None)
     error = end.detail.get("error")
     errors = []
     if isinstance(error, dict) and isinstance(error.get("type"), str):
@@ -66,7 +66,7 @@ def _failed(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -
         status=task_results.FAILED,
         started_at=began,
         last_attempted_at=began,
-        finished_at=task_results.moment(end.at_ms),
+        finished_at=task_results.moment_at(end.at_ms),
         errors=errors,
         worker_ids=_workers(claims),
     )

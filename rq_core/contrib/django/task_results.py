@@ -59,7 +59,7 @@ class Result(django_tasks.base.TaskResult):
         return super().return_value
 
 
-def moment(ms: int | None) -> datetime | None:
+def moment_at(ms: int | None) -> datetime | None:
     """Return a time as Django has it: with a time zone if USE_TZ is true."""
     if ms is None:
         return None
@@ -89,7 +89,7 @@ def made(task: Any, backend: Any, job_id: str, **facts: Any) -> Any:
     value = facts.pop("value", None)
     given = {
         "status": _Status.READY,
-        "enqueued_at": moment(_ms_of_id(job_id)),
+        "enqueued_at": moment_at(_ms_of_id(job_id)),
         "started_at": None,
         "finished_at": None,
         "last_attempted_at": None,
@@ -203,7 +203,7 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     facts: dict[str, Any] = {}
     if claims:
         last = job.fields.get("by", UNKNOWN_WORKER)
-        began = moment(_ms_of_fence(job.fields.get("fence")))
+        began = moment_at(_ms_of_fence(job.fields.get("fence")))
         facts = {
             "worker_ids": [*[UNKNOWN_WORKER] * (claims - 1), last],
             "started_at": began,
@@ -212,7 +212,7 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     if job.state in _RUNNING:
         facts["status"] = _Status.RUNNING
     elif job.state is State.DEAD:
-        facts |= {"status": _Status.FAILED, "finished_at": moment(job.since_ms)}
+        facts |= {"status": _Status.FAILED, "finished_at": moment_at(job.since_ms)}
         facts["errors"] = [] if job.error is None else [task_error(job.error)]
     return _with_arguments(task, backend, job.queue, job.id, arguments, facts)
 
@@ -225,12 +225,12 @@ def of_row(task: Any, backend: Any, queue: str, job_id: str, args_json: str) -> 
 def of_document(task: Any, backend: Any, queue: str, job_id: str, document: dict[str, Any]) -> Any:
     """Return the result of a job that has succeeded, from the document that Redis keeps."""
     value = MissingValue(document["missing"]) if "missing" in document else document["value"]
-    began = moment(document["started"])
+    began = moment_at(document["started"])
     facts = {
         "status": _Status.SUCCESSFUL,
         "started_at": began,
         "last_attempted_at": began,
-        "finished_at": moment(document["finished"]),
+        "finished_at": moment_at(document["finished"]),
         "worker_ids": document["workers"],
         "value": value,
     }

@@ -35,6 +35,7 @@ from shop.tasks import (
     thank_async,
     used,
 )
+from shop.traces import ended, provider
 from sql_audit.inbox.database import inbox_url
 from sql_audit.inbox.schema import differences, missing_tables
 from sql_audit.inbox.service import run_relay
@@ -337,6 +338,26 @@ class Transactions(TransactionTestCase):
         app.audit_url = "postgresql://nobody@127.0.0.1:1/nowhere"
         with self.assertRaises(RqCoreError):
             give_back.get_result(results[0].id)
+
+    def test_a_trace_goes_from_the_request_through_the_inbox_to_the_task(self) -> None:
+        ended.clear()
+        tracer = provider.get_tracer("shop")
+        with tracer.start_as_current_span("POST /orders"), transaction.atomic():
+            result = thank.enqueue(Order.objects.create(to="a@b.c").pk)
+        with tracer.start_as_current_span("GET /orders"):
+            outside = give_back.enqueue(1)
+        work(result, outside)
+        spans = {
+            (span.name, str(span.attributes.get("messaging.message.id", ""))): span
+            for span in ended.get_finished_spans()
+        }
+        post, get = (spans[f"{verb} /orders", ""] for verb in ("POST", "GET"))
+        row = spans["enqueue shop.tasks.thank", result.id]
+        ran = spans["process shop.tasks.thank", result.id]
+        self.assertEqual(post.context.span_id, row.parent.span_id)
+        self.assertEqual([row.context.span_id], [link.context.span_id for link in ran.links])
+        alone = spans["process shop.tasks.give_back", outside.id]
+        self.assertEqual(get.context.trace_id, alone.context.trace_id)
 
     def test_an_async_view_enqueues_and_asks_for_the_result(self) -> None:
         order = Order.objects.create(to="a@b.c")
