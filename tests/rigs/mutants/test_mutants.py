@@ -36,12 +36,27 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
     assert sum(mutant.quick for mutant in MUTANTS) == 6
 
 
+def is_slow(mark: ast.expr, case: str) -> bool:
+    """Return whether a mark makes the case of a test slow. ``case`` is the text in brackets behind the test's name."""
+    if not ast.unparse(mark).startswith("pytest.mark.parametrize"):
+        return "mark.slow" in ast.unparse(mark)
+    return any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "pytest.param"
+        and "mark.slow" in ast.unparse(node)
+        and isinstance(value := node.args[0], ast.Constant)
+        and str(value.value) in case.split("-")
+        for node in ast.walk(mark)
+    )
+
+
 def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
     """Checks the marks of tests, because `scripts/test` omits slow tests and must still catch every mutant."""
-    names: dict[str, set[str]] = defaultdict(set)
+    names: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for mutant in MUTANTS:
-        file, *_classes, name = mutant.catcher.partition("[")[0].split("::")
-        names[file].add(name)
+        test, _, case = mutant.catcher.rstrip("]").partition("[")
+        file, *_classes, name = test.split("::")
+        names[file].add((name, case))
     slow = []
     for file, catchers in names.items():
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
@@ -51,15 +66,15 @@ def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
             if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark"
         ]
         classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
-        found = [
-            node for node in itertools.chain(tree.body, *classes)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in catchers
-        ]  # fmt: skip
-        assert sorted(catchers) == sorted(node.name for node in found), file
+        found = {
+            node.name: node for node in itertools.chain(tree.body, *classes)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }  # fmt: skip
+        assert {name for name, _ in catchers} <= found.keys(), file
         slow += [
-            f"{file}::{node.name}"
-            for node in found
-            if any("mark.slow" in ast.unparse(mark) for mark in (*marks, *node.decorator_list))
+            f"{file}::{name}[{case}]"
+            for name, case in sorted(catchers)
+            if any(is_slow(mark, case) for mark in (*marks, *found[name].decorator_list))
         ]
 
     assert slow == []
