@@ -131,9 +131,9 @@ class Figures:
             found.append(f"the first claim came after {self.first_s:.2f} s")
         return found
 
-    def told(self) -> dict[str, Any]:
-        """Return the figures for the output. Each list of values is told by its length, least, median, and highest
-        value."""
+    def document(self) -> dict[str, Any]:
+        """Return the figures for the output. Each list of values is replaced by its length, and its least, median and
+        highest value."""
         rows = {"beside": self.beside, "alone": self.alone, "shares": self.shares}
         spread = {name: _spread(row) for name, row in rows.items() if row}
         cpu = {name: _spread(row) for name, row in self.cpu.items()}
@@ -374,7 +374,7 @@ def main(jobs: int, engine_name: str | None, drain_url: str | None, *, small: bo
     engine = next(e for e in engines() if engine_name in (None, e.name))
     with directory() as place, served(engine, place) as server:
         found = measure(server, 20_000 if small else jobs, 0.5 if small else TURN_S)
-    print(json.dumps(found.told()))
+    print(json.dumps(found.document()))
     if not small and found.failures:
         close_reaper()
         sys.exit("; ".join(found.failures))
