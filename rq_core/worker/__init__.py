@@ -15,7 +15,7 @@ A job's way through a worker:
 - ``capacity``: divides the free places between queues, by weight.
 - ``batch_places``: the places of a worker that has batch tasks.
 - ``turns``: the round trip that claims and settles.
-- ``child_ends``: tells parents of children that have ended.
+- ``child_ends``: sends signals to the parents of children that have ended.
 - ``settlement``: how a claim ended in this worker.
 - ``held_jobs``: lets handlers start, and jobs that have lost a worker run one at a time.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.

@@ -1,4 +1,4 @@
-"""Tells the parents of children that have ended, so that the parents look at once how they have ended."""
+"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that tell parents that children of them have ended."""
+    """Return the calls that send signals to these parents."""
     by_queue: dict[str, list[Sending]] = {}
     for parent in parents:
         by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
@@ -82,7 +82,7 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Tell the parents of the jobs that these settlements have ended. Does not block."""
+        """Send signals to the parents of the jobs that these settlements have ended. Does not block."""
         parents = parents_of(settled, outcomes)
         if parents:
             task = asyncio.create_task(self._tell(parents))
@@ -90,7 +90,7 @@ class ChildEnds:
             task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until all parents were told."""
+        """Wait until all signals were sent."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -102,4 +102,4 @@ class ChildEnds:
         for result in results:
             if isinstance(result, RqCoreError):
                 # The parents look by themselves, when the times of their waits are over.
-                log.warning("parents were not told that children have ended: %s", result)
+                log.warning("parents got no signal that children have ended: %s", result)

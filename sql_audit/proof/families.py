@@ -53,7 +53,7 @@ class FamilyProof:
         self._saved: dict[str, SavedItem] = {}
         """The entries by the id of the child."""
         self._whole: dict[str, int | None] = {}
-        """Up to which time (Unix ms) the log of a queue is whole, by queue; None: it is not."""
+        """The time (Unix ms) up to which the log of a queue is whole, by queue; None: it is not."""
 
     def feed(self, events: Sequence[EventRow]) -> None:
         """Note the entries that may have results of children."""

@@ -235,7 +235,7 @@ def test_a_crash_between_the_enqueue_of_children_and_its_save_makes_no_second_ch
     assert ["crash", 1, 2, [1, 2]] == did
 
 
-def test_a_parent_that_no_worker_told_looks_by_itself(
+def test_a_parent_that_gets_no_signal_looks_by_itself(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.testing.fake_app.calls_for", lambda *_: [])

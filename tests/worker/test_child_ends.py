@@ -1,4 +1,4 @@
-"""Which parents a worker tells of the ends of their children, without a server."""
+"""The parents to which a worker sends signals when their children end, without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def waiting(index: int, number: int = 1, job_id: str = "p") -> str:
     return parent_header("home", job_id, child_wait(number, index))
 
 
-def test_only_the_last_child_of_a_map_that_ends_in_a_call_is_told() -> None:
+def test_only_the_last_child_of_a_map_that_ends_in_a_call_causes_a_signal() -> None:
     ended = [settled(f"c{n}", waiting(n)) for n in (3, 17, 5)]
     others = [settled("d", waiting(2, number=4)), settled("e", waiting(9, job_id="q"))]
 
@@ -34,7 +34,7 @@ def test_only_the_last_child_of_a_map_that_ends_in_a_call_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "outcome", "is_told"),
+    ("verdict", "outcome", "is_sent"),
     [
         ("complete", "stale", False),
         ("complete", "gone", False),
@@ -46,10 +46,12 @@ def test_only_the_last_child_of_a_map_that_ends_in_a_call_is_told() -> None:
         ("park", "parked", False),
     ],
 )
-def test_only_an_end_of_the_job_is_told(verdict: str, outcome: str, *, is_told: bool) -> None:
+def test_only_an_end_of_the_job_causes_a_signal(
+    verdict: str, outcome: str, *, is_sent: bool
+) -> None:
     found = parents_of([settled("c", waiting(3), verdict)], {"c": outcome})
 
-    assert is_told is bool(found)
+    assert is_sent is bool(found)
 
 
 @pytest.mark.parametrize("header", ["", "home p", "approval home p", "rq_core.child.x home p"])

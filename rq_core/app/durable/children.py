@@ -54,7 +54,7 @@ from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
 R = TypeVar("R")
 
 LOOK_MIN_S: Final = 5.0
-"""Seconds after which a parent looks again at children whose ends nobody reports, at least."""
+"""Seconds after which a parent looks again at children whose ends no worker reports, at least."""
 LOOK_MAX_S: Final = 3_600.0
 """The same, at most. In between it is half of the time that the children have been enqueued."""
 PAUSE_MS: Final = 5_000
@@ -117,7 +117,7 @@ class JobSteps(Steps):
                     f"the job has {len(self._loaded):,} steps, and {len(children):,} children would make them more than"
                     f" the {ENTRIES_MAX:,} that it may have"
                 )
-            # The box must have its life, of which the children's ids are made, before the first child exists.
+            # The box must have its life before the first child exists: the children's ids are made of it.
             await self._write("begin", launch_name(launch))
         number = self._numbers[launch_name(launch)]
         jobs = [

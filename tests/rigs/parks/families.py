@@ -30,7 +30,7 @@ PARENTS: Final = "parents"
 PARTS: Final = "parts"
 LEASE_S: Final = 0.5
 LOOK_S: Final = 0.3
-"""Seconds after which a parent looks again at children whose ends nobody reports."""
+"""Seconds after which a parent looks again at children whose ends no worker reports."""
 LIFE_S: Final = 0.1, 0.8
 """The shortest and the longest time (s) after which a worker is killed."""
 FAILING: Final = 1
