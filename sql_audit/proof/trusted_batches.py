@@ -26,8 +26,8 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS
 EVENTS_MAX: Final = 1_000_000
 """Maximum number of events that one check reads. Events in further batches are not trusted."""
 LINKS_MAX: Final = 10_000
-"""Maximum number of batches whose links are checked. A person who computed the heads of so many batches anew can
-compute all of them; only a head that is kept elsewhere shows that (``audit verify --head``)."""
+"""Maximum number of batches whose links are checked. A person who computed 10,000 heads again can compute all heads;
+only a head that is kept elsewhere shows that (``audit verify --head``)."""
 WHAT_TO_DO: Final = "nothing is copied from it into Redis: run `rq-core audit verify`, and find out who changed the log"
 
 _LAST: Final = text("SELECT batch FROM mirror_cursor WHERE queue = :queue")
@@ -165,7 +165,7 @@ class TrustedBatches:
         return None
 
     def _may_read(self, events: int) -> bool:
-        """Return whether so many events may be read, and count them."""
+        """Return whether this number of events may still be read, and count it."""
         if self._left is None:
             return True
         self._left -= events

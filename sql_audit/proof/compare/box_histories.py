@@ -88,10 +88,9 @@ def tell_boxes(
 def distrust_of(database: Database, queue: str) -> Distrust:
     """Return the check of the batches from which a repair would copy events about boxes. The check opens the database
     again, since most looks at a queue do not need it."""
-    url = database.address.render_as_string(hide_password=False)
 
     def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
-        opened = Database(url)
+        opened = Database(database.address)
         try:
             with opened.snapshot() as connection:
                 batches = TrustedBatches(opened, connection, queue)
