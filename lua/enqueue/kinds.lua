@@ -51,7 +51,7 @@ local function is_costs_or_nil(value)
   if type(value) ~= 'string' then
     return value == nil
   end
-  local left = (value .. ','):gsub('[%a_][%w_]*:[1-9]%d*,', '')
+  local left = (value .. ','):gsub('%f[%w_][%a_][%w_]*:[1-9]%d*,', '')
   return value ~= '' and #value <= COSTS_LENGTH_MAX and left == ''
 end
 

@@ -16,9 +16,9 @@ end
 local function check_spends()
   for i = 1, each_count do
     local _, _, told, pauses = each(i)
-    if told ~= '' and (#told > 512 or (told .. ','):gsub('[%a_][%w_]*:%d+,', '') ~= '') then
+    if told ~= '' and (#told > 512 or (told .. ','):gsub('%f[%w_][%a_][%w_]*:%d+,', '') ~= '') then
       return {'refused', 'arguments', 'told'}
-    elseif pauses:gsub('[^%s|]+|%d+', ''):find('%S') then
+    elseif pauses:gsub('%f[%w_.:~%%@=-][%w_.:~%%@=-]+|%d+', ''):find('%S') then
       return {'refused', 'arguments', 'pauses'}
     end
   end
@@ -56,7 +56,7 @@ end
 local function pause_scopes(id, fence, line, pauses)
   local has_paused = false
   local scopes_in = (lane_in(line) or '') .. '+'
-  for name, after_ms in pauses:gmatch('([^%s|]+)|(%d+)') do
+  for name, after_ms in pauses:gmatch('%f[%w_.:~%%@=-]([%w_.:~%%@=-]+)|(%d+)') do
     local scope = scopes_in:find('+' .. name .. '+', 1, true) and scope_of(name)
     if scope and scope.rate then
       local till = pause(scope, now, now + after_ms)

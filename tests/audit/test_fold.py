@@ -141,6 +141,7 @@ class Story:
             "call_digest": self.random.choice((None, "70c5")),
             "keep_ms": self.random.choice((None, 60_000)),
             "life": self.random.choice((None, "9f3a0b1c22aa0001")),
+            "cost": self.random.choice((None, "points:3,tokens:1500")),
             "base": self.random.choice((None, "1/0")),
             "waits": self.random.choice(("1", "2,3")),
             "cause": self.random.choice((None, 1)),

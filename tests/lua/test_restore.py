@@ -33,7 +33,7 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
         "id": "a", "seq": 1, "due_ms": None, "target": "ready", "task": "t", "digest": digest_of("{}"),
         "enqueued_ms": None, "reason": None, "expires_ms": None,
         "unique_name": None, "once_ms": None, "call_digest": None, "name_stands": None, "keep_ms": None,
-        "life": None, "base": None, "waits": None, **facts,
+        "life": None, "base": None, "waits": None, "cost": None, **facts,
     }  # fmt: skip
     (claim,) = seed.claim().jobs
     assert (claim.number, claim.failures, claim.losses, claim.lane) == (4, 1, 1, "1+tenant=a")
