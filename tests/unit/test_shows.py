@@ -1,4 +1,5 @@
-"""What handlers show, until it is sent: how it is gathered, how often it is sent, and what happens if it cannot be."""
+"""The progress and the chunks of handlers before they are in Redis: how they are gathered, how often they are sent, and
+what happens if they cannot be sent."""
 
 from __future__ import annotations
 
