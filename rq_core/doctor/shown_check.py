@@ -14,7 +14,7 @@ _SIZE = re.compile(r" bytes=\d+ ")
 
 
 class ShownMembers(NamedTuple):
-    """What a job must have in ``shown``, and when claims remove it."""
+    """The members that a job must have in ``shown``, and the time at which claims remove them."""
 
     job_id: str
     line: str

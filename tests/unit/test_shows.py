@@ -1,4 +1,5 @@
-"""What handlers show, until it is sent: how it is gathered, how often it is sent, and what happens if it cannot be."""
+"""The progress and the chunks of handlers before they are in Redis: how they are gathered, how often they are sent, and
+what happens if they cannot be sent."""
 
 from __future__ import annotations
 
@@ -87,12 +88,12 @@ def test_a_text_is_one_line_and_is_cut() -> None:
 @pytest.mark.parametrize(
     "said", [(-1, 2), (1, -2), (True, 2), ("1", 2), (float("nan"), 2), (1, float("inf")), (1, "2")]
 )
-def test_numbers_that_are_none_are_refused(said: tuple[Any, Any]) -> None:
+def test_invalid_numbers_are_refused(said: tuple[Any, Any]) -> None:
     with pytest.raises(InvalidOption):
         context().progress(*said)
 
 
-def test_a_text_that_is_none_and_a_chunk_that_is_too_long_are_refused() -> None:
+def test_a_value_that_is_no_text_and_a_chunk_that_is_too_long_are_refused() -> None:
     job = context()
     for call in (
         lambda: job.progress(1, 2, 3),  # type: ignore[arg-type]

@@ -24,13 +24,13 @@ local CHUNK_MARK = '~'
 local HEAD = '^claim=(%d+) fence=(%S+) at=(%d+) said=(%d+) start=(%d+) from=(%d+) to=(%d+) bytes=(%d+) base=(%d+) ?(%l*)=?(%d*)\n?(.*)$'
 
 --- Return the field of a chunk.
-local function chunk_field(id, number)
-  return id .. CHUNK_MARK .. digits(number)
+local function chunk_field(id, place)
+  return id .. CHUNK_MARK .. digits(place)
 end
 
 --- Return the bytes of a chunk's field.
-local function chunk_size(id, number)
-  return redis.call('HSTRLEN', shown, chunk_field(id, number))
+local function chunk_size(id, place)
+  return redis.call('HSTRLEN', shown, chunk_field(id, place))
 end
 
 --- Return what a line says; nil for no line, and for a line that cannot be read.
@@ -57,8 +57,8 @@ end
 local function fields_of(id, line)
   local it, fields = read_shown(line), {id}
   if it and it.to - it.from < 2000 then
-    for number = it.from, it.to do
-      fields[#fields + 1] = chunk_field(id, number)
+    for place = it.from, it.to do
+      fields[#fields + 1] = chunk_field(id, place)
     end
   end
   return fields

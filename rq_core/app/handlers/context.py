@@ -138,7 +138,7 @@ class JobContext:
         """Show how far the job has come: ``done`` of ``total``, and a few words.
 
         The call stores the numbers and returns at once, so it may stand in a loop of any length: the worker sends the
-        last ones every half second, and before it settles the job. ``total`` is None if it is unknown. A text of more
+        last ones every half second, and before it settles the job. Leave out ``total`` if it is unknown. A text of more
         than 200 characters is cut. ``JobHandle.progress``, `rq-core job`, `rq-core watch` and the job's page show it.
         Raises InvalidOption.
         """

@@ -1,4 +1,4 @@
-"""What the handler of one claim shows: how far its job has come, and chunks of the job's stream.
+"""Stores what the handler of one claim shows: how far its job has come, and chunks of the job's stream.
 
 The handler stores both here, in any thread, without waiting. The worker takes them from here and sends them to Redis.
 """
@@ -24,7 +24,7 @@ Notify = Callable[["Showing"], None]
 
 
 class NotSent(NamedTuple):
-    """What the handler has shown since the worker took it last."""
+    """The progress and the chunks that the worker has not sent yet."""
 
     said: tuple[int, str] | None
     """The number of the last report of the progress, and its text; None: there is no new one."""
@@ -38,7 +38,7 @@ class NotSent(NamedTuple):
 
 
 class Showing:
-    """What the handler of one claim shows."""
+    """Stores what the handler of one claim shows."""
 
     __slots__ = (
         "_chunks", "_emitted", "_lock", "_notify", "_reports", "_said", "_size", "_taken", "is_new", "start"
@@ -55,7 +55,7 @@ class Showing:
         self._emitted = 0
         self._size = 0
         self.is_new = False
-        """True if the worker has been told that there is something to send, and has not taken it yet."""
+        """True if the worker was notified that there is something to send, and has not taken it yet."""
         self.start = 0
         """The number before the claim's first chunk, as Redis has answered it; 0 before the first answer."""
 
@@ -120,8 +120,8 @@ class Showing:
         return bool(self._chunks)
 
     def take(self) -> NotSent:
-        """Return what is to be sent, and forget it."""
-        # Set first: what a thread of the handler stores from now on is either in the result, or told of again.
+        """Return what the worker must send, and forget it."""
+        # Set first: what a thread of the handler stores from now on is either in the result, or notifies the worker again.
         self.is_new = False
         with self._lock:
             chunks = [(number, text) for number, text, _ in self._chunks]

@@ -52,8 +52,8 @@ Number = int | float
 class Progress:
     """How far a job has come, as its handler said last.
 
-    ``done`` of ``total`` is done; ``total`` is None if the handler does not know it. ``text`` is what the handler said
-    besides. ``at_ms`` is when Redis heard of it (Unix ms), ``claim`` the number of the claim whose handler said it.
+    ``done`` of ``total`` is done; without a ``total``, the handler does not know it. ``text`` is what the handler also
+    said. ``at_ms`` is when Redis heard of it (Unix ms), ``claim`` the number of the claim whose handler said it.
     """
 
     done: Number
@@ -88,7 +88,7 @@ class Chunk:
 
 
 class ShownLine(NamedTuple):
-    """What Redis has of a job that shows something, without the chunks."""
+    """The line of a job that shows something, parsed, without the chunks."""
 
     claim: int
     fence: str
@@ -99,7 +99,7 @@ class ShownLine(NamedTuple):
     size: int
     """Bytes of the fields of all chunks."""
     base: int
-    """The number of the last chunk of an earlier job with the same id; 0: there was none."""
+    """The number of the last chunk of an earlier job with the same id; 0: there was no such job."""
     ending: str | None
     """``died`` or ``left``: the job is dead, or has left Redis, and had chunks; None: neither is known."""
     ended_ms: int | None
@@ -130,7 +130,8 @@ def said_as_text(done: Number, total: Number | None, text: str) -> str:
     words = _BREAKS.sub(" ", text).strip()
     if len(words) > TEXT_MAX:
         words = words[: TEXT_MAX - 1] + "…"
-    says = f"{done!r}/{'-' if total is None else repr(total)}"
+    most = "-" if total is None else repr(total)
+    says = f"{done!r}/{most}"
     return f"{says} {words}" if words else says
 
 

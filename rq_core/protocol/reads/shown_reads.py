@@ -17,7 +17,7 @@ DEAD: Final = str(State.DEAD)
 
 
 class ShownJob(NamedTuple):
-    """What a job shows, and whether it has ended. Both are from one look, in which the end was read first."""
+    """The progress of a job, and whether the job has ended. Both are from one look, in which the end was read first."""
 
     state: str | None
     """The job's state; None if Redis has no such job."""

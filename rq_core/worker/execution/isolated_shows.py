@@ -1,4 +1,4 @@
-"""What an isolated handler shows: the side of its process, which sends it to the worker over their pipe."""
+"""Sends what an isolated handler shows from its process to the worker, over their pipe."""
 
 from __future__ import annotations
 
