@@ -18,16 +18,20 @@ TESTS = len(
 )
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def test_the_tests_of_a_django_project_pass(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, valkey: RedisServer
-) -> None:
-    databases = f"sqlite:{tmp_path}"
-    if kind == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        at = make_url(server.url(f"t{uuid.uuid4().hex[:8]}"))
-        databases = f"postgresql:{at.username},{at.host},{at.port},{at.database}"
+def test_the_tests_of_a_django_project_pass_on_sqlite(tmp_path: Path, valkey: RedisServer) -> None:
+    run_tests(f"sqlite:{tmp_path}", valkey)
 
+
+@pytest.mark.slow
+def test_the_tests_of_a_django_project_pass_on_postgresql(
+    postgres_server: PostgresServer, valkey: RedisServer
+) -> None:
+    at = make_url(postgres_server.url(f"t{uuid.uuid4().hex[:8]}"))
+    run_tests(f"postgresql:{at.username},{at.host},{at.port},{at.database}", valkey)
+
+
+def run_tests(databases: str, valkey: RedisServer) -> None:
+    """Run the project's tests by Django's runner, which ends at the first failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "manage.py", "test", "--noinput", "--failfast"],
         cwd=PROJECT,
