@@ -1,10 +1,11 @@
-"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended."""
+"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended, and
+cancels the children of parents that have ended as cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
@@ -16,6 +17,7 @@ from rq_core.model.durable.children import (
 )
 from rq_core.model.headers import read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.lib.text import counted
 from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, send_signals
 from rq_core.protocol.engine.plan import Call
 from rq_core.worker.settlement import Settlement
@@ -26,6 +28,8 @@ _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
 """The beginning of the JSON of a job whose result is kept, as each child's is."""
 _VALUE: Final = "null"
+WHY: Final = "the parent was cancelled"
+"""The reason, in the log, for which a worker cancels children."""
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
@@ -73,8 +77,20 @@ def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
     ]
 
 
+def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the ids, by queue, of the children of jobs that these settlements have ended as cancelled. Whoever
+    cancelled the jobs may have done so before they enqueued these children."""
+    found: dict[str, list[str]] = {}
+    for each in settled:
+        if each.unsaved is not None and outcomes.get(each.claim.id) == "cancelled":
+            for queue, job_id in each.unsaved():
+                found.setdefault(queue, []).append(job_id)
+    return found
+
+
 class ChildEnds:
-    """Sends the ends of children to their parents, beside the worker's turns."""
+    """Sends the ends of children to their parents, and cancels the children of cancelled parents, beside the worker's
+    turns."""
 
     def __init__(self, client: Any, worker: str) -> None:
         self._client = client
@@ -82,17 +98,33 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Send signals to the parents of the jobs that these settlements have ended. Does not block."""
-        parents = parents_of(settled, outcomes)
+        """Send signals to the parents of the jobs that these settlements have ended, and cancel the children of those
+        that were cancelled. Does not block."""
+        parents, orphans = parents_of(settled, outcomes), orphans_of(settled, outcomes)
         if parents:
-            task = asyncio.create_task(self._tell(parents))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._tell(parents))
+        if orphans:
+            self._start(self._cancel(orphans))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until all signals were sent."""
+        """Wait until all signals were sent, and all children were cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> None:
+        cancel = self._client.calls.families.cancel
+        for queue, ids in orphans.items():
+            try:
+                await self._client.run(cancel(queue, ids, by=self._worker, why=WHY))
+            except RqCoreError as error:
+                log.warning(
+                    "%s of a cancelled job go on: %s", counted(len(ids), "child", "children"), error
+                )
 
     async def _tell(self, parents: Sequence[Parent]) -> None:
         try:

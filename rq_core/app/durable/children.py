@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from rq_core.app.durable.entry_names import check_wait, numbered
+from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import (
     Item,
     Items,
@@ -28,6 +29,7 @@ from rq_core.app.durable.items import (
 )
 from rq_core.app.durable.step_values import load_value
 from rq_core.app.durable.steps import Steps
+from rq_core.app.handlers.context import JobContext
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
@@ -35,6 +37,7 @@ from rq_core.model.durable.children import (
     LAUNCH_PREFIX,
     child_id,
     child_wait,
+    children_in,
     item_name,
     join_name,
     launch_name,
@@ -71,6 +74,11 @@ Place = tuple[str, str]
 class JobSteps(Steps):
     """The steps of one run of a durable job, and its children."""
 
+    def __init__(self, context: JobContext, home: Home) -> None:
+        super().__init__(context, home)
+        self._launching: dict[str, list[Place]] = {}
+        """The children that this run has begun to enqueue, until the entry that names their queues is saved."""
+
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
         """Run children, and return their items once all have ended. Raises ChildrenFailed if too few have
         succeeded."""
@@ -104,6 +112,14 @@ class JobSteps(Steps):
         self._used[found] = self._used.get(found, 0) + 1
         return found
 
+    def unsaved(self) -> list[Place]:
+        """Return the children that the job has enqueued, or begun to enqueue, and whose success it has not saved."""
+        found = [place for places in list(self._launching.values()) for place in places]
+        if self._life is not None and self._is_loaded():
+            children = children_in(self._life, self._loaded)
+            found += [(child.queue, child.id) for child in children if not child.is_saved]
+        return found
+
     # The beginning.
 
     async def _launched(self, launch: str, children: Sequence[JobCall[Any]]) -> list[Place]:
@@ -128,32 +144,37 @@ class JobSteps(Steps):
             )
             for index, child in enumerate(children)
         ]
-        ended = {} if known is None else await self._look([(job.queue, job.id) for job in jobs])
-        note_end = self.home.began()
-        try:
-            await self._enqueue(launch, [job for job in jobs if job.id not in ended])
-            packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
-            await self._write("save", launch_name(launch), packed)
-        finally:
-            note_end()
-        return [(job.queue, job.id) for job in jobs]
+        self._launching[launch] = places = [(job.queue, job.id) for job in jobs]
+        packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
+        while True:
+            note_end = self.home.began()
+            try:
+                # What an earlier run has enqueued is a duplicate: ids are remembered beyond the end of the child.
+                if await self._enqueue(launch, jobs):
+                    await self._write("save", launch_name(launch), packed)
+                    del self._launching[launch]
+                    return places
+            finally:
+                note_end()
+            # Not earlier: a job does not park while a step of it runs.
+            entry = self._open_name(f"{LAUNCH_PREFIX}{number}")
+            await self._over("sleep", entry, f"+{PAUSE_MS}")
 
-    async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> None:
-        """Enqueue children. If a queue takes none now, the job sleeps, and its next run enqueues them."""
+    async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
+        """Enqueue children. Return False if a queue takes none now; others may be enqueued by then. Raises
+        StepMismatch."""
         if not jobs:
-            return
+            return True
         try:
             accepted = await self.home.ask(partial(_enqueue, jobs))
         except (AuditBacklogFull, QueueFull, ResultsFull):
-            entry = self._open_name(f"{LAUNCH_PREFIX}{self._numbers[launch_name(launch)]}")
-            await self._over("sleep", entry, f"+{PAUSE_MS}")
-            await self._enqueue(launch, jobs)
-            return
+            return False
         if accepted.mismatched:
             raise StepMismatch(
                 f"{launch}: child {accepted.mismatched[0]} was enqueued by an earlier run as another call. The calls of"
                 " a map must be the same at each run: save a list that comes from elsewhere as a step"
             )
+        return True
 
     def _child_id(self, launch: str, index: int) -> str:
         assert self._life is not None
