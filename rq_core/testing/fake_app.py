@@ -333,7 +333,8 @@ class _Inline:
             client.run(spend)
         for call, _ in calls_of(_WORKER, settlements):
             outcomes |= client.run(call)
-        for told in calls_for(parents_of(settlements, outcomes), _WORKER):
+        parents = client.run(client.calls.families.true_parents(parents_of(settlements, outcomes)))
+        for told in calls_for(parents, _WORKER):
             client.run(told)
         for queue, ids in orphans_of(settlements, outcomes).items():
             client.run(client.calls.families.cancel(queue, ids, by=_WORKER, why=WHY))

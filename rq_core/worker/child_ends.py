@@ -44,21 +44,30 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 
 
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
-    """Return the places that wait for jobs that these settlements have ended, all in one call. ``outcomes`` has the
-    answer for each job that is not settled as a success.
-
-    Of the children of one ``map`` that end in one call, only the last matters: a parent waits for the last that is
-    alive, and cannot have seen an end of one of them and not of the other.
-    """
-    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    """Return the places that wait, by the headers of the jobs, for jobs that these settlements have ended, all in one
+    call. ``outcomes`` has the answer for each job that is not settled as a success."""
+    found: list[Parent] = []
     for each in settled:
         outcome = outcomes.get(each.claim.id)
         is_over = (
             each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
         )
         parent = parent_of_claim(each.claim) if is_over else None
-        place = None if parent is None else read_child_wait(parent.wait)
-        if parent is not None and place is not None:
+        if parent is not None:
+            found.append(parent._replace(child=each.claim.id))
+    return found
+
+
+def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
+    """Return the places to which signals are sent, of those that wait for children that have ended in one call.
+
+    Of the children of one ``map``, only the last matters: a parent waits for the last that is alive, and cannot have
+    seen an end of one of them and not of the other.
+    """
+    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    for parent in parents:
+        place = read_child_wait(parent.wait)
+        if place is not None:
             of = (parent.queue, parent.id, place[0])
             if of not in found or found[of][0] < place[1]:
                 found[of] = (place[1], parent)
@@ -66,9 +75,9 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that send signals to these parents."""
+    """Return the calls that send signals to these parents, whose children have ended in one call."""
     by_queue: dict[str, list[Sending]] = {}
-    for parent in parents:
+    for parent in last_of_maps(parents):
         by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
     return [
         send_signals(queue, records[first : first + BATCH_MAX], by=by)
@@ -128,7 +137,8 @@ class ChildEnds:
 
     async def _tell(self, parents: Sequence[Parent]) -> None:
         try:
-            results = await self._client.carry_out(calls_for(parents, self._worker))
+            true = await self._client.run(self._client.calls.families.true_parents(parents))
+            results = await self._client.carry_out(calls_for(true, self._worker)) if true else []
         except RqCoreError as error:
             results = [error]
         for result in results:

@@ -13,7 +13,14 @@ from rq_core import App, Filter, JobHandle, RetryPolicy, current_job, durable, e
 from rq_core.app.durable import children as launches
 from rq_core.app.durable.children import JobSteps
 from rq_core.model.durable.boxes import StepEntry
-from rq_core.model.durable.children import CHILDREN_MAX, children_in, read_queues
+from rq_core.model.durable.children import (
+    CHILDREN_MAX,
+    PARENT_HEADER,
+    child_wait,
+    children_in,
+    parent_header,
+    read_queues,
+)
 from rq_core.web.acting.actions import ACTIONS, By, carried_out
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -155,6 +162,46 @@ def test_a_forged_number_of_children_is_refused(count: Any) -> None:
 def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
     with pytest.raises(ValueError, match="queues"):
         read_queues(json.dumps([queue, "pages"]))
+
+
+def test_a_forged_header_sends_no_signal_to_a_foreign_job(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(0), render.call(1)])
+
+    @app.task(queue="plain", retry=ONCE)
+    def plain() -> None:
+        did.append("plain")
+
+    parent, other = order.enqueue(), plain.enqueue()
+    fake.drain("orders")
+    forged = [
+        parent_header("orders", parent.id, child_wait(1, 1)),
+        parent_header("orders", parent.id, child_wait(1, 77)),
+        parent_header("orders", parent.id, child_wait(9, 1)),
+        parent_header("plain", other.id, child_wait(1, 1)),
+        parent_header("no-queue", "no-job", child_wait(1, 1)),
+    ]
+    for header in forged:
+        headers = {PARENT_HEADER: header}
+        render.with_options(queue="foreign", headers=headers, keep_result=60).enqueue(7)
+    fake.drain("foreign")
+
+    found = app.client.run(app.client.calls.reads.steps(parent.id, ["orders"]))
+    assert found is not None
+    assert {} == found.signals
+    assert [] == fake.drain("orders")
+    assert {} == app.client.run(app.client.calls.reads.lives("plain", [other.id]))
+    assert [7] * len(forged) == did
+
+    fake.drain("pages")
+    assert ["succeeded"] == [ran.outcome for ran in fake.drain("orders")]
 
 
 # Changes by operators.

@@ -35,6 +35,8 @@ class Parent(NamedTuple):
     id: str
     wait: str
     """The name of the parent's wait for this child."""
+    child: str = ""
+    """Id of the child."""
 
 
 class Child(NamedTuple):

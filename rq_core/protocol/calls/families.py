@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rq_core.model.durable.children import Child, children_in
+from rq_core.model.durable.boxes import MAP_PREFIX
+from rq_core.model.durable.children import (
+    Child,
+    Parent,
+    child_id,
+    children_in,
+    read_child_wait,
+)
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import Admin
 from rq_core.protocol.engine.plan import Plan
@@ -80,6 +87,29 @@ class Families:
         for each, chosen in _by_queue(families.values()):
             yield from self.requeue(each, chosen, by=by, why=why)
         return (yield from verb(ids))
+
+    def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
+        """Return those of these places that wait for a child which the parent has enqueued itself. A header that names
+        a parent may come from any producer, but no producer can choose an id that is a child's."""
+        found: list[Parent] = []
+        by_queue: dict[str, list[Parent]] = {}
+        for each in said:
+            by_queue.setdefault(each.queue, []).append(each)
+        for queue, parents in by_queue.items():
+            lives = yield from self._reads.lives(queue, list({each.id: None for each in parents}))
+            places = {each: read_child_wait(each.wait) for each in parents if each.id in lives}
+            asked = {(lives[each.id], place[0]) for each, place in places.items() if place}
+            names = yield from self._reads.names(queue, sorted(asked))
+            for each, place in places.items():
+                name = place and names.get((lives[each.id], place[0]))
+                launch = (name or "").removeprefix(MAP_PREFIX)
+                if (
+                    place
+                    and launch != name
+                    and each.child == child_id(lives[each.id], launch, place[1])
+                ):
+                    found.append(each)
+        return found
 
     def _unsaved(
         self, queue: str, ids: Sequence[str], only: State | None = None

@@ -16,6 +16,7 @@ from rq_core.model.durable.boxes import (
     BoxHeader,
     Signal,
     StepEntry,
+    entry_in,
     header_in,
     read_entry,
     read_header,
@@ -142,6 +143,19 @@ class BoxReads(QueueReader):
                 if life is not None and only in (None, line.partition(" ")[0]):
                     found[job_id] = life[1]
         return found
+
+    def names(
+        self, queue: str, places: Sequence[tuple[str, int]]
+    ) -> Plan[dict[tuple[str, int], str]]:
+        """Return the names of entries, each given by the life of its box and its number. An entry that is missing, or
+        cannot be read, is left out."""
+        if not places:
+            return {}
+        fields = [f"{life}|{number}" for life, number in places]
+        asked = [["HMGET", self._keys(queue)("boxes"), *fields]]
+        (texts,) = yield from self._delivery.ask(asked, queue)
+        entries = zip(places, map(entry_in, texts), strict=True)
+        return {place: entry.name for place, entry in entries if entry is not None}
 
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
