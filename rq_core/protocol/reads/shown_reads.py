@@ -30,7 +30,7 @@ class ShownJob(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """How far a reader of a stream has come."""
+    """The position of a reader in a stream."""
 
     got: int
     """The number of the last chunk that it got; at first, the number that it was given."""
@@ -45,7 +45,7 @@ class StreamLook(NamedTuple):
 
     chunks: tuple[Chunk, ...]
     place: StreamPlace
-    """Where the next look goes on."""
+    """The position from which the next look reads."""
     is_over: bool
     """True if the job had ended before the look read the chunks, and the look has read the last one."""
     is_gone: bool
