@@ -164,6 +164,30 @@ def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
         read_queues(json.dumps([queue, "pages"]))
 
 
+@pytest.mark.parametrize("first", ["map", "step"])
+def test_a_keyed_step_cannot_have_the_name_of_a_childs_result(
+    app: App, fake: testing.Fake, did: list[Any], first: str
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> str:
+        return "of the child"
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        if first == "map":
+            await job.map("pages", [render.call()])
+        did.append(await job.options(key="0").step("pages", lambda: "of the step"))
+        did.append((await job.map("pages", [render.call()])).values())
+
+    order.enqueue()
+
+    ran = fake.drain()
+
+    assert "InvalidStep" in str(ran[-1].error)
+    assert "of the child" not in str(did)
+
+
 def test_a_forged_header_sends_no_signal_to_a_foreign_job(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:

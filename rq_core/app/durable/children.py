@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -28,7 +28,7 @@ from rq_core.app.durable.items import (
     unpack_end,
 )
 from rq_core.app.durable.step_values import load_value
-from rq_core.app.durable.steps import Steps
+from rq_core.app.durable.steps import StepOptions, Steps
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
@@ -66,6 +66,7 @@ SAVED_MAX: Final = 100
 """Maximum number of results that a parent saves in one call."""
 SAVED_CHARACTERS: Final = 512 * 1024
 """Number of characters of results after which a call saves no further one."""
+ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 Place = tuple[str, str]
 """The queue and the id of a child."""
@@ -78,6 +79,8 @@ class JobSteps(Steps):
         super().__init__(context, home)
         self._launching: dict[str, list[Place]] = {}
         """The children that this run has begun to enqueue, until the entry that names their queues is saved."""
+        self._launches: set[str] = set()
+        """The names under which this run has run children."""
 
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
         """Run children, and return their items once all have ended. Raises ChildrenFailed if too few have
@@ -90,7 +93,10 @@ class JobSteps(Steps):
         launch = self._unused(name)
         if launch in self._running:
             raise StepTwice(step=launch)
+        if any(entry.startswith(item_name(launch, "")) for entry in self._used):
+            raise InvalidStep(step=launch, why=ALIKE)
         self._running.add(launch)
+        self._launches.add(launch)
         try:
             await self._load()
             places = await self._launched(launch, children)
@@ -98,6 +104,19 @@ class JobSteps(Steps):
             return await self._joined(launch, children, places, ends, needed)
         finally:
             self._running.discard(launch)
+
+    async def _step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        """See Steps. Raises InvalidStep for a step with a key if children have run under its name."""
+        if options.key and name in self._launches:
+            raise InvalidStep(step=name, why=ALIKE)
+        return await super()._step(name, function, args, kwargs, options)
 
     def _unused(self, name: str) -> str:
         """Return the name for the entry that enqueues children: ``name``, ``name-2``, ``name-3``… if this run has used

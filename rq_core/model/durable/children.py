@@ -126,8 +126,9 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
     return found
 
 
-def item_name(launch: str, index: int) -> str:
-    """Return the name of the entry that has the result of a child that succeeded."""
+def item_name(launch: str, index: int | str) -> str:
+    """Return the name of the entry that has the result of a child that succeeded. The empty index gives the beginning
+    of all such names."""
     return f"{launch}={index}"
 
 
