@@ -164,6 +164,36 @@ def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
         read_queues(json.dumps([queue, "pages"]))
 
 
+def test_a_run_after_a_crash_does_not_bring_back_a_child_that_was_cancelled(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        items = await durable().map("pages", [render.call(0), render.call(1)], min_success=0)
+        did.append([type(item.outcome).__name__ for item in items])
+
+    enqueue = JobSteps._enqueue
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        found = await enqueue(steps, launch, jobs)
+        if not did:
+            did.append("crash")
+            app.client.run(app.client.calls.admin.cancel("pages", [jobs[0].id]))
+            raise KeyError("killed")
+        return found
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+    order.enqueue()
+
+    fake.drain()
+
+    assert ["crash", 1, ["Cancelled", "Succeeded"]] == did
+
+
 @pytest.mark.parametrize("first", ["map", "step"])
 def test_a_keyed_step_cannot_have_the_name_of_a_childs_result(
     app: App, fake: testing.Fake, did: list[Any], first: str

@@ -164,12 +164,19 @@ class JobSteps(Steps):
             for index, child in enumerate(children)
         ]
         self._launching[launch] = places = [(job.queue, job.id) for job in jobs]
+        ended = {} if known is None else await self._look(places)
+        # A child that Redis does not know was not enqueued. Of those that it knows, ids of successes are remembered,
+        # so that they are duplicates; a child that was cancelled or has expired would run.
+        again = [
+            job
+            for job in jobs
+            if job.id not in ended or isinstance(ended[job.id], Gone | Succeeded)
+        ]
         packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
         while True:
             note_end = self.home.began()
             try:
-                # What an earlier run has enqueued is a duplicate: ids are remembered beyond the end of the child.
-                if await self._enqueue(launch, jobs):
+                if await self._enqueue(launch, again):
                     await self._write("save", launch_name(launch), packed)
                     del self._launching[launch]
                     return places
