@@ -27,6 +27,7 @@ log = logging.getLogger(__package__)
 _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
 """The beginning of the JSON of a job whose result is kept, as each child's is."""
+_KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
 WHY: Final = "the parent was cancelled"
 """The reason, in the log, for which a worker cancels children."""
@@ -109,6 +110,12 @@ class ChildEnds:
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
         """Send signals to the parents of the jobs that these settlements have ended, and cancel the children of those
         that were cancelled. Does not block."""
+        # No call is made for a job that is no child and no parent: every job of every worker comes here.
+        for each in settled:
+            if each.claim.spec[:_KEPT_LENGTH] == _KEPT or each.unsaved is not None:
+                break
+        else:
+            return
         parents, orphans = parents_of(settled, outcomes), orphans_of(settled, outcomes)
         if parents:
             self._start(self._tell(parents))
