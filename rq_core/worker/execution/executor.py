@@ -28,6 +28,7 @@ from rq_core.app.handlers.redaction import (
 )
 from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
+from rq_core.errors import UsageError
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
@@ -386,7 +387,11 @@ class Executor:
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
         if isinstance(error, PauseScope):
-            running.context.pauses = error.pauses
+            try:
+                error.find_rates(running.context)
+                running.context.pauses = error.pauses
+            except UsageError as wrong:
+                error = wrong
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
