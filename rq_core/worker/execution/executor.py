@@ -34,6 +34,7 @@ from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.logs import warn_with_traceback
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.scopes import family_of
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
@@ -411,7 +412,13 @@ class Executor:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
             if verdict.reason == Reason.SCOPE_PAUSED:
-                log.info("job pauses %s", running.context.pauses, extra=running.facts())
+                paused = ", ".join(family_of(name) for name in running.context.pauses.split())
+                log.info(
+                    "job pauses %s for %g s",
+                    paused or "no rate",
+                    verdict.delay,
+                    extra=running.facts(),
+                )
             else:
                 log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
