@@ -154,10 +154,11 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
     async def ask_many(jobs: list[Job[Question]]) -> None:
         for job in jobs:
             job.context.cost("tokens", 7)
-        try:
-            current_job().cost("tokens", 1)
-        except UsageError as error:
-            refused.append(error)
+        for call in (lambda: current_job().cost("tokens", 1), lambda: PauseScope("model")):
+            try:
+                call()
+            except UsageError as error:
+                refused.append(error)
 
     app.enqueue_many([ask_many.job(Question("a", 50)) for _ in range(3)])
     async with working(app, queues=["batches"]):
@@ -166,6 +167,7 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
         )
 
     assert "say job.context.cost" in str(refused[0])
+    assert "PauseScope('model') is not for a batch" in str(refused[1])
     told = [each["told"] for each in log_of(app.client, "cost_settled", "batches")]
     assert told == ["tokens:7"] * 3
 

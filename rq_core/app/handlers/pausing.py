@@ -48,7 +48,10 @@ class PauseScope(HandlerSignal):
         The worker calls this method for an error that was made where no job was known, as in a thread of the handler's
         own."""
         if job.why_no_costs:
-            raise UsageError(job.why_no_costs)
+            raise UsageError(
+                f"PauseScope({self.scope!r}) is not for a batch, nor for a handler in a process of its own: use a task"
+                " without batch and isolation"
+            )
         rates = [name for name in scopes_of(job.lane or "") if is_rate(name)]
         meant = [name for name in rates if _base(name) in (self.scope, f"{job.task}.{self.scope}")]
         if not meant and job.lane is not None:
