@@ -78,7 +78,7 @@ def test_replay_reports_a_job_whose_costs_are_none(log: MemoryWriter) -> None:
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None, *traits])
     claim(log, "a", 0, 5)
 
-    assert the_violation(log).says == "the job has 'tokens:1000000000000', which are no costs"
+    assert the_violation(log).says == "the job has 'tokens:1000000000000', and these are no costs"
 
 
 # What jobs have really taken.
@@ -121,10 +121,10 @@ def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: Mem
         ({"fence": "1-1"}, "I9", "settles the cost of fence 1-1, and"),
         ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
         ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
-        ({"told": "nothing"}, "I3", "says 'nothing', which are no costs"),
-        ({"told": "tokens:-90"}, "I3", "says 'tokens:-90', which are no costs"),
-        ({"told": "tokens:3,tokens:4"}, "I3", "says 'tokens:3,tokens:4', which are no costs"),
-        ({"told": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', which are no costs"),
+        ({"told": "nothing"}, "I3", "says 'nothing', and these are no costs"),
+        ({"told": "tokens:-90"}, "I3", "says 'tokens:-90', and these are no costs"),
+        ({"told": "tokens:3,tokens:4"}, "I3", "says 'tokens:3,tokens:4', and these are no costs"),
+        ({"told": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
 def test_replay_reports_a_false_settlement(

@@ -215,7 +215,7 @@ class Holders:
             try:
                 known = cost_of(costs, scope)
             except ValueError:
-                yield f"the job has {costs!r}, which are no costs"
+                yield f"the job has {costs!r}, and these are no costs"
                 return
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"

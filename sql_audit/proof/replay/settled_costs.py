@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from rq_core.model.limits.costs import COST_MAX, cost_of
@@ -39,17 +40,21 @@ def judge_cost(
     scopes = _rates_of(record)
     if scopes is None:
         return
-    told = _read(facts.get("told"))
+    written = facts.get("told")
+    told = _read(written)
     if told is None:
-        yield "I3", f"says {facts.get('told')!r}, which are no costs"
+        yield "I3", f"says {written!r}, and these are no costs"
         return
     for unit in told.keys() - set(map(unit_of, scopes)):
         yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"
+    # The claim has its own costs: the log may lack the job's beginning.
+    costs = {scope: cost for scope, *_, cost in record.listed.rates} if record.listed else {}
     for scope in scopes:
         counted = unit_of(scope)
         if counted in told:
-            more = told[counted] - cost_of(record.cost, scope)
-            holders.correct(scope, more, row[5])
+            with suppress(ValueError):  # The claim was reported for costs that are none.
+                cost = costs[scope] if scope in costs else cost_of(record.cost, scope)
+                holders.correct(scope, told[counted] - cost, row[5])
 
 
 def judge_pause(

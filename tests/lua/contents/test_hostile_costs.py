@@ -28,7 +28,7 @@ def test_a_worker_cannot_say_a_cost_that_is_too_high(seed: Seed, number: str) ->
     (claim,) = seed.claim().jobs
     before = seed.snapshot()["rates"]
 
-    with pytest.raises(Exception, match="told"):
+    with pytest.raises(Exception, match="taken"):
         seed.spend(claim, told=f"points:1,tokens:{number}")
 
     assert seed.snapshot()["rates"] == before
