@@ -17,8 +17,8 @@ end
 
 --- Return nothing of a number that is at most `most`, or nil, with which gsub keeps the text.
 local function within(most)
-  return function(number)
-    return tonumber(number) <= most and '' or nil
+  return function(figures)
+    return tonumber(figures) <= most and '' or nil
   end
 end
 

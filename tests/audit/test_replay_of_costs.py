@@ -73,7 +73,7 @@ def test_replay_reports_a_claim_that_says_another_cost_than_its_job_has(
     assert (found.invariant, found.says) == ("I3", says)
 
 
-def test_replay_reports_a_job_whose_costs_are_none(log: MemoryWriter) -> None:
+def test_replay_reports_a_job_with_invalid_costs(log: MemoryWriter) -> None:
     traits = [None] * 9 + ["tokens:1000000000000"]
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None, *traits])
     claim(log, "a", 0, 5)

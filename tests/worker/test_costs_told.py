@@ -192,7 +192,7 @@ def test_a_fake_settles_costs_and_pauses(app: App) -> None:
 
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
-async def test_a_pause_waits_also_if_the_limit_is_none_and_wherever_the_error_was_made(
+async def test_a_paused_job_waits_also_without_a_limit_and_wherever_the_error_was_made(
     app: App, made: str
 ) -> None:
     """Checks that the job does not begin again at once: a rate without a limit cannot be paused."""

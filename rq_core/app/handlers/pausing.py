@@ -43,7 +43,7 @@ class PauseScope(HandlerSignal):
             self.find_rates(job)
 
     def find_rates(self, job: JobContext) -> None:
-        """Find the rates of a job that this error pauses. Raises UsageError if there are none.
+        """Find the rates of a job that this error pauses. Raises UsageError if it has no such rate.
 
         The worker calls this method for an error that was made where no job was known, as in a thread of the handler's
         own."""

@@ -52,7 +52,7 @@ def judge_cost(
     for scope in scopes:
         counted = unit_of(scope)
         if counted in told:
-            with suppress(ValueError):  # The claim was reported for costs that are none.
+            with suppress(ValueError):  # The claim of an invalid cost was reported.
                 cost = costs[scope] if scope in costs else cost_of(record.cost, scope)
                 holders.correct(scope, told[counted] - cost, row[5])
 
@@ -78,7 +78,7 @@ def judge_pause(
 
 
 def _rates_of(record: Record) -> list[str] | None:
-    """Return the rates of a job, also those whose limit was none when it was claimed; None if they are unknown."""
+    """Return the rates of a job, also those without a limit when it was claimed; None if they are unknown."""
     known = record.lane if record.priority is not None else None
     names = record.listed.limits if record.listed is not None else ()
     if known is None and record.listed is None:
