@@ -17,10 +17,11 @@ MASK: Final = "***"
 
 # Not compiled here: most processes that import this module never use the expressions.
 _NAMED: Final = (
-    r"(?i)(?<!\w)(?=\w*(?:password|passwd|passphrase|pwd|secret|token))(\w++\s?=\s?)"
+    r"(?i)(?<!\w)(?!(?<=\ds:)tokens=)(?=\w*(?:password|passwd|passphrase|pwd|secret|token))(\w++\s?=\s?)"
     r"('(?:[^'\\]|\\[\s\S])*+(?:'|\\?\Z)|[^\s&]+)"
 )
-"""Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
+"""Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes.
+The scope of a rate that counts tokens (``ask.model@60s:tokens=gpt``) has no secret."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
 """Finds ``?pass%77ord=…``, since a name with a percent escape may be the name of a secret."""
 _WORD: Final = r"\S+"

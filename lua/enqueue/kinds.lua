@@ -32,6 +32,7 @@ local KINDS = {known = {}, count = 0}
 local KINDS_MAX = 256
 local KINDS_LENGTH_MAX = 1000
 local COSTS_LENGTH_MAX = 512
+local COST_MAX = 1000000000
 
 --- Return whether a value is a whole number or nil.
 local function is_number_or_nil(value)
@@ -46,12 +47,19 @@ local function is_trait_or_nil(name, value)
   return value == nil or type(value) == 'string' and value:match('^%S+$') ~= nil
 end
 
---- Return whether a value is nil, or the costs of a job: `UNIT:N`, with commas between them.
+--- Return whether a value is nil, or the costs of a job: `UNIT:N`, with commas between them, each unit once.
 local function is_costs_or_nil(value)
   if type(value) ~= 'string' then
     return value == nil
   end
-  local left = (value .. ','):gsub('%f[%w_][%a_][%w_]*:[1-9]%d*,', '')
+  local seen = {}
+  local left = (value .. ','):gsub('%f[%w_]([%a_][%w_]*):([1-9]%d*),', function(unit, cost)
+    if seen[unit] or tonumber(cost) > COST_MAX then
+      return nil
+    end
+    seen[unit] = true
+    return ''
+  end)
   return value ~= '' and #value <= COSTS_LENGTH_MAX and left == ''
 end
 

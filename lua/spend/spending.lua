@@ -6,19 +6,30 @@ Uses: call(now) emit(emit) state(lane_in field_in) fences(read_held) lane_names(
     lane_write(check_lanes write_lanes)
 ]]
 
+local COST_MAX = 1000000000
+local PAUSE_MAX_MS = 86400000
+
 local settled, paused   -- the events
 
 local function reset()
   settled, paused = nil, nil
 end
 
+--- Return nothing of a number that is at most `most`, or nil, with which gsub keeps the text.
+local function within(most)
+  return function(figures)
+    return tonumber(figures) <= most and '' or nil
+  end
+end
+
 --- Check the records. Returns a reply that refuses the call, or nil.
 local function check_spends()
+  local is_cost, is_pause = within(COST_MAX), within(PAUSE_MAX_MS)
   for i = 1, each_count do
     local _, _, told, pauses = each(i)
-    if told ~= '' and (#told > 512 or (told .. ','):gsub('%f[%w_][%a_][%w_]*:%d+,', '') ~= '') then
+    if told ~= '' and (#told > 512 or (told .. ','):gsub('%f[%w_][%a_][%w_]*:(%d+),', is_cost) ~= '') then
       return {'refused', 'arguments', 'taken'}
-    elseif pauses:gsub('%f[%w_.:~%%@=-][%w_.:~%%@=-]+|%d+', ''):find('%S') then
+    elseif pauses:gsub('%f[%w_.:~%%@=-][%w_.:~%%@=-]+|(%d+)', is_pause):find('%S') then
       return {'refused', 'arguments', 'pauses'}
     end
   end

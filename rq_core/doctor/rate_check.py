@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rq_core.doctor.snapshot import View
 from rq_core.model.limits import scopes
-from rq_core.model.limits.limit import Spent, read_spent
+from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, read_spent
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
@@ -20,8 +20,11 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
     for scope in filter(scopes.is_rate, {*rates, *spent}):
         value, mark, limit = rates.get(scope, ""), marks.get(f"rate|{scope}"), view.limit(scope)
         read = read_spent(value)
+        if mark is not None and not 0 <= mark <= LATEST_MS:
+            mark = view.latest_ms  # No rate is in use for that long.
         if read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
-            yield scope, value, read.expires_ms
+            read = _within_pause(read, limit, view.latest_ms)
+            yield scope, str(read), read.expires_ms
         elif scopes.unit_of(scope) is not None:
             if mark is not None:
                 yield scope, str(Spent.at(mark, limit)), None
@@ -33,16 +36,31 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
             yield scope, f"{mark * 1000:.0f}", None
 
 
+def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
+    """Return what is kept of a rate, with a pause that is no longer than a handler may ask for."""
+    if latest_ms is None or spent.paused_ms is None or spent.paused_ms <= latest_ms + PAUSE_MAX_MS:
+        return spent
+    until_ms = latest_ms + PAUSE_MAX_MS
+    furthest_us = limit.furthest_us(until_ms) or until_ms * 1000
+    return spent._replace(
+        arrival_us=min(spent.arrival_us, furthest_us), at_ms=latest_ms, paused_ms=until_ms
+    )
+
+
 def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
     """Yield the member of ``scheduled`` of each rate whose time there is later than its limit and its pause allow, with
     the latest time (Unix ms) at which the rate may admit jobs again."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
-        has_bound = kind == "rate" and scopes.is_rate(scope) and scopes.unit_of(scope) is None
-        if has_bound and view.latest_ms is not None:
+        if kind == "rate" and scopes.is_rate(scope) and view.latest_ms is not None:
             latest = view.limit(scope).latest_resume_ms(view.latest_ms)
             spent = read_spent(view.snapshot["rates"].get(scope, ""))
-            if latest is not None and spent is not None:
-                latest = max(latest, spent.paused_ms or 0)
+            if scopes.unit_of(scope) is None:
+                latest = max(latest, spent.paused_ms or 0) if latest and spent else latest
+            elif spent is None and member in view.snapshot["expiring"]:
+                continue  # The value of the rate is put back first.
+            elif spent is not None:
+                spent = _within_pause(spent, view.limit(scope), view.latest_ms)
+                latest = max(view.latest_ms, spent.expires_ms)
             if latest is not None and at > latest:
                 yield member, latest

@@ -3,6 +3,8 @@ its cost again."""
 
 from __future__ import annotations
 
+import pytest
+
 from rq_core.connections.client import Client
 from rq_core.model.job import ties_of
 from rq_core.protocol.calls import claims
@@ -73,6 +75,27 @@ def test_the_view_of_costs_sums_what_claims_have_really_taken(
         (SCOPE, "tokens", f"2+{other}+{SCOPE}", 1, 100, 0, 1),
         (SCOPE, "tokens", f"2+{SCOPE}", 3, 2_100, 1_700, 1),
     ]
+
+
+def limit(client: Client, text: str) -> None:
+    client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", text, -1)]))
+
+
+@pytest.mark.parametrize("later", ["none", "1000/60000ms/1000"])
+def test_a_job_that_was_claimed_while_its_rate_had_no_limit_may_say_its_cost_and_pause(
+    client: Client, database: Database, later: str
+) -> None:
+    """Checks a limit that an operator has set to none: the claim does not list the rate."""
+    limit(client, "none")
+    enqueue(client, "a", "b")
+    held = claim(client, 2)
+    limit(client, later)
+    records = [("a", held["a"], "tokens:3", ""), ("b", held["b"], "tokens:9", f"{SCOPE}|5")]
+
+    assert client.run(claims.spend(QUEUE, "w-1", records)) == {}
+
+    complete(client, held)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:

@@ -73,6 +73,14 @@ def test_replay_reports_a_claim_that_says_another_cost_than_its_job_has(
     assert (found.invariant, found.says) == ("I3", says)
 
 
+def test_replay_reports_a_job_with_invalid_costs(log: MemoryWriter) -> None:
+    traits = [None] * 9 + ["tokens:1000000000000"]
+    log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None, *traits])
+    claim(log, "a", 0, 5)
+
+    assert the_violation(log).says == "the job has 'tokens:1000000000000', and these are no costs"
+
+
 # What jobs have really taken.
 
 
@@ -114,6 +122,9 @@ def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: Mem
         ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
         ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
         ({"told": "nothing"}, "I3", "says 'nothing', and these are no costs"),
+        ({"told": "tokens:-90"}, "I3", "says 'tokens:-90', and these are no costs"),
+        ({"told": "tokens:3,tokens:4"}, "I3", "says 'tokens:3,tokens:4', and these are no costs"),
+        ({"told": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
 def test_replay_reports_a_false_settlement(

@@ -137,6 +137,21 @@ def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
     assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s", "5/1s")
 
 
+def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app: App) -> None:
+    """Checks that a number alone is a number per window, as for every rate, and not a cap."""
+    rate = Rate(10, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9)
+
+    @app.task(queue="mail", caps=[rate])
+    def ask(tenant: str, tokens: int = 1) -> None: ...
+
+    app.apply_settings()
+
+    for limit, is_now in (("100/60s/50", "100/60s/50"), ("70", "70/60s/50"), ("0", "0")):
+        assert f"is now {is_now} (" in cli.ok("cap", "mail", "tenant@60s:tokens", limit)
+    assert "is now 7/60s/3 (" in cli.ok("cap", "mail", "tenant@60s:tokens=a", "7/60s/3")
+    assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s:tokens", "5/1s")
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [

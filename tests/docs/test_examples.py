@@ -289,7 +289,7 @@ def test_the_example_of_costs_pauses_a_busy_model_and_then_settles_its_cost(
         monkeypatch.setattr(example, "complete", lambda _, prompt: original(next(answers), prompt))
         ran = fake.drain()
 
-    assert [each.outcome for each in ran] == ["ready", "succeeded"]
+    assert [each.outcome for each in ran] == ["scheduled", "succeeded"]
     assert capsys.readouterr().out == "small says hello\n"
 
 

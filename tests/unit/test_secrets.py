@@ -123,6 +123,7 @@ def test_a_password_is_masked_in_every_url_of_a_text(url: str, password: str) ->
     "text",
     [
         "redis://localhost:6379/0",
+        "no scope 'ask.model@60s:tokens=gpt': known are others",
         "postgresql://user@host/database",
         "unix:///run/redis.sock",
         "by ops@example.org at 10:00:00",

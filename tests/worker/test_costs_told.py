@@ -12,6 +12,7 @@ import pytest
 from rq_core import (
     App,
     Batch,
+    Cap,
     InvalidOption,
     Job,
     PauseScope,
@@ -153,10 +154,11 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
     async def ask_many(jobs: list[Job[Question]]) -> None:
         for job in jobs:
             job.context.cost("tokens", 7)
-        try:
-            current_job().cost("tokens", 1)
-        except UsageError as error:
-            refused.append(error)
+        for call in (lambda: current_job().cost("tokens", 1), lambda: PauseScope("model")):
+            try:
+                call()
+            except UsageError as error:
+                refused.append(error)
 
     app.enqueue_many([ask_many.job(Question("a", 50)) for _ in range(3)])
     async with working(app, queues=["batches"]):
@@ -165,6 +167,7 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
         )
 
     assert "say job.context.cost" in str(refused[0])
+    assert "PauseScope('model') is not for a batch" in str(refused[1])
     told = [each["told"] for each in log_of(app.client, "cost_settled", "batches")]
     assert told == ["tokens:7"] * 3
 
@@ -183,6 +186,55 @@ def test_a_fake_settles_costs_and_pauses(app: App) -> None:
         settled = [each["told"] for each in log_of(app.client, "cost_settled")]
         paused = log_of(app.client, "scope_paused")
 
-    assert outcomes == ["ready", "succeeded", "succeeded"]
+    assert outcomes == ["scheduled", "succeeded", "succeeded"]
     assert settled == ["tokens:3"] * 3
     assert len(paused) == 2
+
+
+@pytest.mark.parametrize("made", ["here", "elsewhere"])
+async def test_a_paused_job_waits_also_without_a_limit_and_wherever_the_error_was_made(
+    app: App, made: str
+) -> None:
+    """Checks that the job does not begin again at once: a rate without a limit cannot be paused."""
+    elsewhere = PauseScope("model", after=30)
+    begun = 0
+
+    @app.task(queue=QUEUE, name="ask", caps=asks())
+    async def ask(model: str, tokens: int) -> None:
+        nonlocal begun
+        begun += 1
+        raise PauseScope("model", after=30) if made == "here" else elsewhere
+
+    ask.enqueue("a", 10)
+    async with working(app, queues=[QUEUE]):
+        await wait_until_async(lambda: begun == 1, "the job has run")
+        await wait_until_async(lambda: log_of(app.client, "rolled_back") != [], "given back")
+    paused = {each["scope"] for each in log_of(app.client, "scope_paused")}
+    assert paused == {"ask.model@600s:tokens=a", "ask.model@1s=a"}
+
+    for family in ("ask.model@600s:tokens", "ask.model@1s"):
+        app.client.run(app.client.calls.caps.change(QUEUE, family, None, by="ada"))
+    ask.enqueue("b", 10)
+    async with working(app, queues=[QUEUE]):
+        await wait_until_async(lambda: begun == 2, "the other job has run")
+        await wait_until_async(lambda: len(log_of(app.client, "rolled_back")) == 2, "given back")
+        ask.enqueue("c", 10)
+        await wait_until_async(lambda: begun == 3, "a third job has run")
+
+    assert begun == 3
+
+
+async def test_a_pause_of_a_key_that_only_a_cap_counts_is_an_error(app: App) -> None:
+    @app.task(
+        queue=QUEUE, name="ask", caps=[Cap(5, per="model")], retry=RetryPolicy(max_attempts=1)
+    )
+    async def ask(model: str) -> None:
+        raise elsewhere
+
+    elsewhere = PauseScope("model")
+    ask.enqueue("a")
+    async with working(app, queues=[QUEUE]):
+        await wait_until_async(lambda: log_of(app.client, "died") != [], "the job is dead")
+
+    (died,) = log_of(app.client, "died")
+    assert "needs a rate of the job: it has none" in str(died["error"])

@@ -13,6 +13,8 @@ is never made shorter, and no change of the limit ends it. After it, nothing of 
 one after the other, as fast as the rate.
 ]]
 
+local ARRIVAL_MAX_US = 900000000000000000   -- some 28,000 years; Lua would write a greater number inexactly
+
 --- Return the unit that the scope of a rate counts; nil if it counts claims.
 local function unit_of(name)
   return name:match('^[^=@]*@[^=:]*:([%w_]+)')
@@ -45,7 +47,7 @@ local function bring_forward(scope, at)
     scope.paused = scope.paused and scope.paused - (before - at)
   end
   if scope.under and scope.under ~= rate.text then
-    local most, window_ms = scope.under:match('^(%d+)/(%d+)ms/')
+    local most, window_ms = scope.under:match('^(%d+)/0*([1-9]%d*)ms/')
     local ahead_us = scope.arrival_us - at * 1000
     if most and ahead_us > 0 then
       scope.arrival_us = at * 1000 + math.ceil(ahead_us * most / (window_ms * 1000) * rate.window_us / rate.most)
@@ -60,7 +62,7 @@ local function use(scope, cost)
   local rate = scope.limit
   local total = scope.rest + cost * rate.window_us
   scope.rest = total % rate.most
-  scope.arrival_us = scope.arrival_us + (total - scope.rest) / rate.most
+  scope.arrival_us = math.min(scope.arrival_us + (total - scope.rest) / rate.most, ARRIVAL_MAX_US)
 end
 
 --- Return whether a scope is paused. It is awaited then until its pause ends.

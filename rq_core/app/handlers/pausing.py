@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from rq_core.app.handlers.context import job_here
+from rq_core.app.handlers.context import JobContext, job_here
 from rq_core.errors import InvalidOption, UsageError
+from rq_core.model.limits.limit import PAUSE_MAX_MS
 from rq_core.model.limits.scopes import family_of, is_rate, scopes_of
 from rq_core.signals import HandlerSignal
 
-AFTER_S_MAX: Final = 86_400.0
+AFTER_S_MAX: Final = PAUSE_MAX_MS / 1000
 """Longest pause, in seconds."""
 
 
@@ -38,18 +39,26 @@ class PauseScope(HandlerSignal):
         self.after = float(seconds)
         self.pauses = ""
         """The rates to pause: ``SCOPE|MS``, separated by spaces."""
-        job = job_here()
-        if job is None:
-            return
+        if (job := job_here()) is not None:
+            self.find_rates(job)
+
+    def find_rates(self, job: JobContext) -> None:
+        """Find the rates of a job that this error pauses. Raises UsageError if it has no such rate.
+
+        The worker calls this method for an error that was made where no job was known, as in a thread of the handler's
+        own."""
         if job.why_no_costs:
-            raise UsageError(job.why_no_costs)
+            raise UsageError(
+                f"PauseScope({self.scope!r}) is not for a batch, nor for a handler in a process of its own: use a task"
+                " without batch and isolation"
+            )
         rates = [name for name in scopes_of(job.lane or "") if is_rate(name)]
-        meant = [name for name in rates if _base(name) in (scope, f"{job.task}.{scope}")]
+        meant = [name for name in rates if _base(name) in (self.scope, f"{job.task}.{self.scope}")]
         if not meant and job.lane is not None:
             known = ", ".join(sorted({_base(name).removeprefix(f"{job.task}.") for name in rates}))
             raise UsageError(
-                f"PauseScope({scope!r}) needs a rate of the job: it has {known or 'none'}. Declare"
-                f" Rate(…, per={scope!r}) in the caps of task {job.task!r}"
+                f"PauseScope({self.scope!r}) needs a rate of the job: it has {known or 'none'}. Declare"
+                f" Rate(…, per={self.scope!r}) in the caps of task {job.task!r}"
             )
         self.pauses = " ".join(f"{name}|{round(self.after * 1000)}" for name in meant)
 

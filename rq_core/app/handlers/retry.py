@@ -140,7 +140,9 @@ class RetryPolicy:
         if isinstance(error, Snooze):
             return RetryVerdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
         if isinstance(error, PauseScope):
-            return RetryVerdict("rollback", 0.0, Reason.SCOPE_PAUSED)
+            # The delay also holds if no rate can be paused, since an operator has set its limit to none: otherwise the
+            # job would begin again at once.
+            return RetryVerdict("rollback", error.after, Reason.SCOPE_PAUSED)
         if isinstance(error, RetryLater):
             if error.after is None:
                 return RetryVerdict("retry", self._safe_delay(failures, random), "retry_later")

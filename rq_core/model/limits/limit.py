@@ -18,6 +18,10 @@ from rq_core import errors
 from rq_core.errors import InvalidOption
 
 CAP_MAX: Final = 1_000_000_000
+PAUSE_MAX_MS: Final = 86_400_000
+"""Longest pause of a scope, in ms."""
+LATEST_MS: Final = 10**15
+"""Unix ms that no arrival time exceeds, as ``lua/include/caps/costs.lua`` has it."""
 
 
 DECLARED: Final = "code"
@@ -105,7 +109,9 @@ class Spent(NamedTuple):
         return f"{self.arrival_us}+{self.rest} {self.limit} {self.at_ms}{until}"
 
 
-_SPENT: Final = re.compile(r"(\d{1,25})\+(\d{1,10}) (\S{1,40}) (\d{1,15})(?: until=(\d{1,15}))?")
+_SPENT: Final = re.compile(
+    r"(\d{1,18})\+(\d{1,10}) (\d{1,10}/0*[1-9]\d{0,11}ms/\d{1,10}) (\d{1,15})(?: until=(\d{1,15}))?"
+)
 
 
 def read_spent(text: str) -> Spent | None:

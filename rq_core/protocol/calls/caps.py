@@ -39,7 +39,7 @@ SEEN_MAX: Final = 1_000
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 
-_WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
+_WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s(?::|$)")
 
 
 class KeptLimit(NamedTuple):

@@ -28,11 +28,13 @@ from rq_core.app.handlers.redaction import (
 )
 from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
+from rq_core.errors import UsageError
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.logs import warn_with_traceback
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.scopes import family_of
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
@@ -386,7 +388,11 @@ class Executor:
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
         if isinstance(error, PauseScope):
-            running.context.pauses = error.pauses
+            try:
+                error.find_rates(running.context)
+                running.context.pauses = error.pauses
+            except UsageError as wrong:
+                error = wrong
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
         said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
@@ -406,7 +412,13 @@ class Executor:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
             if verdict.reason == Reason.SCOPE_PAUSED:
-                log.info("job pauses %s", running.context.pauses, extra=running.facts())
+                paused = ", ".join(family_of(name) for name in running.context.pauses.split())
+                log.info(
+                    "job pauses %s for %g s",
+                    paused or "no rate",
+                    verdict.delay,
+                    extra=running.facts(),
+                )
             else:
                 log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)

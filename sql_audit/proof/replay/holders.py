@@ -212,7 +212,11 @@ class Holders:
         """Yield a sentence for each rate that took another cost from a claim than the job has. ``costs`` are the job's,
         as text."""
         for scope, _, _, _, cost in listed.rates:
-            known = cost_of(costs, scope)
+            try:
+                known = cost_of(costs, scope)
+            except ValueError:
+                yield f"the job has {costs!r}, and these are no costs"
+                return
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
-from rq_core.model.limits.costs import cost_of
-from rq_core.model.limits.scopes import unit_of
+from rq_core.model.limits.costs import COST_MAX, cost_of
+from rq_core.model.limits.scopes import UNIT_PATTERN, is_rate, scopes_of, unit_of
 from sql_audit.proof.replay.holders import Holders
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.store.job_rows import EventRow
@@ -15,13 +17,15 @@ from sql_audit.store.job_rows import EventRow
 Fault = tuple[str, str]
 """The number of an invariant, and a sentence."""
 
+_TOLD: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,10}})*")
+
 
 def judge_cost(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
     """Correct the rates of a job by what it has really taken, and yield the faults of the event: only the worker of the
     claim in force says what its job has taken, once, and only of units that the job's rates count."""
-    fence, listed = facts.get("fence"), record.listed
+    fence = facts.get("fence")
     if record.fence is None or fence != record.fence:
         if record.state is not None:
             in_force = "no claim is" if record.fence is None else f"{record.fence} is"
@@ -33,20 +37,24 @@ def judge_cost(
         yield "I9", "settles the cost of its claim a second time"
         return
     record.told = True
-    if listed is None:
+    scopes = _rates_of(record)
+    if scopes is None:
         return
     written = facts.get("told")
     told = _read(written)
     if told is None:
         yield "I3", f"says {written!r}, and these are no costs"
         return
-    for unit in told.keys() - {unit_of(scope) for scope in listed.limits}:
+    for unit in told.keys() - set(map(unit_of, scopes)):
         yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"
-    for scope in listed.limits:
+    # The claim has its own costs: the log may lack the job's beginning.
+    costs = {scope: cost for scope, *_, cost in record.listed.rates} if record.listed else {}
+    for scope in scopes:
         counted = unit_of(scope)
         if counted in told:
-            more = told[counted] - cost_of(record.cost, scope)
-            holders.correct(scope, more, row[5])
+            with suppress(ValueError):  # The claim of an invalid cost was reported.
+                cost = costs[scope] if scope in costs else cost_of(record.cost, scope)
+                holders.correct(scope, told[counted] - cost, row[5])
 
 
 def judge_pause(
@@ -61,16 +69,26 @@ def judge_pause(
         return
     if record.worker is not None and row[8] != record.worker:
         yield "I9", f"pauses a scope under a claim of {record.worker}"
-    if record.listed is not None and scope not in record.listed.limits:
+    rates = _rates_of(record)
+    if rates is not None and scope not in rates:
         yield "I3", f"pauses {scope}, and the job has no such rate"
         return
     if not holders.pause(str(scope), int(until_ms or 0)):
         yield "I3", f"makes the pause of {scope} shorter"
 
 
-def _read(text: Any) -> dict[str, int] | None:
-    try:
-        parts = [part.split(":") for part in text.split(",")]
-        return {unit: int(number) for unit, number in parts}
-    except (ValueError, AttributeError):
+def _rates_of(record: Record) -> list[str] | None:
+    """Return the rates of a job, also those without a limit when it was claimed; None if they are unknown."""
+    known = record.lane if record.priority is not None else None
+    names = record.listed.limits if record.listed is not None else ()
+    if known is None and record.listed is None:
         return None
+    return sorted({name for name in (*scopes_of(known or ""), *names) if is_rate(name)})
+
+
+def _read(text: Any) -> dict[str, int] | None:
+    if not isinstance(text, str) or _TOLD.fullmatch(text) is None:
+        return None
+    parts = [part.split(":") for part in text.split(",")]
+    told = {unit: int(number) for unit, number in parts}
+    return told if len(told) == len(parts) and max(told.values()) <= COST_MAX else None
