@@ -16,6 +16,7 @@ def line(
     claim: int = 1,
     fence: str = f"{T}-2",
     at: int = T,
+    says_claim: int | None = None,
     said: int = 0,
     start: int = 0,
     kept: tuple[int, int] = (1, 0),
@@ -23,10 +24,9 @@ def line(
     base: int = 0,
     end: str = "",
 ) -> str:
-    head = (
-        f"claim={claim} fence={fence} at={at} said={said} start={start} from={kept[0]} to={kept[1]}"
-    )
-    text = f"{head} bytes={size} base={base}{end}"
+    head = f"claim={claim} fence={fence} at={at} says={claim if says_claim is None else says_claim}"
+    place = f"said={said} start={start} from={kept[0]} to={kept[1]}"
+    text = f"{head} {place} bytes={size} base={base}{end}"
     return f"{text}\n{says}" if says else text
 
 
@@ -106,6 +106,49 @@ def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
         (1, False),
         (2, True),
     ]
+
+
+def test_the_progress_of_an_earlier_claim_stays_and_says_whose_it_is(seed: Seed) -> None:
+    first = seed.running("a")
+    seed.show(first, says="5/10 half", chunks=[(1, "one")])
+    seed.fail(first)
+    second = seed.claim_one("a")
+    seed.show(second, chunks=[(1, "again")], claim=2)
+
+    found = seed.client.run(seed.client.calls.reads.shown(seed.queue, "a")).progress
+    assert found is not None
+    assert (found.done, found.claim) == (5, 1)
+    seed.show(second, says="1/10 begun", claim=2)
+    found = seed.client.run(seed.client.calls.reads.shown(seed.queue, "a")).progress
+    assert found is not None
+    assert (found.done, found.claim) == (1, 2)
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to={10**15} bytes=9 base=0",
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start={'9' * 400} from={'9' * 400} to={'9' * 400} bytes=9 base=0",
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to=3 bytes={'9' * 400} base=0",
+        "claim=1",
+        b"\xff",
+        "x" * 100_000,
+    ],
+)
+def test_a_line_that_no_script_writes_is_written_anew(seed: Seed, field: str | bytes) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="1/3", chunks=[(1, "one")])
+    seed.control.hset(seed.keys("shown"), "a", field)
+
+    assert {"a": "0"} == seed.show(claim, says="2/3", number=2, chunks=[(1, "one"), (2, "two")])
+
+    assert [text for _, text, _ in read(seed, "a")[0]] == ["one", "two"]
+    seed.assert_consistent()
+    seed.complete(claim)
+    seed.advance(KEPT_MS)
+    seed.claim()
+    assert seed.snapshot()["shown"] == {}
 
 
 def test_a_job_keeps_its_last_thousand_chunks_and_a_reader_learns_of_the_others(seed: Seed) -> None:
