@@ -272,6 +272,92 @@ def test_after_a_loss_the_chunks_go_on_behind_those_that_readers_have(seed: Seed
     assert read(seed, "a", StreamPlace(42, 42, 1))[0] == [(43, "three", 0)]
 
 
+def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
+    return list(enumerate(texts, first))
+
+
+@pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
+def test_a_reader_gets_the_chunks_of_a_claim_that_a_failover_let_begin_below_its_place(
+    seed: Seed, has_looked: bool
+) -> None:
+    first = seed.running("a")
+    seed.show(first, chunks=numbered("one", "two"))
+    before = seed.snapshot()["shown"]
+    seed.show(first, chunks=numbered("lost", "lost", "lost", first=3))
+    got, place = read(seed, "a")
+    # The failover takes the last three chunks.
+    seed.control.delete(seed.keys("shown"))
+    seed.control.hset(seed.keys("shown"), mapping=before)
+    seed.fail(first)
+    if not has_looked:
+        # This reader has only the number.
+        place = StreamPlace(5, 5, None)
+        assert read(seed, "a", place)[0] == []
+        _, place = read(seed, "a", place)
+    second = seed.claim_one("a")
+
+    assert {"a": "2"} == seed.show(second, chunks=numbered("again"), claim=2)
+
+    assert len(got) == 5
+    later, place = read(seed, "a", place)
+    assert later == [(3, "again", 0)]
+    seed.show(second, chunks=numbered("more", first=2), claim=2)
+    assert read(seed, "a", place)[0] == [(4, "more", 0)]
+
+
+@pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
+def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_was_lost(
+    seed: Seed, has_looked: bool
+) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=numbered("one", "two"))
+    _, place = read(seed, "a")
+    seed.complete(claim)
+    seed.advance(KEPT_MS)
+    seed.claim()
+    other = seed.running("a")
+    if not has_looked:
+        _, place = read(seed, "a", StreamPlace(2, 2, None))
+    seed.show(other, chunks=numbered("new"))
+
+    look = seed.client.run(seed.client.calls.reads.stream(seed.queue, "a", place))
+    assert [(c.number, c.text, c.begins_claim, c.missed) for c in look.chunks] == [
+        (1, "new", True, 0)
+    ]
+
+
+def test_a_lost_stream_that_its_claim_goes_on_with_is_read_on_once(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=numbered("one", "two"))
+    _, place = read(seed, "a")
+    seed.control.delete(seed.keys("shown"))
+
+    assert read(seed, "a", place)[0] == []
+    assert read(seed, "a", StreamPlace(2, 2, None))[0] == []
+    seed.show(claim, chunks=numbered("three", first=3))
+
+    assert read(seed, "a", place)[0] == [(3, "three", 0)]
+    assert read(seed, "a", StreamPlace(2, 2, None))[0] == [(3, "three", 0)]
+
+
+def test_a_server_that_is_behind_lets_no_chunk_come_twice(seed: Seed) -> None:
+    first = seed.running("a")
+    seed.show(first, chunks=numbered("one", "two"))
+    behind = seed.snapshot()["shown"]
+    seed.fail(first)
+    second = seed.claim_one("a")
+    seed.show(second, chunks=numbered("again"), claim=2)
+    got, place = read(seed, "a")
+    now = seed.snapshot()["shown"]
+    seed.control.delete(seed.keys("shown"))
+    seed.control.hset(seed.keys("shown"), mapping=behind)
+    late, place = read(seed, "a", place)
+    seed.control.hset(seed.keys("shown"), mapping=now)
+
+    assert late + read(seed, "a", place)[0] == []
+    assert len(got) == 3
+
+
 def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(seed: Seed) -> None:
     reads = seed.client.calls.reads
     claim = seed.running("a")
