@@ -136,7 +136,7 @@ LOOK_S = 0.5
 @click.argument("job_id", metavar="ID")
 @queue_option
 @click.option(
-    "--after", type=click.IntRange(0), default=0, help="Leave out the chunks up to this number."
+    "--after", type=click.IntRange(0, 10**15), default=0, help="Leave out the chunks up to this number."
 )
 @server_options
 @json_option
@@ -172,6 +172,11 @@ def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool
         for chunk in look.chunks:
             _print_chunk(chunk, as_json=as_json)
         if look.is_over:
+            if look.is_gone and not look.last and last is None:
+                raise click.ClickException(
+                    f"no live job {job_id} in {queue}, and no stream of it: it was never enqueued, or it has ended"
+                    " without chunks or more than an hour ago"
+                )
             return
         place = look.place
         if place.upto >= look.last:
