@@ -233,6 +233,25 @@ def test_the_chunks_of_an_ended_job_are_kept_for_an_hour(seed: Seed) -> None:
     assert "shown|a" not in seed.snapshot()["expiring"]
 
 
+def test_a_claim_removes_few_streams_and_the_next_claims_the_others(seed: Seed) -> None:
+    names = [f"job-{n}" for n in range(6)]
+    for name in names:
+        claim = seed.running(name)
+        for first in (1, 301):
+            seed.show(claim, chunks=numbered(*["x"] * 300, first=first))
+        seed.complete(claim)
+    seed.advance(KEPT_MS)
+
+    left = [len(seed.snapshot()["shown"])]
+    while left[-1]:
+        seed.claim()
+        left.append(len(seed.snapshot()["shown"]))
+        seed.assert_consistent()
+
+    assert [before - after for before, after in zip(left, left[1:], strict=False)] == [2 * 601] * 3
+    assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
+
+
 def test_a_requeued_job_goes_on_with_its_stream(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
