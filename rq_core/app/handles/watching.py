@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, seconds_of
-from rq_core.protocol.reads.shown_reads import StreamPlace
+from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -51,7 +51,7 @@ def every_of(every: Duration) -> float:
 def start_of(after: int) -> StreamPlace:
     """Return the place behind the chunk ``after``. Raises InvalidOption."""
     number: object = after
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**15:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PLACE_MAX:
         must = "must be the number of a chunk, or 0"
         raise InvalidOption.of("after", after, must)
     return StreamPlace(after, after, None)

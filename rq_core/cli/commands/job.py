@@ -18,7 +18,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import counted, printable
-from rq_core.protocol.reads.shown_reads import StreamPlace
+from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
 from rq_core.views.scopes import standing_document
@@ -136,7 +136,7 @@ LOOK_S = 0.5
 @click.argument("job_id", metavar="ID")
 @queue_option
 @click.option(
-    "--after", type=click.IntRange(0, 10**15), default=0, help="Leave out the chunks up to this number."
+    "--after", type=click.IntRange(0), default=0, help="Leave out the chunks up to this number."
 )
 @server_options
 @json_option
@@ -162,6 +162,7 @@ def watch_command(
 
 
 def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool) -> None:
+    after = min(after, PLACE_MAX)
     reads, place, last = client.calls.reads, StreamPlace(after, after, None), None
     while True:
         said = client.run(reads.shown(queue, job_id)).progress
