@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import uvloop
 
 from rq_core import InvalidOption, RqCoreError, current_job
 from rq_core.app.handlers.context import JobContext
@@ -243,3 +244,19 @@ async def test_the_settlement_of_another_job_does_not_wait() -> None:
     client.answers.set()
     await sender.before([CLAIM])
     assert client.sent == [("says", 1, "1/2")]
+
+
+def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
+    """Workers use uvloop, whose timers that are due at once have no time."""
+    client = Client()
+
+    async def shows_both() -> None:
+        _, job = made(client)
+        job.progress(1, 2)
+        job.emit("one")
+        await wait_until_async(lambda: len(client.sent) == 2, "both are sent")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(shows_both())
+
+    assert client.sent == [("chunk", 1, "one"), ("says", 1, "1/2")]

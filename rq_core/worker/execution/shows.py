@@ -69,6 +69,9 @@ class Shows:
         self._under_way: Collection[_Key] = ()
         """The claims whose call is under way."""
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
+        """Time at which the timer is due, in seconds of the loop's clock. (A timer of uvloop that is due at once does
+        not know its time.)"""
         self._sent_at = -math.inf
         """Time at which the last call was sent, in seconds of the monotonic clock."""
         self._sending: asyncio.Lock | None = None
@@ -106,10 +109,10 @@ class Shows:
         assert self._loop is not None
         when = self._loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._due_at <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._due)
+        self._timer, self._due_at = self._loop.call_at(when, self._due), when
 
     def _due(self) -> None:
         self._timer = None
