@@ -66,7 +66,16 @@ def test_the_watch_command_says_that_it_knows_no_such_job(valkey_url: str) -> No
         ended = run(valkey_url, "watch", "b", "--after", "1")
 
     assert (shown.exit_code, ended.exit_code, ended.output) == (1, 0, "")
-    assert "no live job a in" in shown.stderr
+    assert "no live job a, and no stream of it" in shown.stderr
+
+
+def test_the_watch_command_finds_the_queue_of_a_stream_whose_job_has_left(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed, Seed(valkey_url, "other") as other:
+        other.enqueue("b")
+        seed.show(claim := seed.running("a"), chunks=[(1, "one")])
+        seed.complete(claim)
+
+        assert run(valkey_url, "watch", "a").stdout == "one\n"
 
 
 def test_what_no_handler_shows_is_printed_without_control_of_the_terminal(valkey_url: str) -> None:
@@ -83,7 +92,12 @@ def test_what_no_handler_shows_is_printed_without_control_of_the_terminal(valkey
         job = run(valkey_url, "job", "a")
         as_json = run(valkey_url, "job", "a", "--json")
         seed.fail(claim, verdict="final")
-        outputs = [job, as_json, run(valkey_url, "watch", "a"), run(valkey_url, "watch", "a", "--json")]
+        outputs = [
+            job,
+            as_json,
+            run(valkey_url, "watch", "a"),
+            run(valkey_url, "watch", "a", "--json"),
+        ]
 
     for each in outputs:
         assert each.exit_code == 0, each.output

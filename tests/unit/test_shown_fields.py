@@ -21,7 +21,9 @@ from rq_core.views.shown import progress_document, progress_says
 HUGE = "9" * 5_000
 
 
-def line(says: str = "1/2", *, at: str = "5", first: str = "1", last: str = "0", **more: str) -> str:
+def line(
+    says: str = "1/2", *, at: str = "5", first: str = "1", last: str = "0", **more: str
+) -> str:
     return (
         f"claim={more.get('claim', '1')} fence=1-2 at={at} says=1 said=1 start={more.get('start', '0')}"
         f" from={first} to={last} bytes={more.get('size', '0')} base=0{more.get('end', '')}\n{says}"
@@ -30,7 +32,16 @@ def line(says: str = "1/2", *, at: str = "5", first: str = "1", last: str = "0",
 
 @pytest.mark.parametrize(
     "says",
-    ["1e999/1e999", "1e999/2", "1/1e999", f"{HUGE}/1", f"1/{HUGE}", "9007199254740993/1", "٣/٤", ""],
+    [
+        "1e999/1e999",
+        "1e999/2",
+        "1/1e999",
+        f"{HUGE}/1",
+        f"1/{HUGE}",
+        "9007199254740993/1",
+        "٣/٤",
+        "",
+    ],
 )
 def test_numbers_that_no_handler_can_say_are_no_progress(says: str) -> None:
     assert read_said(says) is None

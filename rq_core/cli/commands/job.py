@@ -153,10 +153,16 @@ def watch_command(
         found = client.run(client.calls.reads.job(job_id, where))
         if found is not None:
             where = [found.queue]
-        elif len(where) != 1:
+        else:
+            start = StreamPlace(0, 0, None)
+            looks = [
+                (each, client.run(client.calls.reads.stream(each, job_id, start))) for each in where
+            ]
+            where = [each for each, look in looks if look.last]
+        if not where:
             raise click.ClickException(
-                f"no live job {job_id} in {', '.join(where) or 'any queue'}: of a job that has ended within the last"
-                " hour, --queue shows the stream"
+                f"no live job {job_id}, and no stream of it: it was never enqueued, or it has ended without chunks or"
+                " more than an hour ago"
             )
         _watch(client, where[0], job_id, after, as_json=as_json)
 
@@ -173,11 +179,6 @@ def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool
         for chunk in look.chunks:
             _print_chunk(chunk, as_json=as_json)
         if look.is_over:
-            if look.is_gone and not look.last and last is None:
-                raise click.ClickException(
-                    f"no live job {job_id} in {queue}, and no stream of it: it was never enqueued, or it has ended"
-                    " without chunks or more than an hour ago"
-                )
             return
         place = look.place
         if place.upto >= look.last:
