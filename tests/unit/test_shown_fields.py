@@ -1,4 +1,4 @@
-"""Fields of ``shown`` that rq-core does not write: a reader takes none of them for a progress or a chunk, and none of them
+"""Fields of ``shown`` that rq-core does not write: a reader takes none of them for a progress or a chunk, and none
 raises."""
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from rq_core.model.headers import headers_json, read_headers
 from rq_core.model.job import NewJob
 
 Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy"]
-"""How jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox, or as copies
-of other jobs."""
+"""The ways in which jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox,
+or as copies of other jobs."""
 
 
 @dataclass(frozen=True, slots=True)

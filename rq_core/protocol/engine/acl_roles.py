@@ -71,7 +71,7 @@ ROLES: Final = {
     "producer": Role(
         "enqueues, cancels and edits jobs, reads their states, and waits for them",
         _PRODUCER,
-        ("eval_ro", "hget", "hexists", "hmget", *LISTENING),
+        ("eval_ro", "hget", "hmget", "hstrlen", *LISTENING),
         ("tasks",),
         lists=ADDING,
         inbox=WAKING,
@@ -84,7 +84,7 @@ ROLES: Final = {
         ),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
-            "hmget", "hexists", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
+            "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
         ),
         writes=("workers",),
         lists=ADDING,
@@ -111,7 +111,7 @@ ROLES: Final = {
         names(),
         (
             *_COUNTS, *LISTENING, "multi", "exec", "eval",
-            "eval_ro", "hstrlen", "time", "hmget", "hexists", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
+            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
             "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
             "zscore", "zmscore", "zcount",
         ),
@@ -123,7 +123,7 @@ ROLES: Final = {
         "reads and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hexists", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
+            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
             "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zmscore",
             "zcount",
         ),

@@ -1,5 +1,7 @@
 """The keys after a job has shown its progress and chunks of its stream, and after the job has ended."""
 
+from itertools import pairwise
+
 import pytest
 
 from rq_core.model.showing.shown import CHUNKS_MAX, KEPT_MS, STREAM_BYTES_MAX, chunk_field
@@ -248,7 +250,7 @@ def test_a_claim_removes_few_streams_and_the_next_claims_the_others(seed: Seed) 
         left.append(len(seed.snapshot()["shown"]))
         seed.assert_consistent()
 
-    assert [before - after for before, after in zip(left, left[1:], strict=False)] == [2 * 601] * 3
+    assert [before - after for before, after in pairwise(left)] == [2 * 601] * 3
     assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
 
 
