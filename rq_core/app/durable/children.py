@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from rq_core.app.durable.items import (
 )
 from rq_core.app.durable.step_values import load_value
 from rq_core.app.durable.steps import Steps
+from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
@@ -131,12 +132,21 @@ class JobSteps(Steps):
         ended = {} if known is None else await self._look([(job.queue, job.id) for job in jobs])
         note_end = self.home.began()
         try:
-            await self._enqueue(launch, [job for job in jobs if job.id not in ended])
+            await self._enqueue(launch, self._outgoing(children, jobs, ended))
             packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
             await self._write("save", launch_name(launch), packed)
         finally:
             note_end()
         return [(job.queue, job.id) for job in jobs]
+
+    @staticmethod
+    def _outgoing(
+        children: Sequence[JobCall[Any]], jobs: Sequence[NewJob], ended: Container[str]
+    ) -> list[NewJob]:
+        """Return the children that have not ended, with the headers of the app's functions."""
+        left = [job for job in jobs if job.id not in ended]
+        functions = children[0].task.app.outgoing_functions if left else ()
+        return [*outgoing_jobs(functions, left, "children")] if functions else left
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> None:
         """Enqueue children. If a queue takes none now, the job sleeps, and its next run enqueues them."""
