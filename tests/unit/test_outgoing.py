@@ -139,7 +139,14 @@ def test_an_added_header_that_is_too_long_by_itself_does_not_refuse_the_job(
     assert [{"traceparent": "00-1-2-01"}] * 2 == found
 
 
-INVALID = [{"n": 1}, {1: "n"}, {"": "x"}, ["x"], {"x": "\ud800"}, {"x": "\ud800" * HEADERS_BYTES_MAX}]
+INVALID = [
+    {"n": 1},
+    {1: "n"},
+    {"": "x"},
+    ["x"],
+    {"x": "\ud800"},
+    {"x": "\ud800" * HEADERS_BYTES_MAX},
+]
 
 
 @pytest.mark.parametrize("added", INVALID)

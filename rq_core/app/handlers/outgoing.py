@@ -109,7 +109,7 @@ def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = Fals
         added = {name: value for name, value in added.items() if name not in given}
     text = headers_text({**given, **added})
     if not fits(text):
-        # What is too long often comes from outside, as the baggage of a web request. It must not refuse the caller's job.
+        # What is too long often comes from outside, as the baggage of a web request: no reason to refuse the job.
         text = _fitting(given, added)
     return job._replace(headers_json=text)
 

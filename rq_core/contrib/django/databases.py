@@ -67,19 +67,22 @@ def database_url(alias: str) -> str:
             raise ImproperlyConfigured(
                 f"the database {alias!r} can have no relay: {name!r} is no path of a file"
             )
-        return f"sqlite:///{name}"
+        return f"sqlite:///{quote(name)}"
     user, password, host = (str(facts.get(key) or "") for key in ("USER", "PASSWORD", "HOST"))
     parameters = {
         key: str(value)
         for key, value in facts.get("OPTIONS", {}).items()
         if key not in _OF_DJANGO and isinstance(value, str | int)
     }
+    port = str(facts.get("PORT") or "")
     if host.startswith("/"):
         # The directory of a socket.
         parameters, host = {"host": host, **parameters}, ""
-        if port := str(facts.get("PORT") or ""):
-            parameters["port"] = port
-    at = f"{host}:{facts['PORT']}" if host and facts.get("PORT") else host
+    elif ":" in host:
+        host = f"[{host}]"  # an IPv6 address
+    if port and not host:
+        parameters["port"] = port
+    at = f"{host}:{port}" if host and port else host
     who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     query = f"?{urlencode(parameters)}" if parameters else ""
     return f"postgresql://{who}{'@' if who else ''}{at}/{quote(name, safe='')}{query}"
