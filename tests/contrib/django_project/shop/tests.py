@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -79,6 +80,18 @@ class Transactions(TransactionTestCase):
         work()
         with self.assertRaises(exceptions.TaskResultDoesNotExist):
             thank.get_result(result.id)
+
+    def test_handles_look_into_the_inbox_of_the_test_database(self) -> None:
+        self.assertEqual(database_url("default"), app.inbox_url)
+        with transaction.atomic():
+            handle = count_orders.within("default").enqueue()
+        self.assertEqual("inbox", handle.state())
+        work()
+        self.assertEqual("gone", handle.state())
+        engine = "django.db.backends.sqlite3"
+        in_memory = {"ENGINE": engine, "NAME": "file:memorydb_default?mode=memory&cache=shared"}
+        with mock.patch.dict(connections.settings["default"], in_memory):
+            self.assertIsNone(app.inbox_url)
 
     def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
         with transaction.atomic():
