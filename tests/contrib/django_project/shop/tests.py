@@ -147,6 +147,19 @@ class Transactions(TransactionTestCase):
         self.assertEqual("there", other.get_result(result.id).return_value)
         self.assertEqual("at once", give_back.get_result(outside.id).return_value)
 
+    def test_a_result_names_the_backend_that_enqueued_it_whichever_is_asked(self) -> None:
+        other, default = give_back.using(backend="other"), give_back
+        there, here = other.enqueue(1), default.enqueue(2)
+        for _ in range(2):
+            for task in (other, default):
+                for result, alias in ((there, "other"), (here, "default")):
+                    found = task.get_result(result.id)
+                    self.assertEqual((alias, alias), (found.backend, found.task.backend))
+            work(there, here)
+        self.assertEqual(1, default.get_result(there.id).return_value)
+        with override_settings(TASKS={"default": settings.TASKS["default"]}):
+            self.assertEqual("default", default.get_result(there.id).backend)
+
     def test_a_backend_without_a_database_enqueues_at_once(self) -> None:
         with transaction.atomic():
             result = give_back.using(backend="at_once").enqueue(5)
