@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Relation = Literal["auto", "parent", "link"]
 
 FLUSH_MS: Final = 2_000
-"""Most milliseconds for which the end of a process waits until its spans are exported."""
+"""Milliseconds within which a provider should export its spans when a process ends. The batch processor of the SDK does
+not heed this: it waits for its exporter."""
 LINKS_MAX: Final = 128
 """Maximum number of links of a span: the limit that the SDK has by default."""
 FIRST: Final = "first"
@@ -62,8 +63,9 @@ def instrument(
       ``with_options(trace="link")``.
     - ``tracer_provider``: by default the global one, whichever it is when a span begins.
 
-    When a process ends, it waits up to 2 s until its spans are exported. A second call with the same arguments changes
-    nothing. Raises InvalidOption for another relation, and UsageError for a second call with other arguments.
+    When a process ends, it waits until its spans are exported, for as long as the exporter takes. A second call with
+    the same arguments changes nothing. Raises InvalidOption for another relation, and UsageError for a second call with
+    other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
         if each not in get_args(Relation):
