@@ -6,7 +6,7 @@ app = App()
 
 
 class TooManyRequests(Exception):
-    """What the client of a service raises for the answer 429."""
+    """The service has answered 429. Its client raises this error."""
 
     retry_after = 30
 

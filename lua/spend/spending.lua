@@ -17,7 +17,7 @@ local function check_spends()
   for i = 1, each_count do
     local _, _, told, pauses = each(i)
     if told ~= '' and (#told > 512 or (told .. ','):gsub('%f[%w_][%a_][%w_]*:%d+,', '') ~= '') then
-      return {'refused', 'arguments', 'told'}
+      return {'refused', 'arguments', 'taken'}
     elseif pauses:gsub('%f[%w_.:~%%@=-][%w_.:~%%@=-]+|%d+', ''):find('%S') then
       return {'refused', 'arguments', 'pauses'}
     end

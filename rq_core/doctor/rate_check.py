@@ -1,5 +1,4 @@
-"""What ``rates``, ``expiring`` and ``scheduled`` should have of each rate: its arrival time, and the time at which it
-resumes. No I/O."""
+"""Finds the times that ``rates``, ``expiring`` and ``scheduled`` should have of each rate. No I/O."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Settlement(NamedTuple):
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
     told: str = ""
-    """What the job has really taken of units, as costs_text writes it; empty: the handler said nothing."""
+    """Costs that the handler has reported, as costs_text writes them; empty: it reported none."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
 
@@ -101,7 +101,7 @@ def claim_call(
 
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
     """Return the calls, one for each queue, that say what these jobs have really taken of units, and pause their
-    scopes. They are sent before the settlements, since afterwards no claim is in force. Usually there are none."""
+    scopes. They are sent before the settlements, since afterwards no claim is in force. Usually the list is empty."""
     told: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:
         if each.told or each.pauses:

@@ -35,7 +35,7 @@ class TrialError(Exception):
 
 
 class Extra(NamedTuple):
-    """How one sees that an extra is missing, and that it works."""
+    """Checks of an extra: a command that fails without it, and one that works with it."""
 
     missing: tuple[str, ...]
     """The arguments of Python for a program that needs the extra."""

@@ -84,7 +84,7 @@ def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
 
 
 def test_a_rate_is_exhausted_for_a_job_until_its_cost_has_come_back() -> None:
-    """Checks a rate of 100 per 1,000 ms and a burst of 10, of which a claim took 30: its debt is paid after 200 ms, and
+    """Checks a rate of 100 per 1,000 ms and a burst of 10; a claim took 30. Its debt is paid after 200 ms, and
     each further unit comes back after 10 ms."""
     limit = [100, 1_000, 10]
     spent = [(1_000, cost_under([*limit, 30]))]

@@ -113,7 +113,7 @@ def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: Mem
         ({"fence": "1-1"}, "I9", "settles the cost of fence 1-1, and"),
         ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
         ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
-        ({"told": "nothing"}, "I3", "says 'nothing', which are no costs"),
+        ({"told": "nothing"}, "I3", "says 'nothing', and these are no costs"),
     ],
 )
 def test_replay_reports_a_false_settlement(

@@ -44,7 +44,7 @@ RUN = {
     "chosen parent": "parent",
     "chosen link": "link",
 }
-"""How the span of each claim belongs to the span of its enqueue, with the relation ``auto``."""
+"""The relation of each claim's span to the span of its enqueue, with ``auto``."""
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ unit takes to come back. A claim needs room for its cost, but at most for the bu
 burst is claimed when the whole burst is free, and owes the rest.
 
 The value of such a rate in `rates` is `ARRIVAL+REST LIMIT AT`: the arrival time (µs, and parts of a µs), the limit under
-which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted anew under another limit, and is moved if
+which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted again under another limit, and is moved if
 the clock went back. A rate without a unit has a number alone, and its arrival time is cut.
 
 While a scope is paused, its value ends in ` until=MS`, also that of a rate without a unit: no claim begins before. A pause
@@ -23,12 +23,12 @@ local function cost_in(costs, unit)
   return costs and tonumber((',' .. costs):match(',' .. unit .. ':(%d+)')) or 1
 end
 
---- Read the value of a rate with a unit into its scope: its arrival time (µs, and parts of a µs of which the limit's
---- number makes one), and under which limit and when it was written.
+--- Read the value of a rate with a unit into its scope: its arrival time (µs, and parts of a µs; the limit's
+--- number of them makes one), and under which limit and when it was written.
 local function read_arrival(scope, text)
-  local arrival_us, rest, limit, at = text:match('^(%d+)%+(%d+) (%S+) (%d+)')
+  local arrival_us, rest, under, at = text:match('^(%d+)%+(%d+) (%S+) (%d+)')
   scope.arrival_us, scope.rest = tonumber(arrival_us) or 0, tonumber(rest) or 0
-  scope.under, scope.written, scope.paused = limit, tonumber(at), tonumber(text:match(' until=(%d+)$'))
+  scope.under, scope.written, scope.paused = under, tonumber(at), tonumber(text:match(' until=(%d+)$'))
 end
 
 --- Return the value of a rate with a unit, or of one that is paused.

@@ -70,7 +70,7 @@ class Item(Generic[R_co]):
     queue: str
     """Queue of the child."""
     outcome: Outcome[R_co]
-    """How the child ended: Succeeded, Failed, Cancelled, Expired, Replaced or Gone."""
+    """The outcome of the child: Succeeded, Failed, Cancelled, Expired, Replaced or Gone."""
 
     @property
     def ok(self) -> bool:

@@ -69,7 +69,7 @@ class JobContext:
         self.lane = lane
         """The lane in which the job waited, which names its scopes; empty: it has no scopes; None: it is not known."""
         self.told: dict[str, int] | None = None
-        """What the job has really taken, by unit, as the handler said; None until it says something."""
+        """Costs that the handler has reported, by unit; None until it reports one."""
         self.pauses = ""
         """The scopes that the handler has paused by its end: ``SCOPE|MS``, separated by spaces."""
         self.why_no_costs = ""
@@ -169,8 +169,8 @@ class JobContext:
 
         The last value that the handler says in this attempt counts. When the claim ends, however it ends, the rates
         that count the unit are corrected by the difference to the cost that the claim took. If the worker dies, or
-        loses the claim, the cost of the claim stands. Raises InvalidOption for a unit that no rate of the job counts,
-        or a value that is no cost; UsageError if this handler cannot say costs.
+        loses the claim, the cost of the claim remains. Raises InvalidOption for a unit that no rate of the job counts,
+        or an invalid value; UsageError if this handler cannot say costs.
         """
         from rq_core.model.limits.costs import COST_MAX
         from rq_core.model.limits.scopes import scopes_of, unit_of

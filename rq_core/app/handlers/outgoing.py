@@ -22,8 +22,8 @@ from rq_core.model.headers import fits, headers_text, read_headers
 from rq_core.model.job import NewJob
 
 Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy", "children"]
-"""How jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox, as copies of
-other jobs, or as the children of a job."""
+"""The ways in which jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox,
+as copies of other jobs, or as the children of a job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Showing:
 
     def take(self) -> NotSent:
         """Return what the worker must send, and forget it."""
-        # Set first: what a thread of the handler stores from now on is either in the result, or notifies the worker again.
+        # Set first: what a thread of the handler stores from now on is in the result, or notifies the worker again.
         self.is_new = False
         with self._lock:
             chunks = [(number, text) for number, text, _ in self._chunks]

@@ -25,7 +25,7 @@ COST_MAX: Final = CAP_MAX
 COSTS_LENGTH_MAX: Final = 512
 """Maximum number of characters of the text with a job's costs."""
 MUST: Final = f"must be a whole number from 1 to {COST_MAX:,}"
-"""What a cost must be, for messages."""
+"""The condition for a cost, for messages."""
 
 _COSTS: Final = re.compile(rf"{UNIT_PATTERN}:[1-9]\d{{0,9}}(?:,{UNIT_PATTERN}:[1-9]\d{{0,9}})*")
 _UNIT: Final = re.compile(UNIT_PATTERN)

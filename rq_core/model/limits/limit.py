@@ -92,7 +92,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate of which only the arrival time, in whole ms, is known."""
+        """Return the value of a rate whose arrival time, in whole ms, is all that is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property

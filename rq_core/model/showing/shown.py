@@ -1,4 +1,4 @@
-"""How far a job has come, and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
+"""The progress of a job and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
 the key ``shown``:
 
     ID      claim=2 fence=1795225746504-88 at=1795226391000 said=7 start=40 from=1 to=57 bytes=812 base=0
@@ -50,7 +50,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job has come, as its handler said last.
+    """The progress of a job, as its handler said last.
 
     ``done`` of ``total`` is done; without a ``total``, the handler does not know it. ``text`` is what the handler also
     said. ``at_ms`` is when Redis heard of it (Unix ms), ``claim`` the number of the claim whose handler said it.

@@ -30,7 +30,7 @@ class ShownJob(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """How far a reader of a stream has come."""
+    """The position of a reader in a stream."""
 
     got: int
     """The number of the last chunk that it got; at first, the number that it was given."""
@@ -45,7 +45,7 @@ class StreamLook(NamedTuple):
 
     chunks: tuple[Chunk, ...]
     place: StreamPlace
-    """Where the next look goes on."""
+    """The position from which the next look reads."""
     is_over: bool
     """True if the job had ended before the look read the chunks, and the look has read the last one."""
     is_gone: bool
@@ -62,12 +62,12 @@ class ShownReads(QueueReader):
         keys = self._keys(queue)
         asked = [
             ["HGET", keys("state"), job_id],
-            ["HEXISTS", keys("jobs"), job_id],
+            ["HSTRLEN", keys("jobs"), job_id],
             ["HGET", keys("shown"), job_id],
         ]
-        line, exists, text = yield from self._delivery.ask(asked, queue)
+        line, size, text = yield from self._delivery.ask(asked, queue)
         found = read_shown(text)
-        return ShownJob(_state_of(line, exists), None if found is None else found.progress)
+        return ShownJob(_state_of(line, size), None if found is None else found.progress)
 
     def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
         """Return the chunks behind a place, at most PAGE of them."""
@@ -80,12 +80,12 @@ class ShownReads(QueueReader):
         # The job's end is read first: what its handler emitted was written before the end.
         asked = [
             ["HGET", keys("state"), job_id],
-            ["HEXISTS", keys("jobs"), job_id],
+            ["HSTRLEN", keys("jobs"), job_id],
             ["HGET", keys("shown"), job_id],
             page(first),
         ]
-        line, exists, text, fields = yield from self._delivery.ask(asked, queue)
-        state, found = _state_of(line, exists), read_shown(text)
+        line, size, text, fields = yield from self._delivery.ask(asked, queue)
+        state, found = _state_of(line, size), read_shown(text)
         last = 0 if found is None else found.last
         if found is not None and found.first > first:
             # The next chunks are not kept any more: read the first ones that are.
@@ -103,8 +103,8 @@ class ShownReads(QueueReader):
         return StreamLook(chunks, place, is_over, state is None, last)
 
 
-def _state_of(line: str | None, exists: int) -> str | None:
-    return line.partition(" ")[0] if line else "ready" if exists else None
+def _state_of(line: str | None, size: int) -> str | None:
+    return line.partition(" ")[0] if line else "ready" if size else None
 
 
 def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:

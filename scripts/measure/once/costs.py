@@ -32,7 +32,7 @@ class Compared(NamedTuple):
     wrong: int
     """Number of claims that began at another ms than the bucket says."""
     units: int
-    """What all jobs have really taken."""
+    """The sum of what all jobs have really taken."""
     ms: int
     """Virtual time from the first claim to the last."""
 

@@ -46,7 +46,7 @@ class Record:
     base: str | None
     """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     cost: str | None
-    """How much of each unit a claim takes from the rates that count the unit; None: 1 of each."""
+    """The amount of each unit that a claim takes from the rates that count the unit; None: 1 of each."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 

@@ -35,9 +35,10 @@ def judge_cost(
     record.told = True
     if listed is None:
         return
-    told = _read(facts.get("told"))
+    written = facts.get("told")
+    told = _read(written)
     if told is None:
-        yield "I3", f"says {facts.get('told')!r}, which are no costs"
+        yield "I3", f"says {written!r}, and these are no costs"
         return
     for unit in told.keys() - {unit_of(scope) for scope in listed.limits}:
         yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"

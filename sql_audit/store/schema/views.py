@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sql_audit.store.schema.tables import OUTCOMES, TICK_NAME, one_of
 
 
@@ -93,6 +95,10 @@ def _loss_views() -> dict[str, str]:
     }
 
 
+_REPORTED: Final = "told"
+"""The field of an event ``cost_settled`` that has what its job has really taken."""
+
+
 def _everyday_views(dialect: str) -> dict[str, str]:
     """Return the views for common queries, by name; see docs/how-to/audit-log.md."""
     minute = _readable(dialect, "minute_ms")
@@ -106,11 +112,15 @@ def _everyday_views(dialect: str) -> dict[str, str]:
         )
         counts_unit = f"{scope} GLOB '*@*s:*=*'"
         cost = "COALESCE(json_extract(each.value, '$[4]'), 1)"
-        told_fence, told = "json_extract(e.detail, '$.fence')", "json_extract(e.detail, '$.told')"
+        fence_of_cost, reported = (
+            "json_extract(e.detail, '$.fence')",
+            f"json_extract(e.detail, '$.{_REPORTED}')",
+        )
         # A cast takes the digits up to the next comma.
         truth = (
-            f"CASE WHEN instr(',' || {told}, ',' || {unit} || ':') = 0 THEN {cost} ELSE CAST(substr(',' || {told}, "
-            f"instr(',' || {told}, ',' || {unit} || ':') + length({unit}) + 2) AS INTEGER) END"
+            f"CASE WHEN instr(',' || {reported}, ',' || {unit} || ':') = 0 THEN {cost} "
+            f"ELSE CAST(substr(',' || {reported}, "
+            f"instr(',' || {reported}, ',' || {unit} || ':') + length({unit}) + 2) AS INTEGER) END"
         )
     else:
         each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
@@ -119,10 +129,11 @@ def _everyday_views(dialect: str) -> dict[str, str]:
         unit = f"substring({scope} from '@[0-9.]+s:([A-Za-z0-9_]+)=')"
         counts_unit = f"{scope} ~ '@[0-9.]+s:[A-Za-z0-9_]+='"
         cost = "COALESCE((each.value ->> 4)::bigint, 1)"
-        told_fence, told = "(e.detail::jsonb ->> 'fence')", "(e.detail::jsonb ->> 'told')"
-        truth = (
-            f"COALESCE(substring(',' || {told} from ',' || {unit} || ':([0-9]+)')::bigint, {cost})"
+        fence_of_cost, reported = (
+            "(e.detail::jsonb ->> 'fence')",
+            f"(e.detail::jsonb ->> '{_REPORTED}')",
         )
+        truth = f"COALESCE(substring(',' || {reported} from ',' || {unit} || ':([0-9]+)')::bigint, {cost})"
     outcomes = one_of("outcome", OUTCOMES)
     return {
         "throughput_per_minute": (
@@ -167,7 +178,7 @@ def _everyday_views(dialect: str) -> dict[str, str]:
             "CAST(SUM(CASE WHEN e.detail IS NULL THEN 0 ELSE 1 END) AS BIGINT) AS settled "
             f"FROM job_attempt a JOIN job j ON j.queue = a.queue AND j.job_id = a.job_id CROSS JOIN {each} "
             "LEFT JOIN job_event e ON e.queue = a.queue AND e.job_id = a.job_id AND e.type = 'cost_settled' "
-            f"AND {told_fence} = a.fence "
+            f"AND {fence_of_cost} = a.fence "
             f"WHERE a.scopes IS NOT NULL AND {length} >= 4 AND {counts_unit} "
             f"GROUP BY a.queue, {scope}, j.lane, {unit}"
         ),

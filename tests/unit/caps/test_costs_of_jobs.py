@@ -70,7 +70,7 @@ def test_a_job_that_a_rate_does_not_count_has_no_cost_in_its_unit(app: App) -> N
     assert costs(task.job(None, 5)) == {}
 
 
-def test_a_cost_stands_beside_the_other_options_of_a_job(app: App) -> None:
+def test_a_cost_is_beside_the_other_options_of_a_job(app: App) -> None:
     task = app.task(caps=[rate()], keep_result=60)(ask).with_options(expires=30)
 
     assert json.loads(task.job("gpt", "hi", 7).ties) == {
@@ -79,7 +79,7 @@ def test_a_cost_stands_beside_the_other_options_of_a_job(app: App) -> None:
 
 
 @pytest.mark.parametrize("cost", [0, -1, 10**12])
-def test_a_cost_that_is_none_is_refused_where_the_job_is_made(app: App, cost: int) -> None:
+def test_an_invalid_cost_is_refused_where_the_job_is_made(app: App, cost: int) -> None:
     task = app.task(caps=[rate()])(ask)
 
     with pytest.raises(
