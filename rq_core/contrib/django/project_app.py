@@ -31,8 +31,8 @@ class _ProjectApp(App):
 
     @property
     def inbox_url(self) -> str | None:
-        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which nobody but
-        Django can read."""
+        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which only this
+        process can read."""
         if self._inbox not in settings.DATABASES:
             return self._inbox
         assert self._inbox is not None
