@@ -406,6 +406,18 @@ class Transactions(TransactionTestCase):
         self.assertEqual("a@b.c: thank you", thank.get_result(result.id).return_value)
         self.assertEqual([None] * 2, [each.connection for each in used])
 
+    def test_a_transaction_that_a_handler_leaves_open_does_not_reach_the_next_handler(self) -> None:
+        with transaction.atomic(), ClosingConnections(None):
+            pass  # that of the caller stays
+        with self.assertRaises(ZeroDivisionError), ClosingConnections(None):
+            transaction.atomic().__enter__()
+            Order.objects.create(to="left")
+            raise ZeroDivisionError
+        with ClosingConnections(None):
+            self.assertFalse(connections["default"].in_atomic_block)
+            Order.objects.create(to="next")
+        self.assertEqual(["next"], [order.to for order in Order.objects.all()])
+
     def test_async_handlers_have_connections_of_their_own_and_leave_none_open(self) -> None:
         used.clear()
         with transaction.atomic():
