@@ -25,6 +25,7 @@ log = logging.getLogger(__package__)
 _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
 """The beginning of the JSON of a job whose result is kept, as each child's is."""
+_KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
 
 
@@ -83,6 +84,12 @@ class ChildEnds:
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
         """Send signals to the parents of the jobs that these settlements have ended. Does not block."""
+        # No call is made for a job that is no child: every job of every worker comes here.
+        for each in settled:
+            if each.claim.spec[:_KEPT_LENGTH] == _KEPT:
+                break
+        else:
+            return
         parents = parents_of(settled, outcomes)
         if parents:
             task = asyncio.create_task(self._tell(parents))

@@ -107,7 +107,7 @@ def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[
         if each.told or each.pauses:
             record = each.claim.id, each.claim.fence, each.told, each.pauses
             told.setdefault(each.claim.queue, []).append(record)
-    return [claims.spend(queue, worker, records) for queue, records in told.items()]
+    return [claims.spend(queue, worker, records) for queue, records in told.items()] if told else []
 
 
 def calls_of(

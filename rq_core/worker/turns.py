@@ -149,7 +149,7 @@ class Turns:
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
-        spends = spends_of(self._lifetime.worker, finished)
+        spends = spends_of(self._lifetime.worker, finished) if finished else []
         calls: list[Call[Any]] = [
             *spends,
             *(call for call, _ in settling),
