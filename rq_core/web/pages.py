@@ -150,8 +150,8 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
     steps = None
     if life is not None:
         steps = yield from reads.saved_steps(queue, life, SHOWN_MAX)
-    shown = yield from reads.shown(queue, found.id)
-    return "live", ListedJob(found, known, back.get(found.id)), standing, steps, shown.progress
+    progress = yield from reads.progress(queue, found.id)
+    return "live", ListedJob(found, known, back.get(found.id)), standing, steps, progress
 
 
 def _schedules(calls: Operations, now: Now) -> Plan[Any]:

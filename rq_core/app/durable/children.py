@@ -30,7 +30,6 @@ from rq_core.app.durable.items import (
 from rq_core.app.durable.step_values import load_value
 from rq_core.app.durable.steps import StepOptions, Steps
 from rq_core.app.handlers.context import JobContext
-from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (

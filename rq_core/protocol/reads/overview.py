@@ -42,9 +42,9 @@ from rq_core.protocol.reads.worker_registry import (
 )
 from rq_core.scripts.plain import plain_text
 
-COMMANDS_MAX: Final = 42
-"""Maximum number of commands for one queue. A queue with every optional part takes 42 commands: with a backlog of
-events, schedules, parked jobs, boxes, remembered ids, full scopes and blocked lanes."""
+COMMANDS_MAX: Final = 43
+"""Maximum number of commands for one queue. A queue with every optional part takes 43 commands: with a backlog of
+events, schedules, parked jobs, boxes, progress, remembered ids, full scopes and blocked lanes."""
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2

@@ -79,6 +79,13 @@ class ShownReads(QueueReader):
         found = read_shown(text)
         return ShownJob(_state_of(line, size), None if found is None else found.progress)
 
+    def progress(self, queue: str, job_id: str) -> Plan[Progress | None]:
+        """Return the last progress of a job that is known to be there."""
+        asked = [["HGET", self._keys(queue)("shown"), job_id]]
+        (text,) = yield from self._delivery.ask(asked, queue)
+        found = read_shown(text)
+        return None if found is None else found.progress
+
     def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
         """Return the chunks behind a place, at most PAGE of them."""
         keys = self._keys(queue)

@@ -47,7 +47,7 @@ from tests.kit.servers import RedisServer, engines, free_port
 from tests.kit.wait import wait_until
 
 MS_MAX: Final = 150.0
-OWN_MAX: Final = 28
+OWN_MAX: Final = 27
 """The number of commands that a page may send in addition to the read of all queues. That read has its own limit,
 COMMANDS_MAX for each queue."""
 COMMAND_MS_MAX: Final = 10.0
