@@ -3,13 +3,14 @@ import asyncio
 from rq_core import App, current_job
 
 app = App()
+STORE_S = 1.0
 
 
 @app.task(queue="imports")
 async def import_rows(rows: list[str]) -> None:
     job = current_job()
     for number, row in enumerate(rows, 1):
-        await asyncio.sleep(0)  # Here the row would be stored.
+        await asyncio.sleep(STORE_S)  # Here the row would be stored.
         job.progress(number, len(rows), f"row {row}")
         job.emit(f"{row} is stored")
 

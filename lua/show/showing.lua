@@ -1,13 +1,13 @@
---[[ showing: carries out the records of `show`. A job keeps its last CHUNKS_MAX chunks, and at most BYTES_MAX bytes of them.
+--[[ showing: carries out the records of `show`. A job keeps its last KEPT_MAX chunks, and at most BYTES_MAX bytes of them.
 
 Keys: state shown expiring
 Args: each each_count column
 Unread: expiring
 Uses: meta(facts set_fact) fences(refusal_of) batch(call_many read_many) digits(digits)
-    shown(read_shown write_shown chunk_field chunk_size)
+    shown(read_shown write_shown chunk_field chunk_size KEPT_MAX)
 ]]
 
-local CHUNKS_MAX, BYTES_MAX = 1000, 1048576
+local BYTES_MAX = 1048576
 
 local met      -- id and fence → what is known of the job, or why its records are refused
 local ids      -- the ids of the jobs that show something
@@ -37,7 +37,7 @@ end
 --- Return what a job shows, as this claim goes on with it.
 local function begin(id, line, fence, claim, start)
   local it = read_shown(line)
-    or {text = '', at = '0', said = 0, start = 0, from = 1, to = 0, bytes = 0, base = 0}
+    or {text = '', at = '0', says = '0', said = 0, start = 0, from = 1, to = 0, bytes = 0, base = 0}
   it.id, it.chunks, it.order = id, {}, {}
   if it.ending then
     marks[#marks + 1] = 'shown|' .. id
@@ -65,7 +65,7 @@ local function add_chunk(it, number, text, at)
   if it.from > it.to then
     it.from = place
   end
-  drop_before(it, place - CHUNKS_MAX + 1)
+  drop_before(it, place - KEPT_MAX + 1)
   it.to = place
   it.chunks[place], it.order[#it.order + 1] = field, place
   it.bytes = it.bytes + #field
@@ -95,7 +95,7 @@ local function show_all(now)
       kind = ''
     end
     if kind == 'says' and number > it.said then
-      it.said, it.text, it.at = number, text, at
+      it.said, it.text, it.at, it.says = number, text, at, claim
     elseif kind == 'chunk' then
       add_chunk(it, number, text, at)
     end

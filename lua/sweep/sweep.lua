@@ -29,6 +29,8 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
 local TICK_MS = 1000   -- ms for which a worker alone has the schedules that are due
 local SWEEP_MS = 100   -- maximum ms between two reads of the leases while workers claim
 
+local UNSHOWN_MAX = 1000   -- fields of streams after which a call removes no further stream
+
 local swept = {}       -- decided changes, by kind: ids, members or events
 local has_swept = false   -- whether there are any
 local returning = {}   -- jobs to put at the head of their list, by priority
@@ -217,7 +219,7 @@ end
 --- whether more is left for the next claim.
 local function forget_old()
   local over = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
-  local late, over_names, is_box_left
+  local late, over_names, is_cut
   for _, member in ipairs(over) do
     local kind, name = member:match('^(%l+)|(.*)$')
     if kind == 'slot' and name ~= slot then
@@ -250,12 +252,16 @@ local function forget_old()
       if empty_box(name) then
         note('unexpired', member)
       else
-        is_box_left = true
+        is_cut = true
       end
     elseif kind == 'shown' and shown then
-      note('unexpired', member)
-      for _, field in ipairs(fields_of(name, redis.call('HGET', shown, name))) do
-        note('unshown', field)
+      if swept.unshown and #swept.unshown > UNSHOWN_MAX then
+        is_cut = true
+      else
+        note('unexpired', member)
+        for _, field in ipairs(fields_of(name, redis.call('HGET', shown, name))) do
+          note('unshown', field)
+        end
       end
     end
   end
@@ -271,7 +277,7 @@ local function forget_old()
   if late then
     expire_waiting(late, read_many(state, late), decided)
   end
-  return facts.remembers and forget_over(sweep_max) or #over == sweep_max or is_box_left
+  return facts.remembers and forget_over(sweep_max) or #over == sweep_max or is_cut
 end
 
 --- Free places, and open the lanes that waited for them or for rates that resume. Call this when all jobs are in their

@@ -124,11 +124,11 @@ class Producer:
         """Let a function add headers to the jobs of this app before they are sent: ``@app.outgoing``.
 
         ``function`` is called with an Outgoing, once for each call that sends jobs: an enqueue, an enqueue_many, an
-        insert into an inbox, or a page of copies. It returns a mapping of headers, or None. Headers that a caller has
-        given to a job stay as they are, and an added header that does not fit beside them is left out. An exception of
-        ``function`` reaches the caller, and nothing is sent. ``function`` is not called for the jobs of schedules:
-        workers declare them again and again, and each time the job must be the same. Raises InvalidOption if
-        ``function`` cannot be called.
+        insert into an inbox, a page of copies, or the children of a map. It returns a mapping of headers, or None.
+        Headers that a caller has given to a job stay as they are; if all headers together are too long, the longest
+        added ones are left out. An exception of ``function`` reaches the caller, and nothing is sent. ``function`` is
+        not called for the jobs of schedules: workers declare them again and again, and each time the job must be the
+        same. Raises InvalidOption if ``function`` cannot be called.
         """
         given: object = function
         if not callable(given) or inspect.iscoroutinefunction(given):

@@ -51,6 +51,9 @@ class AsyncConnection(asyncio.Protocol):
         self._deadline = 0.0
         """Time on the loop's clock from which the next reply is overdue."""
         self._watchdog: asyncio.TimerHandle | None = None
+        self._looks_at = 0.0
+        """Time on the loop's clock at which the watchdog fires. (A timer of uvloop that is due at once does not know
+        its time.)"""
 
     @property
     def is_ready(self) -> bool:
@@ -126,7 +129,7 @@ class AsyncConnection(asyncio.Protocol):
         self._answer = answer = loop.create_future()
         self._within = within
         self._deadline = deadline = loop.time() + within
-        if self._watchdog is None or self._watchdog.when() > deadline:
+        if self._watchdog is None or self._looks_at > deadline:
             self._watch()
         self._transport.write(data)
         return answer
@@ -199,6 +202,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._watchdog is not None:
             self._watchdog.cancel()
         self._watchdog = self._loop.call_at(self._deadline, self._look)
+        self._looks_at = self._deadline
 
     def _look(self) -> None:
         self._watchdog = None

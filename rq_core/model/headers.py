@@ -25,6 +25,25 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 def headers_json(headers: object) -> str:
     """Return headers as a JSON object; empty text if there are no headers. Raises InvalidOption for headers that are
     invalid or too long."""
+    text = headers_text(headers)
+    if not fits(text):
+        raise InvalidOption.of(
+            "headers",
+            f"<{len(text.encode())} bytes>",
+            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store larger data elsewhere, and pass a"
+            " reference",
+        )
+    return text
+
+
+def fits(text: str) -> bool:
+    """Return whether headers, as JSON, are short enough for a job."""
+    return len(text.encode()) <= HEADERS_BYTES_MAX
+
+
+def headers_text(headers: object) -> str:
+    """Return headers of any length as a JSON object; empty text if there are no headers. Raises InvalidOption for
+    headers that are invalid."""
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):
@@ -35,16 +54,9 @@ def headers_json(headers: object) -> str:
         raise InvalidOption.of("headers", headers, "must not have an empty name")
     text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
     try:
-        size = len(text.encode())
+        text.encode()
     except UnicodeEncodeError:
         raise InvalidOption.of("headers", headers, "must be valid Unicode text") from None
-    if size > HEADERS_BYTES_MAX:
-        raise InvalidOption.of(
-            "headers",
-            f"<{size} bytes>",
-            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store larger data elsewhere, and pass a"
-            " reference",
-        )
     return text
 
 

@@ -75,4 +75,4 @@ class Operations:
         """The calls that change many jobs, imported at their first use."""
         from rq_core.protocol.calls.bulk import Bulk
 
-        return Bulk(self.delivery, self.admin, self.reads)
+        return Bulk(self.delivery, self.admin, self.reads, self.families)

@@ -28,7 +28,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.testing.fake_server import FakeConnections
 from rq_core.worker.batch_places import batch_sizes
-from rq_core.worker.child_ends import calls_for, parents_of
+from rq_core.worker.child_ends import WHY, calls_for, orphans_of, parents_of
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.execution.batches import BatchExecutor
 from rq_core.worker.execution.running import Running
@@ -333,8 +333,11 @@ class _Inline:
             client.run(spend)
         for call, _ in calls_of(_WORKER, settlements):
             outcomes |= client.run(call)
-        for told in calls_for(parents_of(settlements, outcomes), _WORKER):
+        parents = client.run(client.calls.families.true_parents(parents_of(settlements, outcomes)))
+        for told in calls_for(parents, _WORKER):
             client.run(told)
+        for queue, ids in orphans_of(settlements, outcomes).items():
+            client.run(client.calls.families.cancel(queue, ids, by=_WORKER, why=WHY))
         return [
             Ran(
                 id=claim.id,

@@ -36,7 +36,7 @@ MEANING: Final = {
     CLIENT_ID: "the worker",
     ERROR_TYPE: "the class of the exception that failed the claim, never its text",
     TASK: "the task; for a call with many jobs, the task of the first",
-    WAY: "`enqueue`, `enqueue_many`, `inbox`, `inbox_many` or `copy`",
+    WAY: "`enqueue`, `enqueue_many`, `inbox`, `inbox_many`, `copy` or `children`",
     CLAIM: "number of the claim: 1 for the job's first",
     ATTEMPT: "number of the attempt: 1 plus the job's failures",
     FENCE: "the claim's fence, as in the log",

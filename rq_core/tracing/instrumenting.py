@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from rq_core.app.app import App
     from rq_core.app.handlers.outgoing import Outgoing
 
+log = logging.getLogger(__name__)
 Relation = Literal["auto", "parent", "link"]
 
 FLUSH_MS: Final = 2_000
-"""Most milliseconds for which the end of a process waits until its spans are exported."""
+"""Milliseconds within which a provider should export its spans when a process ends. The batch processor of the SDK does
+not heed this: it waits for its exporter."""
 LINKS_MAX: Final = 128
 """Maximum number of links of a span: the limit that the SDK has by default."""
 FIRST: Final = "first"
@@ -62,8 +65,9 @@ def instrument(
       ``with_options(trace="link")``.
     - ``tracer_provider``: by default the global one, whichever it is when a span begins.
 
-    When a process ends, it waits up to 2 s until its spans are exported. A second call with the same arguments changes
-    nothing. Raises InvalidOption for another relation, and UsageError for a second call with other arguments.
+    When a process ends, it waits until its spans are exported, for as long as the exporter takes. A second call with
+    the same arguments changes nothing. Raises InvalidOption for another relation, and UsageError for a second call with
+    other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
         if each not in get_args(Relation):
@@ -148,11 +152,12 @@ class _Spans:
 
     def _belonging(self, job: JobContext) -> tuple[Context, Sequence[Link]]:
         """Return the context in which the span of a claim begins, and the span's links."""
-        nothing = otel_context.Context()
         if isinstance(job, BatchContext):
-            found = [propagate.extract(each.headers, nothing) for each in job.jobs[:LINKS_MAX]]
-            return nothing, [link for context in found for link in _links_to(context)]
-        context = propagate.extract(job.headers, nothing)
+            found = [_extracted(each.headers) for each in job.jobs[:LINKS_MAX]]
+            return otel_context.Context(), [
+                link for context in found for link in _links_to(context)
+            ]
+        context = _extracted(job.headers)
         links = _links_to(context)
         mark = job.headers.get(TRACE_HEADER)
         chosen = mark if mark in ("parent", "link") else self._tasks.get(job.task, self._relation)
@@ -173,6 +178,17 @@ class _Spans:
         else:
             span.set_attribute(names.ERROR_TYPE, type(error).__name__)
             span.set_status(Status(StatusCode.ERROR))
+
+
+def _extracted(headers: Mapping[str, str]) -> Context:
+    """Return the context that headers carry; an empty one if the propagator refuses them. Any producer may have written
+    them, and they must not make the job fail."""
+    nothing = otel_context.Context()
+    try:
+        return propagate.extract(headers, nothing)
+    except Exception:
+        log.debug("the propagator refuses the headers of a job", exc_info=True)
+        return nothing
 
 
 def _links_to(context: Context) -> Sequence[Link]:

@@ -1,10 +1,11 @@
-"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended."""
+"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended, and
+cancels the children of parents that have ended as cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
@@ -16,6 +17,7 @@ from rq_core.model.durable.children import (
 )
 from rq_core.model.headers import read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.lib.text import counted
 from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, send_signals
 from rq_core.protocol.engine.plan import Call
 from rq_core.worker.settlement import Settlement
@@ -27,6 +29,8 @@ _KEPT: Final = '{"keep":'
 """The beginning of the JSON of a job whose result is kept, as each child's is."""
 _KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
+WHY: Final = "the parent was cancelled"
+"""The reason, in the log, for which a worker cancels children."""
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
@@ -41,21 +45,30 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 
 
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
-    """Return the places that wait for jobs that these settlements have ended, all in one call. ``outcomes`` has the
-    answer for each job that is not settled as a success.
-
-    Of the children of one ``map`` that end in one call, only the last matters: a parent waits for the last that is
-    alive, and cannot have seen an end of one of them and not of the other.
-    """
-    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    """Return the places that wait, by the headers of the jobs, for jobs that these settlements have ended, all in one
+    call. ``outcomes`` has the answer for each job that is not settled as a success."""
+    found: list[Parent] = []
     for each in settled:
         outcome = outcomes.get(each.claim.id)
         is_over = (
             each.verdict == "complete" if outcome is None else outcome in ("dead", "cancelled")
         )
         parent = parent_of_claim(each.claim) if is_over else None
-        place = None if parent is None else read_child_wait(parent.wait)
-        if parent is not None and place is not None:
+        if parent is not None:
+            found.append(parent._replace(child=each.claim.id))
+    return found
+
+
+def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
+    """Return the places to which signals are sent, of those that wait for children that have ended in one call.
+
+    Of the children of one ``map``, only the last matters: a parent waits for the last that is alive, and cannot have
+    seen an end of one of them and not of the other.
+    """
+    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    for parent in parents:
+        place = read_child_wait(parent.wait)
+        if place is not None:
             of = (parent.queue, parent.id, place[0])
             if of not in found or found[of][0] < place[1]:
                 found[of] = (place[1], parent)
@@ -63,9 +76,9 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that send signals to these parents."""
+    """Return the calls that send signals to these parents, whose children have ended in one call."""
     by_queue: dict[str, list[Sending]] = {}
-    for parent in parents:
+    for parent in last_of_maps(parents):
         by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
     return [
         send_signals(queue, records[first : first + BATCH_MAX], by=by)
@@ -74,8 +87,20 @@ def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
     ]
 
 
+def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the ids, by queue, of the children of jobs that these settlements have ended as cancelled. Whoever
+    cancelled the jobs may have done so before they enqueued these children."""
+    found: dict[str, list[str]] = {}
+    for each in settled:
+        if each.unsaved is not None and outcomes.get(each.claim.id) == "cancelled":
+            for queue, job_id in each.unsaved():
+                found.setdefault(queue, []).append(job_id)
+    return found
+
+
 class ChildEnds:
-    """Sends the ends of children to their parents, beside the worker's turns."""
+    """Sends the ends of children to their parents, and cancels the children of cancelled parents, beside the worker's
+    turns."""
 
     def __init__(self, client: Any, worker: str) -> None:
         self._client = client
@@ -83,27 +108,44 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Send signals to the parents of the jobs that these settlements have ended. Does not block."""
-        # No call is made for a job that is no child: every job of every worker comes here.
+        """Send signals to the parents of the jobs that these settlements have ended, and cancel the children of those
+        that were cancelled. Does not block."""
+        # No call is made for a job that is no child and no parent: every job of every worker comes here.
         for each in settled:
-            if each.claim.spec[:_KEPT_LENGTH] == _KEPT:
+            if each.claim.spec[:_KEPT_LENGTH] == _KEPT or each.unsaved is not None:
                 break
         else:
             return
-        parents = parents_of(settled, outcomes)
+        parents, orphans = parents_of(settled, outcomes), orphans_of(settled, outcomes)
         if parents:
-            task = asyncio.create_task(self._tell(parents))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._tell(parents))
+        if orphans:
+            self._start(self._cancel(orphans))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until all signals were sent."""
+        """Wait until all signals were sent, and all children were cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> None:
+        cancel = self._client.calls.families.cancel
+        for queue, ids in orphans.items():
+            try:
+                await self._client.run(cancel(queue, ids, by=self._worker, why=WHY))
+            except RqCoreError as error:
+                log.warning(
+                    "%s of a cancelled job go on: %s", counted(len(ids), "child", "children"), error
+                )
+
     async def _tell(self, parents: Sequence[Parent]) -> None:
         try:
-            results = await self._client.carry_out(calls_for(parents, self._worker))
+            true = await self._client.run(self._client.calls.families.true_parents(parents))
+            results = await self._client.carry_out(calls_for(true, self._worker)) if true else []
         except RqCoreError as error:
             results = [error]
         for result in results:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
@@ -42,6 +42,9 @@ class Settlement(NamedTuple):
     """Costs that the handler has reported, as costs_text writes them; empty: it reported none."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
+    unsaved: Callable[[], Sequence[tuple[str, str]]] | None = None
+    """Returns the queues and ids of a durable job's children whose success is not saved: if the job ends as cancelled,
+    the worker cancels them."""
 
 
 def successes_in(

@@ -15,6 +15,7 @@ from rq_core import (
     Failed,
     GiveUp,
     JobFailed,
+    Outgoing,
     RetryPolicy,
     StepTwice,
     Unique,
@@ -71,6 +72,31 @@ def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_tas
 
     assert ["parked", "succeeded"] == outcomes(fake, "order")
     assert [("child", 7), Page(7)] == did
+
+
+def test_children_have_the_headers_of_the_outgoing_functions(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    """The functions are called in the parent's claim, where its span is the current one, and once for a map."""
+
+    @app.outgoing
+    def request_of_the_parent(call: Outgoing) -> dict[str, str]:
+        did.append((call.way, call.task))
+        parent = current_job().headers["request"] if call.way == "children" else "r-1"
+        return {"request": parent}
+
+    @app.task(name="render")
+    def render(n: int) -> None:
+        did.append((n, current_job().headers["request"]))
+
+    @app.task(name="order")
+    async def order() -> None:
+        await durable().map("pages", [render.call(n) for n in range(2)])
+
+    order.enqueue()
+    fake.drain()
+
+    assert [("enqueue", "order"), ("children", "render"), (0, "r-1"), (1, "r-1")] == did
 
 
 def test_a_map_returns_an_item_for_each_call_in_order(

@@ -21,6 +21,7 @@ from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from tests.app.conftest import As
+from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer
 
 
@@ -240,6 +241,27 @@ def test_a_viewer_may_read_everything_and_change_nothing(
     assert result.exit_code == 1
     assert control.dbsize() == before
     assert control.hget("rqc:{mail}:meta", "paused") in (None, "0")
+
+
+@pytest.mark.parametrize("role", ["producer", "viewer", "worker", "operator"])
+def test_a_role_that_reads_jobs_may_follow_what_they_show(
+    control: Any, as_: As, redis_url: str, role: str
+) -> None:
+    with Seed(redis_url, queue="mail", real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.show(claim, says="1/2 half", chunks=[(1, "one")])
+        seed.fail(claim, verdict="final")
+    control.acl_log_reset()
+    url = as_(role)
+    with App(url) as app:
+        handle = app.handle_by_id("mail", "a")
+        assert [each.text for each in handle.watch()] == ["half"]
+        assert [each.text for each in handle.stream()] == ["one"]
+    if role in ("viewer", "operator"):
+        for command in ("job", "watch"):
+            result = CliRunner().invoke(root, [command, "a", "--redis", url])
+            assert result.exit_code == 0, result.output
+    assert not denied(control)
 
 
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(

@@ -83,3 +83,22 @@ def test_a_cancel_of_the_parent_cancels_its_children(app: App) -> None:
     found = app.client.run(app.client.calls.endings.look("parts", ids))
     assert {"Cancelled"} == {type(each).__name__ for each in found.values()}
     assert 3 == len(found)
+
+
+def test_a_worker_cancels_the_children_that_a_cancelled_parent_enqueues(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task(name="page", queue="parts", retry=ONCE)
+    async def page() -> None:
+        ran.append("page")
+
+    @app.task(name="late", queue="home", retry=ONCE)
+    async def late() -> None:
+        ran.append(await handle.cancel_async())
+        await durable().map("pages", [page.call(), page.call()])
+
+    handle = late.enqueue()
+    run(app, "home")
+    run(app, "parts")
+
+    assert ["cancelling"] == ran

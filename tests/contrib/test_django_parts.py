@@ -19,6 +19,7 @@ from rq_core.app.loading import PRELOAD_VARIABLE
 from rq_core.contrib.django.databases import database_url
 from rq_core.contrib.django.setting_up import SETTINGS_VARIABLE, set_up
 from rq_core.errors import InvalidOption
+from sql_audit.inbox.database import inbox_url
 
 POSTGRESQL = "django.db.backends.postgresql"
 SQLITE = "django.db.backends.sqlite3"
@@ -38,7 +39,13 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 URLS = [
     ({"ENGINE": SQLITE, "NAME": "/srv/shop.sqlite3"}, "sqlite:////srv/shop.sqlite3"),
+    ({"ENGINE": SQLITE, "NAME": "/srv/100%?/shop"}, "sqlite:////srv/100%25%3F/shop"),
     ({"ENGINE": POSTGRESQL, "NAME": "shop"}, "postgresql:///shop"),
+    ({"ENGINE": POSTGRESQL, "NAME": "shop", "PORT": 5433}, "postgresql:///shop?port=5433"),
+    (
+        {"ENGINE": POSTGRESQL, "NAME": "shop", "HOST": "::1", "PORT": "5433"},
+        "postgresql://[::1]:5433/shop",
+    ),
     (
         {"ENGINE": POSTGRESQL, "NAME": "shop", "USER": "me", "HOST": "db", "PORT": 5433},
         "postgresql://me@db:5433/shop",
@@ -68,6 +75,10 @@ def test_a_database_of_django_has_its_url(
     databases["shop"] = facts
 
     assert url == database_url("shop")
+    read = inbox_url(url)
+    assert facts["NAME"] == read.database
+    port = facts.get("PORT")
+    assert (str(port) if port else None) == (read.query.get("port") or str(read.port or "") or None)
 
 
 @pytest.mark.parametrize(

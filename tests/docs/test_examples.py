@@ -135,9 +135,10 @@ def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is
 
 
 def test_the_example_of_progress_shows_how_far_a_job_has_come_and_its_stream(
-    load: Load, capsys: pytest.CaptureFixture[str]
+    load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("progress")
+    monkeypatch.setattr(example, "STORE_S", 0)
     with testing.fake(example.app) as fake:
         job = example.import_rows.enqueue(["a", "b", "c"])
         (ran,) = fake.drain()

@@ -9,7 +9,7 @@ from rq_core.model.showing.shown import KEPT_MS
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 
-ORPHAN = "claim=1 fence=1-2 at=5 said=1 start=0 from=1 to=1 bytes=14 base=0\n1/2 orphan"
+ORPHAN = "claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to=1 bytes=14 base=0\n1/2 orphan"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio
+import uvloop
 
 from rq_core.connections import connection
 from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
@@ -302,3 +303,20 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
     assert (await transport.exchange([["ECHO", "TWO"]]))[0] != "unasked"
     await transport.close()
     await door.shut()
+
+
+def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
+    """Checks a timer that was set less than half a millisecond before its time: it does not know this time."""
+
+    async def exchanges() -> Any:
+        transport = AsyncPoolTransport(valkey_url)
+        await transport.exchange([["PING"]])
+        (connection,) = transport._pool._idle
+        connection._deadline = asyncio.get_running_loop().time()
+        connection._watch()
+        found = await transport.exchange([["ECHO", "one"]])
+        await transport.close()
+        return found
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(exchanges()) == ["one"]

@@ -112,11 +112,11 @@ def test_headers_of_the_caller_stay_as_they_are(seen: list[Outgoing]) -> None:
     assert {"call": "mine"} == found.headers
 
 
-def test_an_added_header_that_does_not_fit_beside_those_of_the_caller_is_left_out(
+def test_the_longest_added_headers_are_left_out_if_all_together_are_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(app, "outgoing_functions", [])
-    app.outgoing(lambda _: {"long": "x" * 1_500, "short": "y"})
+    app.outgoing(lambda _: {"long": "x" * 1_500, "own": "taken", "short": "y"})
     given = {"own": "z" * (HEADERS_BYTES_MAX // 2)}
     with testing.fake(app) as jobs:
         send.with_options(headers=given).enqueue("a@b.c")
@@ -125,7 +125,31 @@ def test_an_added_header_that_does_not_fit_beside_those_of_the_caller_is_left_ou
     assert given | {"short": "y"} == found.headers
 
 
-@pytest.mark.parametrize("added", [{"n": 1}, {"": "x"}, ["x"], {"long": "x" * HEADERS_BYTES_MAX}])
+def test_an_added_header_that_is_too_long_by_itself_does_not_refuse_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its length may come from outside: a web request may have a baggage of 8 KiB."""
+    monkeypatch.setattr(app, "outgoing_functions", [])
+    app.outgoing(lambda _: {"baggage": "é" * HEADERS_BYTES_MAX, "traceparent": "00-1-2-01"})
+    with testing.fake(app) as jobs:
+        send.enqueue("a@b.c")
+        app.enqueue_many([send.job("d@e.f")])
+        found = [job.headers for job in jobs.enqueued()]
+
+    assert [{"traceparent": "00-1-2-01"}] * 2 == found
+
+
+INVALID = [
+    {"n": 1},
+    {1: "n"},
+    {"": "x"},
+    ["x"],
+    {"x": "\ud800"},
+    {"x": "\ud800" * HEADERS_BYTES_MAX},
+]
+
+
+@pytest.mark.parametrize("added", INVALID)
 def test_invalid_headers_refuse_the_enqueue(monkeypatch: pytest.MonkeyPatch, added: Any) -> None:
     monkeypatch.setattr(app, "outgoing_functions", [])
     app.outgoing(lambda _: added)

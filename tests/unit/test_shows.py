@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import uvloop
 
 from rq_core import InvalidOption, RqCoreError, current_job
 from rq_core.app.handlers.context import JobContext
@@ -35,9 +36,11 @@ class Client:
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
         self.is_away = False
+        self.asked = 0
         self.answers: asyncio.Event | None = None
 
     async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        self.asked += 1
         if self.answers is not None:
             await self.answers.wait()
         if self.is_away:
@@ -159,6 +162,46 @@ async def test_chunks_that_could_not_be_sent_are_sent_again_with_their_numbers(
     assert client.sent == [("chunk", 1, "one"), ("chunk", 2, "two")]
 
 
+async def test_a_progress_that_could_not_be_sent_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shows, "AGAIN_S", 0.2)
+    client = Client()
+    _, job = made(client)
+    client.is_away = True
+    job.progress(1, 2)
+    await wait_until_async(lambda: client.asked > 0, "a call has failed")
+    client.is_away = False
+    await wait_until_async(lambda: bool(client.calls), "it is sent")
+
+    assert [text for _, _, text in client.sent] == ["1/2"]
+
+
+async def test_what_could_not_be_sent_is_sent_before_the_settlement() -> None:
+    client = Client()
+    sender, job = made(client)
+    client.is_away = True
+    job.emit("one")
+    job.progress(1, 2)
+    await wait_until_async(lambda: client.asked > 0, "a call has failed")
+    client.is_away = False
+    await sender.before([CLAIM])
+
+    assert [(kind, text) for kind, _, text in client.sent] == [("chunk", "one"), ("says", "1/2")]
+    assert not sender.is_busy
+
+
+async def test_a_worker_keeps_nothing_of_jobs_that_end_while_redis_is_away() -> None:
+    client = Client()
+    sender, job = made(client)
+    client.is_away = True
+    job.emit("one")
+    await sender.before([CLAIM])
+
+    assert not sender.is_busy
+    assert job.showing().take().is_empty
+
+
 async def test_a_server_that_does_not_answer_holds_up_a_settlement_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,3 +244,19 @@ async def test_the_settlement_of_another_job_does_not_wait() -> None:
     client.answers.set()
     await sender.before([CLAIM])
     assert client.sent == [("says", 1, "1/2")]
+
+
+def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
+    """Workers use uvloop, whose timers that are due at once have no time."""
+    client = Client()
+
+    async def shows_both() -> None:
+        _, job = made(client)
+        job.progress(1, 2)
+        job.emit("one")
+        await wait_until_async(lambda: len(client.sent) == 2, "both are sent")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(shows_both())
+
+    assert client.sent == [("chunk", 1, "one"), ("says", 1, "1/2")]

@@ -6,7 +6,7 @@ import pytest
 
 from rq_core.model.durable.children import PARENT_HEADER, Parent, child_wait, parent_header
 from rq_core.model.job import Claim
-from rq_core.worker.child_ends import parents_of
+from rq_core.worker.child_ends import last_of_maps, parents_of
 from rq_core.worker.settlement import Settlement
 
 
@@ -24,12 +24,12 @@ def test_only_the_last_child_of_a_map_that_ends_in_a_call_causes_a_signal() -> N
     ended = [settled(f"c{n}", waiting(n)) for n in (3, 17, 5)]
     others = [settled("d", waiting(2, number=4)), settled("e", waiting(9, job_id="q"))]
 
-    found = parents_of([*ended, *others, settled("plain", None)], {})
+    found = last_of_maps(parents_of([*ended, *others, settled("plain", None)], {}))
 
     assert [
-        Parent("home", "p", child_wait(1, 17)),
-        Parent("home", "p", child_wait(4, 2)),
-        Parent("home", "q", child_wait(1, 9)),
+        Parent("home", "p", child_wait(1, 17), "c17"),
+        Parent("home", "p", child_wait(4, 2), "d"),
+        Parent("home", "q", child_wait(1, 9), "e"),
     ] == found
 
 
@@ -56,4 +56,4 @@ def test_only_an_end_of_the_job_causes_a_signal(
 
 @pytest.mark.parametrize("header", ["", "home p", "approval home p", "rq_core.child.x home p"])
 def test_a_header_that_names_no_parent_is_ignored(header: str) -> None:
-    assert [] == parents_of([settled("c", header)], {})
+    assert [] == last_of_maps(parents_of([settled("c", header)], {}))

@@ -95,6 +95,19 @@ async def test_the_last_progress_and_chunk_are_sent_before_the_job_ends(
     assert not diagnose(client, QUEUE, sleep=lambda _: None)
 
 
+async def test_text_that_is_not_valid_unicode_ends_no_worker(own: App) -> None:
+    @own.task(queue=QUEUE)
+    async def emits(text: str) -> None:
+        current_job().progress(1, 2, "\ud800 half")
+        current_job().emit("\ud800\udcff\x1b[2J")
+        current_job().emit(text)
+
+    handles = [emits.enqueue(text=text) for text in ("one", "two")]
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        for handle, text in zip(handles, ("one", "two"), strict=True):
+            assert [c.text for c in await chunks_of(handle)] == ["??\x1b[2J", text]
+
+
 async def test_a_watcher_gets_each_change_until_the_job_ends(own: App) -> None:
     @own.task(queue=QUEUE)
     async def climbs() -> None:

@@ -15,8 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import propagate
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from rq_core import App, InvalidOption, UsageError
+from rq_core import App, InvalidOption, RetryPolicy, UsageError, testing
 from rq_core.tracing import conventions, instrument
 from sql_audit.inbox import schema
 from sql_audit.inbox.service import run_relay
@@ -230,6 +235,41 @@ def test_no_span_is_lost_when_processes_end_after_one_job(
         assert child.wait(60) == 0
 
     assert ids == claimed()
+
+
+class _Refusing(TraceContextTextMapPropagator):
+    """Raises an exception for headers that it does not understand, as some propagators do."""
+
+    def extract(self, carrier: Any, *given: Any, **options: Any) -> Any:
+        int(str(carrier.get("traceparent")), 16)
+        return super().extract(carrier, *given, **options)
+
+
+@pytest.mark.parametrize("propagator", [None, _Refusing()])
+@pytest.mark.parametrize("sent", ["junk", "", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
+    propagator: _Refusing | None, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if propagator is not None:
+        monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", propagator)
+    app = App("redis://nowhere.invalid")
+    ended = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(ended))
+    instrument(app, tracer_provider=provider)
+
+    @app.task(name="send", retry=RetryPolicy(max_attempts=1))
+    def send() -> None:
+        """Do nothing."""
+
+    with testing.fake(app) as jobs:
+        headers = {"traceparent": sent, "tracestate": "=" * 1_000, "rq-core-trace": "parent"}
+        send.with_options(headers=headers).enqueue()
+        (ran,) = jobs.drain()
+
+    assert ran.outcome == "succeeded"
+    [span] = [span for span in ended.get_finished_spans() if span.name == "process send"]
+    assert (None, ()) == (span.parent, tuple(span.links))
 
 
 def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_says() -> None:

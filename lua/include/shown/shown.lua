@@ -2,11 +2,12 @@
 
 `shown` has:
 
-    ID      claim=2 fence=1795225746504-88 at=1795226391000 said=7 start=40 from=1 to=57 bytes=812 base=0
+    ID      claim=2 fence=1795225746504-88 at=1795226391000 says=2 said=7 start=40 from=1 to=57 bytes=812 base=0
             and how far the job has come behind a line break, as its handler said it: 37/120 uploading
     ID~57   claim=2 at=1795226391000      chunk 57, and its text behind a line break
 
-`said` is the number of the claim's last report of how far it has come. Chunks have the numbers 1, 2, 3… over all claims
+`says` is the number of the claim that said how far the job has come, at `at`; it may be an earlier claim. `said` is the
+number of the claim's last report of it. Chunks have the numbers 1, 2, 3… over all claims
 of a job; `start` is the number before the first chunk of the claim. Redis has the chunks `from` to `to`, if `from` is
 not greater; the fields of these chunks have `bytes`. `base` is the number of the last chunk of an earlier job with this
 id.
@@ -21,7 +22,9 @@ Uses: digits(digits)
 ]]
 
 local CHUNK_MARK = '~'
-local HEAD = '^claim=(%d+) fence=(%S+) at=(%d+) said=(%d+) start=(%d+) from=(%d+) to=(%d+) bytes=(%d+) base=(%d+) ?(%l*)=?(%d*)\n?(.*)$'
+local KEPT_MAX = 1000      -- the most chunks that Redis keeps of a job
+local NUMBER_MAX = 2 ^ 53
+local HEAD = '^claim=(%d+) fence=(%S+) at=(%d+) says=(%d+) said=(%d+) start=(%d+) from=(%d+) to=(%d+) bytes=(%d+) base=(%d+) ?(%l*)=?(%d*)\n?(.*)$'
 
 --- Return the field of a chunk.
 local function chunk_field(id, place)
@@ -33,18 +36,24 @@ local function chunk_size(id, place)
   return redis.call('HSTRLEN', shown, chunk_field(id, place))
 end
 
---- Return what a line says; nil for no line, and for a line that cannot be read.
+--- Return what a line says; nil for no line, and for a line that no script writes. From numbers that no script writes,
+--- a loop over the chunks might not end.
 local function read_shown(line)
-  local claim, fence, at, said, start, from, to, bytes, base, ending, ended, text = (line or ''):match(HEAD)
-  return claim and {
-    claim = claim, fence = fence, at = at, said = tonumber(said), start = tonumber(start), from = tonumber(from),
-    to = tonumber(to), bytes = tonumber(bytes), base = tonumber(base), ending = ending ~= '' and ending or nil,
-    ended = ended, text = text,
+  local claim, fence, at, says, said, start, from, to, bytes, base, ending, ended, text = (line or ''):match(HEAD)
+  if not claim then
+    return nil
+  end
+  local it = {
+    claim = claim, fence = fence, at = at, says = says, said = tonumber(said), start = tonumber(start),
+    from = tonumber(from), to = tonumber(to), bytes = tonumber(bytes), base = tonumber(base),
+    ending = ending ~= '' and ending or nil, ended = ended, text = text,
   }
+  local most = math.max(it.said, it.start, it.from, it.to, it.bytes, it.base)
+  return most < NUMBER_MAX and it.to - it.from < KEPT_MAX and it or nil
 end
 
 local function write_shown(it)
-  local line = 'claim=' .. it.claim .. ' fence=' .. it.fence .. ' at=' .. it.at .. ' said=' .. digits(it.said)
+  local line = 'claim=' .. it.claim .. ' fence=' .. it.fence .. ' at=' .. it.at .. ' says=' .. it.says .. ' said=' .. digits(it.said)
     .. ' start=' .. digits(it.start) .. ' from=' .. digits(it.from) .. ' to=' .. digits(it.to)
     .. ' bytes=' .. digits(it.bytes) .. ' base=' .. digits(it.base)
   if it.ending then
@@ -56,7 +65,7 @@ end
 --- Return the fields of all chunks that Redis has of a job, and the field of the job itself.
 local function fields_of(id, line)
   local it, fields = read_shown(line), {id}
-  if it and it.to - it.from < 2000 then
+  if it then
     for place = it.from, it.to do
       fields[#fields + 1] = chunk_field(id, place)
     end

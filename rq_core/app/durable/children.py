@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from rq_core.app.durable.entry_names import check_wait, numbered
+from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import (
     Item,
     Items,
@@ -27,7 +28,9 @@ from rq_core.app.durable.items import (
     unpack_end,
 )
 from rq_core.app.durable.step_values import load_value
-from rq_core.app.durable.steps import Steps
+from rq_core.app.durable.steps import StepOptions, Steps
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
@@ -35,6 +38,7 @@ from rq_core.model.durable.children import (
     LAUNCH_PREFIX,
     child_id,
     child_wait,
+    children_in,
     item_name,
     join_name,
     launch_name,
@@ -63,6 +67,7 @@ SAVED_MAX: Final = 100
 """Maximum number of results that a parent saves in one call."""
 SAVED_CHARACTERS: Final = 512 * 1024
 """Number of characters of results after which a call saves no further one."""
+ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 Place = tuple[str, str]
 """The queue and the id of a child."""
@@ -70,6 +75,13 @@ Place = tuple[str, str]
 
 class JobSteps(Steps):
     """The steps of one run of a durable job, and its children."""
+
+    def __init__(self, context: JobContext, home: Home) -> None:
+        super().__init__(context, home)
+        self._launching: dict[str, list[Place]] = {}
+        """The children that this run has begun to enqueue, until the entry that names their queues is saved."""
+        self._launches: set[str] = set()
+        """The names under which this run has run children."""
 
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
         """Run children, and return their items once all have ended. Raises ChildrenFailed if too few have
@@ -82,7 +94,10 @@ class JobSteps(Steps):
         launch = self._unused(name)
         if launch in self._running:
             raise StepTwice(step=launch)
+        if any(entry.startswith(item_name(launch, "")) for entry in self._used):
+            raise InvalidStep(step=launch, why=ALIKE)
         self._running.add(launch)
+        self._launches.add(launch)
         try:
             await self._load()
             places = await self._launched(launch, children)
@@ -90,6 +105,19 @@ class JobSteps(Steps):
             return await self._joined(launch, children, places, ends, needed)
         finally:
             self._running.discard(launch)
+
+    async def _step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        """See Steps. Raises InvalidStep for a step with a key if children have run under its name."""
+        if options.key and name in self._launches:
+            raise InvalidStep(step=name, why=ALIKE)
+        return await super()._step(name, function, args, kwargs, options)
 
     def _unused(self, name: str) -> str:
         """Return the name for the entry that enqueues children: ``name``, ``name-2``, ``name-3``… if this run has used
@@ -102,6 +130,14 @@ class JobSteps(Steps):
         found = f"{name}-{count}"
         check_wait(found)
         self._used[found] = self._used.get(found, 0) + 1
+        return found
+
+    def unsaved(self) -> list[Place]:
+        """Return the children that the job has enqueued, or begun to enqueue, and whose success it has not saved."""
+        found = [place for places in list(self._launching.values()) for place in places]
+        if self._life is not None and self._is_loaded():
+            children = children_in(self._life, self._loaded)
+            found += [(child.queue, child.id) for child in children if not child.is_saved]
         return found
 
     # The beginning.
@@ -128,32 +164,44 @@ class JobSteps(Steps):
             )
             for index, child in enumerate(children)
         ]
-        ended = {} if known is None else await self._look([(job.queue, job.id) for job in jobs])
-        note_end = self.home.began()
-        try:
-            await self._enqueue(launch, [job for job in jobs if job.id not in ended])
-            packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
-            await self._write("save", launch_name(launch), packed)
-        finally:
-            note_end()
-        return [(job.queue, job.id) for job in jobs]
+        self._launching[launch] = places = [(job.queue, job.id) for job in jobs]
+        ended = {} if known is None else await self._look(places)
+        # A child that Redis does not know was not enqueued. Of those that it knows, ids of successes are remembered,
+        # so that they are duplicates; a child that was cancelled or has expired would run.
+        again = [
+            job
+            for job in jobs
+            if job.id not in ended or isinstance(ended[job.id], Gone | Succeeded)
+        ]
+        packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
+        while True:
+            note_end = self.home.began()
+            try:
+                if await self._enqueue(launch, again):
+                    await self._write("save", launch_name(launch), packed)
+                    del self._launching[launch]
+                    return places
+            finally:
+                note_end()
+            # Not earlier: a job does not park while a step of it runs.
+            entry = self._open_name(f"{LAUNCH_PREFIX}{number}")
+            await self._over("sleep", entry, f"+{PAUSE_MS}")
 
-    async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> None:
-        """Enqueue children. If a queue takes none now, the job sleeps, and its next run enqueues them."""
+    async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
+        """Enqueue children. Return False if a queue takes none now; others may be enqueued by then. Raises
+        StepMismatch."""
         if not jobs:
-            return
+            return True
         try:
             accepted = await self.home.ask(partial(_enqueue, jobs))
         except (AuditBacklogFull, QueueFull, ResultsFull):
-            entry = self._open_name(f"{LAUNCH_PREFIX}{self._numbers[launch_name(launch)]}")
-            await self._over("sleep", entry, f"+{PAUSE_MS}")
-            await self._enqueue(launch, jobs)
-            return
+            return False
         if accepted.mismatched:
             raise StepMismatch(
                 f"{launch}: child {accepted.mismatched[0]} was enqueued by an earlier run as another call. The calls of"
                 " a map must be the same at each run: save a list that comes from elsewhere as a step"
             )
+        return True
 
     def _child_id(self, launch: str, index: int) -> str:
         assert self._life is not None

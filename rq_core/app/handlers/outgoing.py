@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rq_core.errors import InvalidOption
-from rq_core.model.headers import headers_json, read_headers
+from rq_core.model.headers import fits, headers_text, read_headers
 from rq_core.model.job import NewJob
 
-Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy"]
+Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy", "children"]
 """The ways in which jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox,
-or as copies of other jobs."""
+as copies of other jobs, or as the children of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """A call that sends jobs, before the first of its jobs is packed. Functions of ``app.outgoing`` receive it.
 
-    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many`` or ``copy``. For a call of many
+    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. For a call of many
     jobs the functions are called once, with the facts of the first job; the headers that they return go into each
     job of the call.
     """
@@ -52,8 +52,8 @@ Hook = Callable[[Outgoing], Mapping[str, str] | None]
 def outgoing_job(hooks: Sequence[Hook], job: NewJob, way: Way) -> NewJob:
     """Return a job with the headers that ``hooks`` add to it.
 
-    Headers that the caller has given stay as they are. An added header that does not fit beside them is left out.
-    Raises InvalidOption if the added headers are invalid, or too long by themselves."""
+    Headers that the caller has given stay as they are. Of the added headers, the longest are left out if all together
+    are too long. Raises InvalidOption for an added header that is invalid."""
     return _with_headers(job, _added(hooks, job, way))
 
 
@@ -105,25 +105,20 @@ def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = Fals
     if not isinstance(job, NewJob) or not added:
         return job  # type: ignore[return-value]  # the call that it was passed to refuses it
     given = read_headers(job.headers_json) if job.headers_json else {}
-    both = {**given, **added} if replace else {**added, **given}
-    try:
-        text = headers_json(both)
-    except InvalidOption:
-        # What is invalid by itself is a mistake of the function. What is only too long beside the caller's headers
-        # must not refuse the caller's job.
-        headers_json(added)
+    if not replace:
+        added = {name: value for name, value in added.items() if name not in given}
+    text = headers_text({**given, **added})
+    if not fits(text):
+        # What is too long often comes from outside, as the baggage of a web request: no reason to refuse the job.
         text = _fitting(given, added)
     return job._replace(headers_json=text)
 
 
 def _fitting(given: Mapping[str, str], added: Mapping[str, str]) -> str:
-    """Return the headers of a caller and, of those that are added, the first that fit."""
-    text = headers_json(given)
+    """Return the headers of a caller and, of those that are added, the shortest, as many as fit."""
     both = dict(given)
-    for name, value in added.items():
-        try:
-            text = headers_json(both | {name: value})
-        except InvalidOption:
-            continue
-        both[name] = value
-    return text
+    for name, value in sorted(added.items(), key=lambda each: len("".join(each))):
+        longer = {**both, name: value}
+        if fits(headers_text(longer)):
+            both = longer
+    return headers_text(both)

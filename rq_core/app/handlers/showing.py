@@ -18,6 +18,7 @@ from rq_core.model.showing.shown import (
     Number,
     check_said,
     said_as_text,
+    valid_text,
 )
 
 Notify = Callable[["Showing"], None]
@@ -73,7 +74,8 @@ class Showing:
         """See JobContext.emit."""
         if not isinstance(text, str):
             raise InvalidOption.of("chunk", text, "must be a text")
-        size = len(text.encode("utf-8", "replace"))
+        text = valid_text(text)
+        size = len(text.encode())
         if size > CHUNK_BYTES_MAX:
             must = (
                 f"must have at most {CHUNK_BYTES_MAX:,} bytes, and has {size:,}: emit it in parts"
@@ -94,7 +96,7 @@ class Showing:
             self._said = said
         with self._lock:
             for number, text in chunks:
-                self._add(number, text, len(text.encode("utf-8", "replace")))
+                self._add(number, text, len(text.encode()))
         self._tell()
 
     def take_raw(self) -> tuple[tuple[Number, Number | None, str] | None, list[tuple[int, str]]]:
@@ -136,11 +138,14 @@ class Showing:
 
     def put_back(self, taken: NotSent) -> None:
         """Store again what could not be sent, as far as there is room and nothing newer replaces it."""
+        self.is_new = True
+        if taken.said is not None:
+            self._taken = None
         with self._lock:
             newer = list(self._chunks)
             self._chunks.clear()
             self._size = 0
             for number, text in taken.chunks:
-                self._add(number, text, len(text.encode("utf-8", "replace")))
+                self._add(number, text, len(text.encode()))
             for each in newer:
                 self._add(*each)

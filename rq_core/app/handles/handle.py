@@ -290,18 +290,18 @@ class JobHandle(Generic[R_co]):
         return Watched(self._producer, self.queue, self.id, is_row)
 
     def cancel(self, *, why: str = "") -> str:
-        """Cancel the job, and return the outcome.
+        """Cancel the job, and then its children that have not succeeded. Return the outcome of the job.
 
         The outcome is ``cancelled``; ``cancelling`` (the job runs, and was asked to stop); ``dead`` (the job is dead,
         so it was not cancelled); or ``gone``.
         """
         client = self._producer.client
-        return client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))[self.id]
+        return client.run(client.calls.families.cancel(self.queue, [self.id], why=why))[self.id]
 
     async def cancel_async(self, *, why: str = "") -> str:
         """See cancel."""
         client = self._producer.async_client()
-        outcomes = await client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))
+        outcomes = await client.run(client.calls.families.cancel(self.queue, [self.id], why=why))
         return outcomes[self.id]
 
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:

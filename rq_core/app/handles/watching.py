@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, seconds_of
-from rq_core.protocol.reads.shown_reads import StreamPlace
+from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -51,8 +51,9 @@ def every_of(every: Duration) -> float:
 def start_of(after: int) -> StreamPlace:
     """Return the place behind the chunk ``after``. Raises InvalidOption."""
     number: object = after
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InvalidOption.of("after", after, "must be the number of a chunk, or 0")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PLACE_MAX:
+        must = "must be the number of a chunk, or 0"
+        raise InvalidOption.of("after", after, must)
     return StreamPlace(after, after, None)
 
 
@@ -60,15 +61,19 @@ def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
     """See JobHandle.watch."""
     import time
 
-    client, last = job.producer.client, None
+    client, last, is_gone = job.producer.client, None, job.is_row is None
     while True:
         looked = time.monotonic()
         found = client.run(client.calls.reads.shown(job.queue, job.id))
         if found.progress is not None and found.progress != last:
             last = found.progress
             yield last
-        if found.has_ended and (found.state is not None or not job.may_come()):
+        if found.has_ended and (found.state is not None or is_gone):
             return
+        if not is_gone and found.state is None and not job.may_come():
+            # The relay may have handed it over between the two looks.
+            is_gone = True
+            continue
         time.sleep(max(0.0, looked + seconds - time.monotonic()))
 
 
@@ -76,14 +81,18 @@ async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[P
     """See JobHandle.watch."""
     import asyncio
 
-    client, last = job.producer.async_client(), None
+    client, last, is_gone = job.producer.async_client(), None, job.is_row is None
     while True:
         found = await client.run(client.calls.reads.shown(job.queue, job.id))
         if found.progress is not None and found.progress != last:
             last = found.progress
             yield last
-        if found.has_ended and (found.state is not None or not await job.may_come_async()):
+        if found.has_ended and (found.state is not None or is_gone):
             return
+        if not is_gone and found.state is None and not await job.may_come_async():
+            # The relay may have handed it over between the two looks.
+            is_gone = True
+            continue
         await asyncio.sleep(seconds)
 
 
@@ -91,14 +100,18 @@ def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
     """See JobHandle.stream."""
     import time
 
-    client, pause = job.producer.client, LOOK_S
+    client, pause, is_gone = job.producer.client, LOOK_S, job.is_row is None
     while True:
         look = client.run(client.calls.reads.stream(job.queue, job.id, place))
         yield from look.chunks
-        if look.is_over and not (look.is_gone and job.may_come()):
+        if look.is_over and (not look.is_gone or is_gone):
             return
         pause = _pause(pause, place, look.place)
         place = look.place
+        if not is_gone and look.is_gone and not job.may_come():
+            # The relay may have handed it over between the two looks.
+            is_gone = True
+            continue
         if place.upto >= look.last:
             time.sleep(pause)
 
@@ -107,15 +120,19 @@ async def follow_stream_async(job: Watched, place: StreamPlace) -> AsyncIterator
     """See JobHandle.stream."""
     import asyncio
 
-    client, pause = job.producer.async_client(), LOOK_S
+    client, pause, is_gone = job.producer.async_client(), LOOK_S, job.is_row is None
     while True:
         look = await client.run(client.calls.reads.stream(job.queue, job.id, place))
         for chunk in look.chunks:
             yield chunk
-        if look.is_over and not (look.is_gone and await job.may_come_async()):
+        if look.is_over and (not look.is_gone or is_gone):
             return
         pause = _pause(pause, place, look.place)
         place = look.place
+        if not is_gone and look.is_gone and not await job.may_come_async():
+            # The relay may have handed it over between the two looks.
+            is_gone = True
+            continue
         if place.upto >= look.last:
             await asyncio.sleep(pause)
 

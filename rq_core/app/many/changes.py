@@ -57,7 +57,9 @@ class ChangeProducer(ScheduleProducer):
         states.
 
         A job that a worker claims meanwhile is left alone, unless ``which`` has the state running: then the job is
-        asked to stop. See BulkOptions for the options. Raises InvalidOption.
+        asked to stop. The children of the jobs that are cancelled are cancelled, too, also in other queues.
+
+        See BulkOptions for the options. Raises InvalidOption.
         """
         return self.client.run(_plan(self.client.calls, "cancel", which, options))
 
@@ -69,8 +71,8 @@ class ChangeProducer(ScheduleProducer):
         return await client.run(_plan(client.calls, "cancel", which, options))
 
     def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first. Jobs that die during the
-        change stay dead.
+        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first, and before each job its
+        dead children, also in other queues. Jobs that die during the change stay dead.
 
         See BulkOptions for the options. Raises InvalidOption.
         """

@@ -18,7 +18,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import counted, printable
-from rq_core.protocol.reads.shown_reads import StreamPlace
+from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
 from rq_core.views.scopes import standing_document
@@ -153,15 +153,22 @@ def watch_command(
         found = client.run(client.calls.reads.job(job_id, where))
         if found is not None:
             where = [found.queue]
-        elif len(where) != 1:
+        else:
+            start = StreamPlace(0, 0, None)
+            looks = [
+                (each, client.run(client.calls.reads.stream(each, job_id, start))) for each in where
+            ]
+            where = [each for each, look in looks if look.last]
+        if not where:
             raise click.ClickException(
-                f"no live job {job_id} in {', '.join(where) or 'any queue'}: of a job that has ended within the last"
-                " hour, --queue shows the stream"
+                f"no live job {job_id}, and no stream of it: it was never enqueued, or it has ended without chunks or"
+                " more than an hour ago"
             )
         _watch(client, where[0], job_id, after, as_json=as_json)
 
 
 def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool) -> None:
+    after = min(after, PLACE_MAX)
     reads, place, last = client.calls.reads, StreamPlace(after, after, None), None
     while True:
         said = client.run(reads.shown(queue, job_id)).progress

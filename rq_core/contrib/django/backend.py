@@ -118,24 +118,28 @@ class Backend(django_tasks.BaseTaskBackend):
         Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue.
         """
         self.validate_task(task)
-        normal = task_results.made(task, self, "", args=args, kwargs=kwargs)
+        normal = task_results.made(task, self.alias, "", args=args, kwargs=kwargs)
         prepared = self._prepared(task)
         given: dict[str, Any] = {"args": normal.args, "kwargs": normal.kwargs}
         if task.priority:
             given["priority"] = task.priority
-        if self.alias != task_functions.DEFAULT:
+        if self.alias != task_results.DEFAULT:
             given["alias"] = self.alias
         if self._is_in_transaction():
             assert self.database is not None
             handle = prepared.within(self.database).enqueue(**given)
         else:
             handle = prepared.enqueue(**given)
-        result = task_results.made(task, self, handle.id, args=normal.args, kwargs=normal.kwargs)
+        result = task_results.made(
+            task, self.alias, handle.id, args=normal.args, kwargs=normal.kwargs
+        )
         django_tasks.signals().task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a job of one of Django's tasks. Raises TaskResultDoesNotExist.
+
+        The result says through which backend of the same queues it was enqueued, also if that is another one.
 
         If neither Redis nor the inbox has the job, the audit log is read, if the App has one: by ``audit`` in RQ_CORE,
         or RQ_CORE_AUDIT_URL. A job that is nowhere, or was cancelled, does not exist. Raises RqCoreError if the server

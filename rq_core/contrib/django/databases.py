@@ -22,19 +22,26 @@ class ClosingConnections:
     """Closes Django's database connections around a handler: ``app.around(ClosingConnections)``.
 
     Django keeps a connection for each thread. Around a ``def`` handler, connections of the handler's thread that are
-    unusable, or older than CONN_MAX_AGE, are closed before and after the handler. Around an ``async def`` handler,
-    Django's ORM has a thread of the handler's own, whose connections are all closed after the handler.
+    unusable, or older than CONN_MAX_AGE, are closed before and after the handler, and one on which the handler has left
+    a transaction open is closed after it. Around an ``async def`` handler, Django's ORM has a thread of the handler's
+    own, whose connections are all closed after the handler.
     """
 
     def __init__(self, _: JobContext) -> None:
         self._thread: Any = None
+        self._outer: set[str] = set()
 
     def __enter__(self) -> None:
         close_old_connections()
+        self._outer = _in_transaction()
 
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
+        for alias in _in_transaction() - self._outer:
+            # A later handler of this thread would be in the transaction, which nothing commits.
+            connections[alias].close()
+            del connections[alias]
         close_old_connections()
 
     async def __aenter__(self) -> None:
@@ -48,6 +55,12 @@ class ClosingConnections:
             await sync_to_async(connections.close_all)()
         finally:
             await self._thread.__aexit__(None, None, None)
+
+
+def _in_transaction() -> set[str]:
+    """Return the aliases of this thread's connections that are inside of ``atomic``."""
+    open_ones = connections.all(initialized_only=True)
+    return {connection.alias for connection in open_ones if connection.in_atomic_block}
 
 
 def database_url(alias: str) -> str:
@@ -67,19 +80,22 @@ def database_url(alias: str) -> str:
             raise ImproperlyConfigured(
                 f"the database {alias!r} can have no relay: {name!r} is no path of a file"
             )
-        return f"sqlite:///{name}"
+        return f"sqlite:///{quote(name)}"
     user, password, host = (str(facts.get(key) or "") for key in ("USER", "PASSWORD", "HOST"))
     parameters = {
         key: str(value)
         for key, value in facts.get("OPTIONS", {}).items()
         if key not in _OF_DJANGO and isinstance(value, str | int)
     }
+    port = str(facts.get("PORT") or "")
     if host.startswith("/"):
         # The directory of a socket.
         parameters, host = {"host": host, **parameters}, ""
-        if port := str(facts.get("PORT") or ""):
-            parameters["port"] = port
-    at = f"{host}:{facts['PORT']}" if host and facts.get("PORT") else host
+    elif ":" in host:
+        host = f"[{host}]"  # an IPv6 address
+    if port and not host:
+        parameters["port"] = port
+    at = f"{host}:{port}" if host and port else host
     who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     query = f"?{urlencode(parameters)}" if parameters else ""
     return f"postgresql://{who}{'@' if who else ''}{at}/{quote(name, safe='')}{query}"

@@ -47,6 +47,7 @@ def _succeeded(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]
         "started": claims[-1].at_ms if claims else None,
         "finished": end.at_ms,
         "workers": _workers(claims),
+        "alias": backend.alias,
     }
     return task_results.of_document(task, backend, end.queue, job_id, document)
 
@@ -60,8 +61,8 @@ def _failed(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -
         said = JobError(error["type"], str(error.get("message", "")), error.get("traceback"))
         errors = [task_results.task_error(said)]
     return task_results.made(
-        task_results.varied(task, backend, end.queue, 0),
-        backend,
+        task_results.varied(task, backend.alias, end.queue, 0),
+        backend.alias,
         job_id,
         status=task_results.FAILED,
         started_at=began,

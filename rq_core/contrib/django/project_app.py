@@ -23,15 +23,38 @@ from rq_core.app.app import App
 from rq_core.contrib.django.databases import ClosingConnections, database_url
 
 
+class _ProjectApp(App):
+    """The project's App. An inbox that is named by an alias is in the database that Django uses at the time: during
+    tests, in the test database."""
+
+    _inbox: str | None = None
+
+    @property
+    def inbox_url(self) -> str | None:
+        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which only this
+        process can read."""
+        if self._inbox not in settings.DATABASES:
+            return self._inbox
+        assert self._inbox is not None
+        try:
+            return database_url(self._inbox)
+        except ImproperlyConfigured:
+            return None
+
+    @inbox_url.setter
+    def inbox_url(self, given: str | None) -> None:
+        self._inbox = given
+
+
 def _project_app() -> App:
     given: Any = getattr(settings, "RQ_CORE", {})
     if not isinstance(given, dict):
         raise ImproperlyConfigured("RQ_CORE must be a dict of the arguments of rq_core.App by name")
     arguments = dict(given)
     if arguments.get("inbox") in settings.DATABASES:
-        arguments["inbox"] = database_url(arguments["inbox"])
+        database_url(arguments["inbox"])  # raises ImproperlyConfigured if it can have no inbox
     try:
-        made = App(**arguments)
+        made = _ProjectApp(**arguments)
     except TypeError as error:
         raise ImproperlyConfigured(
             f"RQ_CORE has an argument that App does not take: {error}"

@@ -20,8 +20,6 @@ from rq_core.signals import GiveUp, HandlerSignal
 
 _known: Final[dict[str, Any]] = {}
 """All of Django's tasks that this process has, by the import path of their function."""
-DEFAULT: Final = "default"
-"""The alias of the backend whose jobs do not name it."""
 _adding: Final = threading.Lock()
 
 
@@ -63,14 +61,20 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
     """Return the function that a worker calls for a job of one of Django's tasks."""
 
     def run(
-        args: list[Any], kwargs: dict[str, Any], priority: int = 0, alias: str = DEFAULT
+        args: list[Any],
+        kwargs: dict[str, Any],
+        priority: int = 0,
+        alias: str = task_results.DEFAULT,
     ) -> Any:
         with _running(task, _named(alias, backend), args, kwargs, priority) as result:
             given = task_results.positional_arguments(task, result)
             return task_results.succeeded(result, task.func(*given, **result.kwargs))
 
     async def run_async(
-        args: list[Any], kwargs: dict[str, Any], priority: int = 0, alias: str = DEFAULT
+        args: list[Any],
+        kwargs: dict[str, Any],
+        priority: int = 0,
+        alias: str = task_results.DEFAULT,
     ) -> Any:
         with _running(task, _named(alias, backend), args, kwargs, priority) as result:
             given = task_results.positional_arguments(task, result)

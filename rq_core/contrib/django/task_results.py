@@ -30,6 +30,8 @@ from rq_core.signals import GiveUp
 _Status: Final = django_tasks.base.TaskResultStatus
 UNKNOWN_WORKER: Final = "unknown"
 """The id of a worker that Redis does not have any more: it has only the last worker of a job."""
+DEFAULT: Final = "default"
+"""The alias of the backend whose jobs do not name it."""
 FAILED: Final = _Status.FAILED
 _RUNNING: Final = frozenset({State.RUNNING, State.CANCELLING})
 _UUID7: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}")
@@ -84,8 +86,10 @@ def _set(result: Any, **changes: Any) -> None:
         object.__setattr__(result, name, value)
 
 
-def made(task: Any, backend: Any, job_id: str, **facts: Any) -> Any:
-    """Return the result of a job of one of Django's tasks; without further facts, that of a job that waits."""
+def made(task: Any, alias: str, job_id: str, **facts: Any) -> Any:
+    """Return the result of a job of one of Django's tasks; without further facts, that of a job that waits.
+
+    ``alias`` is that of the backend through which the job was enqueued."""
     value = facts.pop("value", None)
     given = {
         "status": _Status.READY,
@@ -98,14 +102,14 @@ def made(task: Any, backend: Any, job_id: str, **facts: Any) -> Any:
         "errors": [],
         "worker_ids": [],
     }
-    result = Result(task=task, id=job_id, backend=backend.alias, **{**given, **facts})
+    result = Result(task=task, id=job_id, backend=alias, **{**given, **facts})
     _set(result, _return_value=value)
     return result
 
 
-def varied(task: Any, backend: Any, queue: str, priority: int) -> Any:
+def varied(task: Any, alias: str, queue: str, priority: int) -> Any:
     """Return one of Django's tasks with the queue, the priority and the backend of a job."""
-    changes = {"queue_name": queue, "priority": priority, "backend": backend.alias}
+    changes = {"queue_name": queue, "priority": priority, "backend": alias}
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
     return dataclasses.replace(task, **changes)
@@ -125,8 +129,8 @@ def running_result(
     """Return the result of a job that begins to run in this process."""
     now = timezone.now()
     return made(
-        varied(task, backend, job.queue, priority),
-        backend,
+        varied(task, backend.alias, job.queue, priority),
+        backend.alias,
         job.id,
         status=_Status.RUNNING,
         started_at=now,
@@ -166,6 +170,8 @@ def succeeded(result: Any, value: Any) -> dict[str, Any]:
         "finished": _ms_of(result.finished_at),
         "workers": result.worker_ids[-100:],
     }
+    if result.backend != DEFAULT:
+        document["alias"] = result.backend
     room = VALUE_MAX - _MARGIN - _size(document) - _size(plain)
     if room < 0:
         return document | {"missing": TOO_LARGE}
@@ -255,14 +261,26 @@ def _with_arguments(
     arguments: dict[str, Any],
     facts: dict[str, Any],
 ) -> Any:
+    alias = _alias(arguments.get("alias", DEFAULT), backend, queue)
     return made(
-        varied(task, backend, queue, arguments.get("priority", 0)),
-        backend,
+        varied(task, alias, queue, arguments.get("priority", 0)),
+        alias,
         job_id,
         args=arguments.get("args", []),
         kwargs=arguments.get("kwargs", {}),
         **facts,
     )
+
+
+def _alias(alias: str, backend: Any, queue: str) -> str:
+    """Return the alias of the backend through which a job was enqueued. If these settings do not have it any more, or
+    not with this queue, return that of ``backend``, which was asked."""
+    try:
+        found = django_tasks.tasks.task_backends[alias]
+    except django_tasks.InvalidTaskBackend:
+        return str(backend.alias)
+    has_queue = not found.queues or queue in found.queues
+    return alias if isinstance(found, type(backend)) and has_queue else str(backend.alias)
 
 
 def _ms_of_fence(fence: str | None) -> int | None:

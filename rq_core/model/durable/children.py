@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.boxes import MAP_PREFIX, OWN_PREFIX, StepEntry
+from rq_core.model.keys import is_name
 
 PARENT_HEADER: Final = "rq-core-parent"
 """The name of the header that names a child's parent."""
@@ -34,6 +35,8 @@ class Parent(NamedTuple):
     id: str
     wait: str
     """The name of the parent's wait for this child."""
+    child: str = ""
+    """Id of the child."""
 
 
 class Child(NamedTuple):
@@ -96,8 +99,12 @@ def read_queues(value: str | None) -> list[str]:
     value."""
     said: Any = json.loads(value or "null")
     if isinstance(said, dict):
-        said = [said.get("queue")] * int(said.get("count", 0))
-    if not isinstance(said, list) or not all(isinstance(each, str) for each in said):
+        count = said.get("count")
+        # A number that someone else has written must not take all memory.
+        if type(count) is not int or not 0 <= count <= CHILDREN_MAX:
+            raise ValueError(f"the entry says that there are {count!r} children")
+        said = [said.get("queue")] * count
+    if not isinstance(said, list) or not all(is_name(each) for each in said):
         raise ValueError("the entry does not name the children's queues")
     return said
 
@@ -119,8 +126,9 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
     return found
 
 
-def item_name(launch: str, index: int) -> str:
-    """Return the name of the entry that has the result of a child that succeeded."""
+def item_name(launch: str, index: int | str) -> str:
+    """Return the name of the entry that has the result of a child that succeeded. The empty index gives the beginning
+    of all such names."""
     return f"{launch}={index}"
 
 

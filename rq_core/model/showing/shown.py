@@ -1,7 +1,7 @@
 """The progress of a job and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
 the key ``shown``:
 
-    ID      claim=2 fence=1795225746504-88 at=1795226391000 said=7 start=40 from=1 to=57 bytes=812 base=0
+    ID      claim=2 fence=1795225746504-88 at=1795226391000 says=2 said=7 start=40 from=1 to=57 bytes=812 base=0
             37/120 uploading
     ID~57   claim=2 at=1795226391000
             what the handler has emitted
@@ -26,7 +26,7 @@ TEXT_MAX: Final = 200
 CHUNK_BYTES_MAX: Final = 16 * 1024
 """Maximum number of bytes of a chunk."""
 CHUNKS_MAX: Final = 1_000
-"""Maximum number of chunks that Redis keeps of a job; ``lua/show/showing.lua`` has the same number."""
+"""Maximum number of chunks that Redis keeps of a job; ``lua/include/shown/shown.lua`` has the same number."""
 STREAM_BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of the chunks that Redis keeps of a job; ``lua/show/showing.lua`` has the same number."""
 KEPT_MS: Final = 3_600_000
@@ -35,13 +35,16 @@ number."""
 MARK: Final = "shown|"
 """The beginning of a member of ``expiring``: the chunks of an ended job are removed at its time."""
 
+_N: Final = "([0-9]{1,15})"
+_MS: Final = "([0-9]{1,13})"
+# Any program with the rights of a worker may write these fields, so no number is longer than what scripts write.
 _LINE: Final = re.compile(
-    r"claim=(\d+) fence=(\d+-\d+) at=(\d+) said=(\d+) start=(\d+) from=(\d+) to=(\d+) bytes=(\d+) base=(\d+)"
-    r"(?: (died|left)=(\d+))?(?:\n(.*))?",
+    rf"claim={_N} fence=([0-9]{{1,19}}-[0-9]{{1,19}}) at={_MS} says={_N} said={_N} start={_N} from={_N} to={_N}"
+    rf" bytes={_N} base={_N}(?: (died|left)={_MS})?(?:\n(.*))?",
     re.DOTALL,
 )
-_CHUNK: Final = re.compile(r"claim=(\d+) at=(\d+)\n(.*)", re.DOTALL)
-_NUMBER: Final = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_CHUNK: Final = re.compile(rf"claim={_N} at={_MS}\n(.*)", re.DOTALL)
+_NUMBER: Final = r"[0-9]{1,16}(?:\.[0-9]{1,25})?(?:e[+-]?[0-9]{1,3})?"
 _SAID: Final = re.compile(rf"({_NUMBER})/({_NUMBER}|-)(?: (.*))?", re.DOTALL)
 _BREAKS: Final = re.compile(r"\s+")
 
@@ -92,6 +95,8 @@ class ShownLine(NamedTuple):
 
     claim: int
     fence: str
+    start: int
+    """The number before the first chunk of the claim."""
     first: int
     """The number of the first chunk that is kept; without chunks, it is greater than ``last``."""
     last: int
@@ -127,12 +132,21 @@ def _is_count(value: object) -> bool:
 
 def said_as_text(done: Number, total: Number | None, text: str) -> str:
     """Return a progress as Redis keeps it."""
-    words = _BREAKS.sub(" ", text).strip()
+    words = valid_text(_BREAKS.sub(" ", text).strip())
     if len(words) > TEXT_MAX:
         words = words[: TEXT_MAX - 1] + "…"
-    most = "-" if total is None else repr(total)
-    says = f"{done!r}/{most}"
+    says = f"{_plain(done)}/{'-' if total is None else _plain(total)}"
     return f"{says} {words}" if words else says
+
+
+def _plain(number: Number) -> str:
+    """Return a number as its type's base writes it: an enum's member, or a number of numpy, writes itself otherwise."""
+    return int.__repr__(number) if isinstance(number, int) else float.__repr__(number)
+
+
+def valid_text(text: str) -> str:
+    """Return a text in which each lone surrogate, which has no bytes in UTF-8, is a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def read_said(text: str) -> tuple[Number, Number | None, str] | None:
@@ -140,8 +154,11 @@ def read_said(text: str) -> tuple[Number, Number | None, str] | None:
     found = _SAID.fullmatch(text)
     if found is None:
         return None
-    done, total, words = found.groups()
-    return _number(done), None if total == "-" else _number(total), words or ""
+    done, most, words = found.groups()
+    said, total = _number(done), None if most == "-" else _number(most)
+    if not _is_count(said) or (total is not None and not _is_count(total)):
+        return None
+    return said, total, (words or "")[:TEXT_MAX]
 
 
 def _number(text: str) -> Number:
@@ -153,25 +170,30 @@ def read_shown(line: str | None) -> ShownLine | None:
     found = _LINE.fullmatch(line or "")
     if found is None:
         return None
-    claim, fence, at, _, _, first, last, size, base, ending, ended, text = found.groups()
+    claim, fence, at, says, _, start, first, last, size, base, ending, ended, text = found.groups()
+    if int(last) - int(first) >= CHUNKS_MAX:
+        return None
     said = read_said(text) if text else None
     return ShownLine(
         int(claim),
         fence,
+        int(start),
         int(first),
         int(last),
         int(size),
         int(base),
         ending,
         int(ended) if ended else None,
-        None if said is None else Progress(*said, at_ms=int(at), claim=int(claim)),
+        None if said is None else Progress(*said, at_ms=int(at), claim=int(says)),
     )
 
 
 def read_chunk(number: int, field: str | None) -> Chunk | None:
     """Parse a chunk's field. None: the chunk is not there, or cannot be read."""
     found = _CHUNK.fullmatch(field or "")
-    return None if found is None else Chunk(number, found[3], int(found[1]), int(found[2]))
+    if found is None:
+        return None
+    return Chunk(number, found[3][:CHUNK_BYTES_MAX], int(found[1]), int(found[2]))
 
 
 def chunk_field(job_id: str, number: int) -> str:

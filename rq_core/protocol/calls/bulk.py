@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption, StaleCall
@@ -27,6 +28,7 @@ from rq_core.model.settings import SLOT_ANSWER
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
+from rq_core.protocol.calls.families import Families
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Pause, Plan, Slot, named_slot, parse_pairs
 from rq_core.protocol.reads.matches import matching
@@ -233,10 +235,11 @@ the place later."""
 class Bulk:
     """The calls that change many jobs."""
 
-    def __init__(self, delivery: Delivery, admin: Admin, reads: Reads) -> None:
+    def __init__(self, delivery: Delivery, admin: Admin, reads: Reads, families: Families) -> None:
         self._delivery = delivery
         self._admin = admin
         self._reads = reads
+        self._families = families
 
     def begin(self, queue: str) -> Plan[BulkPlace]:
         """Return the place at which a new change of jobs of a queue begins."""
@@ -353,19 +356,23 @@ class Bulk:
     def _change(
         self, change: BulkChange, ids: Sequence[str], place: BulkPlace
     ) -> Plan[dict[str, str]]:
-        """Change jobs in one call. If an earlier process has made the call with this number already, and its answer was
-        lost, return that answer, with the outcomes of its jobs. Raises StaleCall if the change has made later calls."""
+        """Change jobs in one call; a cancel and a requeue also change the jobs' children, in other calls. If an earlier
+        process has made the call with this number already, and its answer was lost, return that answer, with the
+        outcomes of its jobs. Raises StaleCall if the change has made later calls."""
         admin, queue = self._admin, change.filter.queue
         by, why, slot = change.by, change.why(place.id), place.slot
         match change.verb.name:
             case "cancel":
-                only = change.states
-                return (yield from admin.cancel(queue, ids, only=only, by=by, why=why, slot=slot))
+                verb = partial(admin.cancel, queue, only=change.states, by=by, why=why, slot=slot)
+                cancel = self._families.cancel_by
+                return (yield from cancel(verb, queue, ids, by=by, why=why))
             case "edit":
                 edit = _from_the_beginning(change.edit, place.begun_ms)
                 return (yield from admin.edit(queue, ids, edit, by=by, why=why, slot=slot))
             case "requeue":
-                return (yield from admin.requeue(queue, ids, by=by, why=why, slot=slot))
+                verb = partial(admin.requeue, queue, by=by, why=why, slot=slot)
+                requeue = self._families.requeue_by
+                return (yield from requeue(verb, queue, ids, by=by, why=why))
         return (yield from admin.prune(queue, ids, by=by, why=why, slot=slot))
 
     def _caught_up(self, change: BulkChange, place: BulkPlace) -> Plan[BulkPlace]:

@@ -1,14 +1,32 @@
 """The calls about durable jobs and their children: a change of a parent also changes its children that have not
-succeeded."""
+succeeded, and the children of these.
+
+Each change of a job that is made through a handle, the command line, the web page or a filter is made here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
-from rq_core.model.durable.children import Child, children_in
+from rq_core.model.durable.boxes import MAP_PREFIX
+from rq_core.model.durable.children import (
+    Child,
+    Parent,
+    child_id,
+    children_in,
+    read_child_wait,
+)
+from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import Admin
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.reads import Reads
+
+CANCELLED: Final = ("cancelled", "cancelling")
+"""The outcomes of a cancelled job."""
+
+Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
+"""A change of jobs of one queue, given by their ids. It returns the outcomes by id."""
 
 
 class Families:
@@ -29,12 +47,24 @@ class Families:
     def cancel(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs of a queue, and then their children that are alive. Return the outcomes of the jobs, as
-        Admin.cancel does, but not those of the children."""
-        children = yield from self._unsaved(queue, ids)
-        outcomes = yield from self._admin.cancel(queue, ids, by=by, why=why)
-        for each, chosen in _by_queue(children):
-            yield from self._admin.cancel(each, chosen, by=by, why=why)
+        """Cancel jobs of a queue, and then the children of those that were cancelled. Return the outcomes of the jobs,
+        as Admin.cancel does, but not those of the children."""
+
+        def verb(chosen: Sequence[str]) -> Plan[dict[str, str]]:
+            return self._admin.cancel(queue, chosen, by=by, why=why)
+
+        return (yield from self.cancel_by(verb, queue, ids, by=by, why=why))
+
+    def cancel_by(
+        self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Cancel jobs of a queue by ``verb``, and then the children of those that it has cancelled. Return the outcomes
+        of ``verb``."""
+        families = yield from self._unsaved(queue, ids)
+        outcomes = yield from verb(ids)
+        gone = [family for each, family in families.items() if outcomes.get(each) in CANCELLED]
+        for each, chosen in _by_queue(gone):
+            yield from self.cancel(each, chosen, by=by, why=why)
         return outcomes
 
     def requeue(
@@ -42,22 +72,62 @@ class Families:
     ) -> Plan[dict[str, str]]:
         """Requeue dead jobs of a queue, and before them their dead children, so that the jobs find these alive. Return
         the outcomes of the jobs, as Admin.requeue does, but not those of the children."""
-        children = yield from self._unsaved(queue, ids)
-        for each, chosen in _by_queue(children):
-            yield from self._admin.requeue(each, chosen, by=by, why=why)
-        return (yield from self._admin.requeue(queue, ids, by=by, why=why))
 
-    def _unsaved(self, queue: str, ids: Sequence[str]) -> Plan[list[Child]]:
-        """Return the children of jobs whose success their parents have not saved."""
-        found: list[Child] = []
-        for job_id in ids:
-            children = yield from self.children(job_id, (queue,))
-            found += [child for child in children or () if not child.is_saved]
+        def verb(chosen: Sequence[str]) -> Plan[dict[str, str]]:
+            return self._admin.requeue(queue, chosen, by=by, why=why)
+
+        return (yield from self.requeue_by(verb, queue, ids, by=by, why=why))
+
+    def requeue_by(
+        self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Requeue the dead children of those of these jobs that are dead, and then the jobs by ``verb``. Return the
+        outcomes of ``verb``."""
+        families = yield from self._unsaved(queue, ids, only=State.DEAD)
+        for each, chosen in _by_queue(families.values()):
+            yield from self.requeue(each, chosen, by=by, why=why)
+        return (yield from verb(ids))
+
+    def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
+        """Return those of these places that wait for a child which the parent has enqueued itself. A header that names
+        a parent may come from any producer, but no producer can choose an id that is a child's."""
+        found: list[Parent] = []
+        by_queue: dict[str, list[Parent]] = {}
+        for each in said:
+            by_queue.setdefault(each.queue, []).append(each)
+        for queue, parents in by_queue.items():
+            lives = yield from self._reads.lives(queue, list({each.id: None for each in parents}))
+            places = {each: read_child_wait(each.wait) for each in parents if each.id in lives}
+            asked = {(lives[each.id], place[0]) for each, place in places.items() if place}
+            names = yield from self._reads.names(queue, sorted(asked))
+            for each, place in places.items():
+                name = place and names.get((lives[each.id], place[0]))
+                launch = (name or "").removeprefix(MAP_PREFIX)
+                if (
+                    place
+                    and launch != name
+                    and each.child == child_id(lives[each.id], launch, place[1])
+                ):
+                    found.append(each)
+        return found
+
+    def _unsaved(
+        self, queue: str, ids: Sequence[str], only: State | None = None
+    ) -> Plan[Mapping[str, list[Child]]]:
+        """Return the children whose success their parents have not saved, by the parent's id. With ``only``, jobs in
+        other states are left out."""
+        found: dict[str, list[Child]] = {}
+        lives = yield from self._reads.lives(queue, ids, only)
+        for job_id, life in lives.items():
+            entries = yield from self._reads.entries(queue, life)
+            children = children_in(life, (entry for _, entry in sorted(entries.items())))
+            found[job_id] = [child for child in children if not child.is_saved]
         return found
 
 
-def _by_queue(children: Iterable[Child]) -> list[tuple[str, list[str]]]:
+def _by_queue(families: Iterable[Iterable[Child]]) -> list[tuple[str, list[str]]]:
     found: dict[str, list[str]] = {}
-    for child in children:
-        found.setdefault(child.queue, []).append(child.id)
+    for family in families:
+        for child in family:
+            found.setdefault(child.queue, []).append(child.id)
     return list(found.items())

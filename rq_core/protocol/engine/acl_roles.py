@@ -71,7 +71,7 @@ ROLES: Final = {
     "producer": Role(
         "enqueues, cancels and edits jobs, reads their states, and waits for them",
         _PRODUCER,
-        ("eval_ro", "hget", *LISTENING),
+        ("eval_ro", "hget", "hmget", "hstrlen", *LISTENING),
         ("tasks",),
         lists=ADDING,
         inbox=WAKING,

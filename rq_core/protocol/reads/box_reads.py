@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,15 +12,18 @@ from typing import Any, Final, NamedTuple
 from rq_core.errors import QueueDamaged
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
+    LIFE_PATTERN,
     BoxHeader,
     Signal,
     StepEntry,
+    entry_in,
     header_in,
     read_entry,
     read_header,
     read_signal,
 )
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
+from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.steps import QueueReader
 from rq_core.scripts.plain import plain_text
@@ -30,6 +34,7 @@ PAGES_MAX: Final = 8
 """Maximum number of pages that are read in one round trip. After a page that stopped at PAGE_BYTES, it is one."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
+_LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 
 
 class Box(NamedTuple):
@@ -123,6 +128,35 @@ class BoxReads(QueueReader):
                 return (yield from self.saved_steps(queue, life))
         return None
 
+    def lives(
+        self, queue: str, ids: Sequence[str], only: State | None = None
+    ) -> Plan[dict[str, str]]:
+        """Return the ids (lives) of the boxes of those of these jobs that have one, by the job's id. With ``only``,
+        jobs in other states are left out."""
+        state, found = self._keys(queue)("state"), {}
+        for first in range(0, len(ids), PAGE):
+            chunk = ids[first : first + PAGE]
+            # A job that has its line in `jobs` has never had a box.
+            (lines,) = yield from self._delivery.ask([["HMGET", state, *chunk]], queue)
+            for job_id, line in zip(chunk, lines, strict=True):
+                life = _LIFE.search(line or "")
+                if life is not None and only in (None, line.partition(" ")[0]):
+                    found[job_id] = life[1]
+        return found
+
+    def names(
+        self, queue: str, places: Sequence[tuple[str, int]]
+    ) -> Plan[dict[tuple[str, int], str]]:
+        """Return the names of entries, each given by the life of its box and its number. An entry that is missing, or
+        cannot be read, is left out."""
+        if not places:
+            return {}
+        fields = [f"{life}|{number}" for life, number in places]
+        asked = [["HMGET", self._keys(queue)("boxes"), *fields]]
+        (texts,) = yield from self._delivery.ask(asked, queue)
+        entries = zip(places, map(entry_in, texts), strict=True)
+        return {place: entry.name for place, entry in entries if entry is not None}
+
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
     ) -> Plan[SavedSteps]:
@@ -131,6 +165,20 @@ class BoxReads(QueueReader):
         if life is None:
             return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")
+        header, found = yield from self._entries(boxes, queue, life, last)
+        signals = yield from self._kept_signals(boxes, queue, life, header, last)
+        count = header.entries if header else 0
+        return SavedSteps(count, found, signals, header is None, life)
+
+    def entries(self, queue: str, life: str) -> Plan[dict[int, StepEntry]]:
+        """Return the entries of a box by number. An entry that cannot be read is left out."""
+        _, found = yield from self._entries(self._keys(queue)("boxes"), queue, life, ENTRIES_MAX)
+        return found
+
+    def _entries(
+        self, boxes: str, queue: str, life: str, last: int
+    ) -> Plan[tuple[BoxHeader | None, dict[int, StepEntry]]]:
+        """Return the header of a box, and its last entries by number."""
         (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
         header = header_in(text)
         count = header.entries if header else 0
@@ -142,8 +190,7 @@ class BoxReads(QueueReader):
             for number, each in zip(numbers, page, strict=True):
                 with suppress(ValueError):
                     found[number] = read_entry(each or "")
-        signals = yield from self._kept_signals(boxes, queue, life, header, last)
-        return SavedSteps(count, found, signals, header is None, life)
+        return header, found
 
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int

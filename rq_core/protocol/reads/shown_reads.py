@@ -6,13 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from rq_core.model.showing.shown import Chunk, Progress, chunk_field, read_chunk, read_shown
+from rq_core.model.showing.shown import (
+    Chunk,
+    Progress,
+    chunk_field,
+    read_chunk,
+    read_shown,
+)
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.steps import QueueReader
 
 PAGE: Final = 250
 """Maximum number of chunks that one look reads."""
+PLACE_MAX: Final = 10**15
+"""The highest number of a chunk after which a reader may begin. No stream has so many."""
 DEAD: Final = str(State.DEAD)
 
 
@@ -38,6 +46,8 @@ class StreamPlace(NamedTuple):
     """The number up to which it has looked."""
     claim: int | None
     """The claim of the last chunk that it got; None: it got none."""
+    fence: str | None = None
+    """The fence of the claim that showed something last, at the look before; None: no look has found one."""
 
 
 class StreamLook(NamedTuple):
@@ -76,35 +86,61 @@ class ShownReads(QueueReader):
         def page(first: int) -> list[str]:
             return ["HMGET", keys("shown"), *(chunk_field(job_id, first + n) for n in range(PAGE))]
 
-        first = place.upto + 1
+        asked_first = place.upto + 1
         # The job's end is read first: what its handler emitted was written before the end.
         asked = [
             ["HGET", keys("state"), job_id],
             ["HSTRLEN", keys("jobs"), job_id],
             ["HGET", keys("shown"), job_id],
-            page(first),
+            page(asked_first),
         ]
         line, size, text, fields = yield from self._delivery.ask(asked, queue)
         state, found = _state_of(line, size), read_shown(text)
-        last = 0 if found is None else found.last
-        if found is not None and found.first > first:
-            # The next chunks are not kept any more: read the first ones that are.
-            first = found.first
+        place = _where_numbers_go_on(place, text)
+        last, first = 0, place.upto + 1
+        if found is not None:
+            # Up to `found.first`, chunks are not kept any more.
+            last, first = found.last, max(first, found.first)
+        if first != asked_first:
             (fields,) = yield from self._delivery.ask([page(first)], queue)
         got = max(place.got, min(0 if found is None else found.base, last))
         chunks = tuple(_with_gaps(first, fields, place._replace(got=got)))
         if chunks:
             got = chunks[-1].number
-            place = StreamPlace(got, got, chunks[-1].claim)
+            place = place._replace(got=got, upto=got, claim=chunks[-1].claim)
         else:
             # A chunk up to `last` that is not there now will not be there later.
-            place = StreamPlace(got, max(place.upto, min(last, first + PAGE - 1)), place.claim)
+            upto = max(place.upto, min(last, first + PAGE - 1))
+            place = place._replace(got=got, upto=upto)
         is_over = state in (None, DEAD) and place.upto >= last
         return StreamLook(chunks, place, is_over, state is None, last)
 
 
 def _state_of(line: str | None, size: int) -> str | None:
     return line.partition(" ")[0] if line else "ready" if size else None
+
+
+def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
+    """Return the place at which a reader goes on. If a failover took chunks, or another job with this id began a
+    stream, the next chunks may have numbers that the reader has had already."""
+    found = read_shown(text)
+    if place.fence is None:
+        # The reader has come back. What it got before is known by the numbers alone.
+        last = 0 if text is None else place.upto if found is None else found.last
+        fence = None if found is None else found.fence
+        return place._replace(upto=min(place.upto, last), fence=fence)
+    if found is None or _instant(found.fence) <= _instant(place.fence):
+        # An earlier fence: this server is behind the one that answered before.
+        return place
+    if found.start < place.upto:
+        # The reader cannot have any chunk of this claim.
+        return StreamPlace(place.got, found.start, None, found.fence)
+    return place._replace(fence=found.fence)
+
+
+def _instant(fence: str) -> tuple[int, int]:
+    ms, _, number = fence.partition("-")
+    return int(ms), int(number)
 
 
 def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:

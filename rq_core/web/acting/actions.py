@@ -192,13 +192,13 @@ def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
 
 def _cancel(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id = form["id"]
-    made = yield from calls.admin.cancel(form["queue"], [job_id], by=by.name, why=by.why)
+    made = yield from calls.families.cancel(form["queue"], [job_id], by=by.name, why=by.why)
     return _told(made[job_id], {"cancelled", "cancelling"})
 
 
 def _requeue(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
     job_id = form["id"]
-    made = yield from calls.admin.requeue(form["queue"], [job_id], by=by.name, why=by.why)
+    made = yield from calls.families.requeue(form["queue"], [job_id], by=by.name, why=by.why)
     return _told(made[job_id], {"requeued"})
 
 

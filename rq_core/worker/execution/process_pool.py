@@ -249,6 +249,8 @@ async def _readable(file: int) -> None:
             readable.set_result(None)
 
     loop.add_reader(file, set_once)
+    # uvloop makes the file non-blocking: a message that is longer than the pipe could not be read or sent.
+    os.set_blocking(file, True)
     try:
         await readable
     finally:

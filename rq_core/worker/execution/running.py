@@ -87,7 +87,7 @@ class Running:
     ) -> Settlement:
         """Return the settlement of the claim, with what the handler has left."""
         ran_s = (self.ended or time.monotonic()) - self.started
-        told, pauses = self.context.told, self.context.pauses
+        told, pauses, steps = self.context.told, self.context.pauses, self.context.steps
         return Settlement(
             self.claim,
             verdict,
@@ -100,6 +100,7 @@ class Running:
             waits=self.waits,
             told=costs_text(told) if told else "",
             pauses=pauses,
+            unsaved=None if steps is None else steps.unsaved,
         )
 
     def keep(self, value: Any) -> None:

@@ -32,7 +32,7 @@ GATHER_S: Final = 0.1
 LAST_S: Final = 2.0
 """Seconds for which a settlement waits for the call that sends what its job showed last."""
 AGAIN_S: Final = 1.0
-"""Seconds after which chunks are sent again that could not be sent."""
+"""Seconds after which what could not be sent is sent again."""
 RECORDS_MAX: Final = 1_000
 """Maximum number of records in a call."""
 BYTES_MAX: Final = 1024 * 1024
@@ -69,6 +69,9 @@ class Shows:
         self._under_way: Collection[_Key] = ()
         """The claims whose call is under way."""
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
+        """Time at which the timer is due, in seconds of the loop's clock. (A timer of uvloop that is due at once does
+        not know its time.)"""
         self._sent_at = -math.inf
         """Time at which the last call was sent, in seconds of the monotonic clock."""
         self._sending: asyncio.Lock | None = None
@@ -97,19 +100,19 @@ class Shows:
 
     def _note(self, context: JobContext, showing: Showing) -> None:
         self._new[context.queue, context.id, context.fence] = _Shown(context, showing)
-        self._set_timer(has_chunks=showing.has_chunks)
+        # Chunks are sent after GATHER_S, the progress alone SHOW_S after the last call.
+        since = time.monotonic() - self._sent_at
+        self._set_timer(GATHER_S if showing.has_chunks else max(0.0, SHOW_S - since))
 
-    def _set_timer(self, *, has_chunks: bool) -> None:
-        """Let what is new be sent at its time: chunks after GATHER_S, the progress alone SHOW_S after the last call."""
+    def _set_timer(self, seconds: float) -> None:
+        """Let what is new be sent after this time at the latest."""
         assert self._loop is not None
-        now = time.monotonic()
-        at = now + GATHER_S if has_chunks else max(now, self._sent_at + SHOW_S)
-        when = self._loop.time() + at - now
+        when = self._loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._due_at <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._due)
+        self._timer, self._due_at = self._loop.call_at(when, self._due), when
 
     def _due(self) -> None:
         self._timer = None
@@ -174,16 +177,15 @@ class Shows:
     def _not_sent(
         self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
     ) -> None:
-        """Log once that calls fail, and let the chunks be sent again."""
-        assert self._loop is not None
+        """Log once that calls fail, and let what they had be sent again."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("what jobs of queue %s show was not sent: %s", queue, error)
         for shown, taken in group:
             shown.showing.put_back(taken)
-            if shown.showing.has_chunks:
-                shown.showing.is_new = True
-                self._loop.call_later(AGAIN_S, self._note, *shown)
+            context = shown.context
+            self._new[context.queue, context.id, context.fence] = shown
+            self._set_timer(AGAIN_S)
 
 
 def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:

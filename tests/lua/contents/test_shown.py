@@ -1,5 +1,7 @@
 """The keys after a job has shown its progress and chunks of its stream, and after the job has ended."""
 
+from itertools import pairwise
+
 import pytest
 
 from rq_core.model.showing.shown import CHUNKS_MAX, KEPT_MS, STREAM_BYTES_MAX, chunk_field
@@ -16,6 +18,7 @@ def line(
     claim: int = 1,
     fence: str = f"{T}-2",
     at: int = T,
+    says_claim: int | None = None,
     said: int = 0,
     start: int = 0,
     kept: tuple[int, int] = (1, 0),
@@ -23,10 +26,9 @@ def line(
     base: int = 0,
     end: str = "",
 ) -> str:
-    head = (
-        f"claim={claim} fence={fence} at={at} said={said} start={start} from={kept[0]} to={kept[1]}"
-    )
-    text = f"{head} bytes={size} base={base}{end}"
+    head = f"claim={claim} fence={fence} at={at} says={claim if says_claim is None else says_claim}"
+    place = f"said={said} start={start} from={kept[0]} to={kept[1]}"
+    text = f"{head} {place} bytes={size} base={base}{end}"
     return f"{text}\n{says}" if says else text
 
 
@@ -106,6 +108,49 @@ def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
         (1, False),
         (2, True),
     ]
+
+
+def test_the_progress_of_an_earlier_claim_stays_and_says_whose_it_is(seed: Seed) -> None:
+    first = seed.running("a")
+    seed.show(first, says="5/10 half", chunks=[(1, "one")])
+    seed.fail(first)
+    second = seed.claim_one("a")
+    seed.show(second, chunks=[(1, "again")], claim=2)
+
+    found = seed.client.run(seed.client.calls.reads.shown(seed.queue, "a")).progress
+    assert found is not None
+    assert (found.done, found.claim) == (5, 1)
+    seed.show(second, says="1/10 begun", claim=2)
+    found = seed.client.run(seed.client.calls.reads.shown(seed.queue, "a")).progress
+    assert found is not None
+    assert (found.done, found.claim) == (1, 2)
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to={10**15} bytes=9 base=0",
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start={'9' * 400} from={'9' * 400} to={'9' * 400} bytes=9 base=0",
+        f"claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to=3 bytes={'9' * 400} base=0",
+        "claim=1",
+        b"\xff",
+        "x" * 100_000,
+    ],
+)
+def test_a_line_that_no_script_writes_is_written_anew(seed: Seed, field: str | bytes) -> None:
+    claim = seed.running("a")
+    seed.show(claim, says="1/3", chunks=[(1, "one")])
+    seed.control.hset(seed.keys("shown"), "a", field)
+
+    assert {"a": "0"} == seed.show(claim, says="2/3", number=2, chunks=[(1, "one"), (2, "two")])
+
+    assert [text for _, text, _ in read(seed, "a")[0]] == ["one", "two"]
+    seed.assert_consistent()
+    seed.complete(claim)
+    seed.advance(KEPT_MS)
+    seed.claim()
+    assert seed.snapshot()["shown"] == {}
 
 
 def test_a_job_keeps_its_last_thousand_chunks_and_a_reader_learns_of_the_others(seed: Seed) -> None:
@@ -190,6 +235,25 @@ def test_the_chunks_of_an_ended_job_are_kept_for_an_hour(seed: Seed) -> None:
     assert "shown|a" not in seed.snapshot()["expiring"]
 
 
+def test_a_claim_removes_few_streams_and_the_next_claims_the_others(seed: Seed) -> None:
+    names = [f"job-{n}" for n in range(6)]
+    for name in names:
+        claim = seed.running(name)
+        for first in (1, 301):
+            seed.show(claim, chunks=numbered(*["x"] * 300, first=first))
+        seed.complete(claim)
+    seed.advance(KEPT_MS)
+
+    left = [len(seed.snapshot()["shown"])]
+    while left[-1]:
+        seed.claim()
+        left.append(len(seed.snapshot()["shown"]))
+        seed.assert_consistent()
+
+    assert [before - after for before, after in pairwise(left)] == [2 * 601] * 3
+    assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
+
+
 def test_a_requeued_job_goes_on_with_its_stream(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
@@ -227,6 +291,92 @@ def test_after_a_loss_the_chunks_go_on_behind_those_that_readers_have(seed: Seed
     assert {"a": "40"} == seed.show(claim, chunks=[(3, "three")], start=40)
 
     assert read(seed, "a", StreamPlace(42, 42, 1))[0] == [(43, "three", 0)]
+
+
+def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
+    return list(enumerate(texts, first))
+
+
+@pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
+def test_a_reader_gets_the_chunks_of_a_claim_that_a_failover_let_begin_below_its_place(
+    seed: Seed, has_looked: bool
+) -> None:
+    first = seed.running("a")
+    seed.show(first, chunks=numbered("one", "two"))
+    before = seed.snapshot()["shown"]
+    seed.show(first, chunks=numbered("lost", "lost", "lost", first=3))
+    got, place = read(seed, "a")
+    # The failover takes the last three chunks.
+    seed.control.delete(seed.keys("shown"))
+    seed.control.hset(seed.keys("shown"), mapping=before)
+    seed.fail(first)
+    if not has_looked:
+        # This reader has only the number.
+        place = StreamPlace(5, 5, None)
+        assert read(seed, "a", place)[0] == []
+        _, place = read(seed, "a", place)
+    second = seed.claim_one("a")
+
+    assert {"a": "2"} == seed.show(second, chunks=numbered("again"), claim=2)
+
+    assert len(got) == 5
+    later, place = read(seed, "a", place)
+    assert later == [(3, "again", 0)]
+    seed.show(second, chunks=numbered("more", first=2), claim=2)
+    assert read(seed, "a", place)[0] == [(4, "more", 0)]
+
+
+@pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
+def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_was_lost(
+    seed: Seed, has_looked: bool
+) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=numbered("one", "two"))
+    _, place = read(seed, "a")
+    seed.complete(claim)
+    seed.advance(KEPT_MS)
+    seed.claim()
+    other = seed.running("a")
+    if not has_looked:
+        _, place = read(seed, "a", StreamPlace(2, 2, None))
+    seed.show(other, chunks=numbered("new"))
+
+    look = seed.client.run(seed.client.calls.reads.stream(seed.queue, "a", place))
+    assert [(c.number, c.text, c.begins_claim, c.missed) for c in look.chunks] == [
+        (1, "new", True, 0)
+    ]
+
+
+def test_a_lost_stream_that_its_claim_goes_on_with_is_read_on_once(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.show(claim, chunks=numbered("one", "two"))
+    _, place = read(seed, "a")
+    seed.control.delete(seed.keys("shown"))
+
+    assert read(seed, "a", place)[0] == []
+    assert read(seed, "a", StreamPlace(2, 2, None))[0] == []
+    seed.show(claim, chunks=numbered("three", first=3))
+
+    assert read(seed, "a", place)[0] == [(3, "three", 0)]
+    assert read(seed, "a", StreamPlace(2, 2, None))[0] == [(3, "three", 0)]
+
+
+def test_a_server_that_is_behind_lets_no_chunk_come_twice(seed: Seed) -> None:
+    first = seed.running("a")
+    seed.show(first, chunks=numbered("one", "two"))
+    behind = seed.snapshot()["shown"]
+    seed.fail(first)
+    second = seed.claim_one("a")
+    seed.show(second, chunks=numbered("again"), claim=2)
+    got, place = read(seed, "a")
+    now = seed.snapshot()["shown"]
+    seed.control.delete(seed.keys("shown"))
+    seed.control.hset(seed.keys("shown"), mapping=behind)
+    late, place = read(seed, "a", place)
+    seed.control.hset(seed.keys("shown"), mapping=now)
+
+    assert late + read(seed, "a", place)[0] == []
+    assert len(got) == 3
 
 
 def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(seed: Seed) -> None:

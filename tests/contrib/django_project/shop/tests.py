@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -80,6 +81,18 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(exceptions.TaskResultDoesNotExist):
             thank.get_result(result.id)
 
+    def test_handles_look_into_the_inbox_of_the_test_database(self) -> None:
+        self.assertEqual(database_url("default"), app.inbox_url)
+        with transaction.atomic():
+            handle = count_orders.within("default").enqueue()
+        self.assertEqual("inbox", handle.state())
+        work()
+        self.assertEqual("gone", handle.state())
+        engine = "django.db.backends.sqlite3"
+        in_memory = {"ENGINE": engine, "NAME": "file:memorydb_default?mode=memory&cache=shared"}
+        with mock.patch.dict(connections.settings["default"], in_memory):
+            self.assertIsNone(app.inbox_url)
+
     def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
         with transaction.atomic():
             kept = give_back.enqueue(1)
@@ -133,6 +146,19 @@ class Transactions(TransactionTestCase):
         work()
         self.assertEqual("there", other.get_result(result.id).return_value)
         self.assertEqual("at once", give_back.get_result(outside.id).return_value)
+
+    def test_a_result_names_the_backend_that_enqueued_it_whichever_is_asked(self) -> None:
+        other, default = give_back.using(backend="other"), give_back
+        there, here = other.enqueue(1), default.enqueue(2)
+        for _ in range(2):
+            for task in (other, default):
+                for result, alias in ((there, "other"), (here, "default")):
+                    found = task.get_result(result.id)
+                    self.assertEqual((alias, alias), (found.backend, found.task.backend))
+            work(there, here)
+        self.assertEqual(1, default.get_result(there.id).return_value)
+        with override_settings(TASKS={"default": settings.TASKS["default"]}):
+            self.assertEqual("default", default.get_result(there.id).backend)
 
     def test_a_backend_without_a_database_enqueues_at_once(self) -> None:
         with transaction.atomic():
@@ -379,6 +405,18 @@ class Transactions(TransactionTestCase):
         work()
         self.assertEqual("a@b.c: thank you", thank.get_result(result.id).return_value)
         self.assertEqual([None] * 2, [each.connection for each in used])
+
+    def test_a_transaction_that_a_handler_leaves_open_does_not_reach_the_next_handler(self) -> None:
+        with transaction.atomic(), ClosingConnections(None):
+            pass  # that of the caller stays
+        with self.assertRaises(ZeroDivisionError), ClosingConnections(None):
+            transaction.atomic().__enter__()
+            Order.objects.create(to="left")
+            raise ZeroDivisionError
+        with ClosingConnections(None):
+            self.assertFalse(connections["default"].in_atomic_block)
+            Order.objects.create(to="next")
+        self.assertEqual(["next"], [order.to for order in Order.objects.all()])
 
     def test_async_handlers_have_connections_of_their_own_and_leave_none_open(self) -> None:
         used.clear()

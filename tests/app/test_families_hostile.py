@@ -1,0 +1,443 @@
+"""Families of durable jobs when processes are killed, queues are full, others use a child's id, or operators change the
+parent at a bad moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import App, Filter, JobHandle, RetryPolicy, current_job, durable, errors, testing
+from rq_core.app.durable import children as launches
+from rq_core.app.durable.children import JobSteps
+from rq_core.model.durable.boxes import StepEntry
+from rq_core.model.durable.children import (
+    CHILDREN_MAX,
+    PARENT_HEADER,
+    child_wait,
+    children_in,
+    parent_header,
+    read_queues,
+)
+from rq_core.web.acting.actions import ACTIONS, By, carried_out
+
+ONCE = RetryPolicy(max_attempts=1)
+TWICE = RetryPolicy(max_attempts=2, base=1.0, jitter=False)
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    return []
+
+
+def states(app: App, queue: str, ids: list[str]) -> list[str]:
+    """Return how jobs have ended, ``Absent`` if Redis has forgotten it; ``alive`` for those that have not."""
+    ends = app.client.run(app.client.calls.endings.look(queue, ids))
+    return [type(ends[each]).__name__ if each in ends else "alive" for each in ids]
+
+
+def children_of(app: App, queue: str, job_id: str) -> list[str]:
+    found = app.client.run(app.client.calls.families.children(job_id, [queue]))
+    return [child.id for child in found or ()]
+
+
+def crash_once(monkeypatch: pytest.MonkeyPatch, did: list[Any]) -> None:
+    """Let the first run that enqueues children fail before it has enqueued one."""
+    enqueue = JobSteps._enqueue
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        if "crash" not in did:
+            did.append("crash")
+            raise KeyError("killed")
+        return await enqueue(steps, launch, jobs)
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+
+
+def test_a_crash_before_the_enqueue_of_children_loses_none(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(1), render.call(2)])).values())
+
+    crash_once(monkeypatch, did)
+    order.enqueue()
+
+    fake.drain()
+
+    assert ["crash", 1, 2, [1, 2]] == did
+
+
+def test_children_that_a_full_queue_refused_are_enqueued_later(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(1), render.call(2)])).values())
+
+    enqueue = launches._enqueue
+
+    def refusing(jobs: Any, calls: Any) -> Any:
+        if "full" not in did:
+            did.append("full")
+            yield from enqueue(jobs[:1], calls)
+            raise errors.QueueFull(queue="pages")
+        return (yield from enqueue(jobs, calls))
+
+    monkeypatch.setattr(launches, "_enqueue", refusing)
+    order.enqueue()
+
+    fake.drain()
+    fake.advance(6)
+    fake.drain()
+
+    assert ["full", 1, 2, [1, 2]] == did
+
+
+def test_a_job_that_has_a_childs_id_is_not_taken_for_the_child(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        return n
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        did.append(await durable().run(render.call(1), name="page"))
+
+    enqueue = JobSteps._enqueue
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        if not did:
+            did.append("crash")
+            forged = render.with_options(id=jobs[0].id, keep_result=600, remember=600)
+            forged.enqueue(666)
+            raise KeyError("killed")
+        return await enqueue(steps, launch, jobs)
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+    order.enqueue()
+
+    ran = fake.drain()
+
+    assert ["crash"] == did
+    assert "StepMismatch" in str([each.error for each in ran if each.queue == "orders"])
+
+
+@pytest.mark.parametrize("count", [CHILDREN_MAX + 1, 10**12, -1, True, "3", None, 2.5])
+def test_a_forged_number_of_children_is_refused(count: Any) -> None:
+    forged = json.dumps({"count": count, "queue": "pages"})
+    entry = StepEntry("map:pages", True, 5, "1-2", "70c5", forged)
+
+    assert [] == children_in("9f3a0b1c22aa0001", [entry])
+    with pytest.raises(ValueError, match="children"):
+        read_queues(forged)
+
+
+@pytest.mark.parametrize("queue", ["", "a b", "a{b", 7, None])
+def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
+    with pytest.raises(ValueError, match="queues"):
+        read_queues(json.dumps([queue, "pages"]))
+
+
+def test_a_run_after_a_crash_does_not_bring_back_a_child_that_was_cancelled(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        items = await durable().map("pages", [render.call(0), render.call(1)], min_success=0)
+        did.append([type(item.outcome).__name__ for item in items])
+
+    enqueue = JobSteps._enqueue
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        found = await enqueue(steps, launch, jobs)
+        if not did:
+            did.append("crash")
+            app.client.run(app.client.calls.admin.cancel("pages", [jobs[0].id]))
+            raise KeyError("killed")
+        return found
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+    order.enqueue()
+
+    fake.drain()
+
+    assert ["crash", 1, ["Cancelled", "Succeeded"]] == did
+
+
+@pytest.mark.parametrize("first", ["map", "step"])
+def test_a_keyed_step_cannot_have_the_name_of_a_childs_result(
+    app: App, fake: testing.Fake, did: list[Any], first: str
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> str:
+        return "of the child"
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        if first == "map":
+            await job.map("pages", [render.call()])
+        did.append(await job.options(key="0").step("pages", lambda: "of the step"))
+        did.append((await job.map("pages", [render.call()])).values())
+
+    order.enqueue()
+
+    ran = fake.drain()
+
+    assert "InvalidStep" in str(ran[-1].error)
+    assert "of the child" not in str(did)
+
+
+def test_a_forged_header_sends_no_signal_to_a_foreign_job(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(0), render.call(1)])
+
+    @app.task(queue="plain", retry=ONCE)
+    def plain() -> None:
+        did.append("plain")
+
+    parent, other = order.enqueue(), plain.enqueue()
+    fake.drain("orders")
+    forged = [
+        parent_header("orders", parent.id, child_wait(1, 1)),
+        parent_header("orders", parent.id, child_wait(1, 77)),
+        parent_header("orders", parent.id, child_wait(9, 1)),
+        parent_header("plain", other.id, child_wait(1, 1)),
+        parent_header("no-queue", "no-job", child_wait(1, 1)),
+    ]
+    for header in forged:
+        headers = {PARENT_HEADER: header}
+        render.with_options(queue="foreign", headers=headers, keep_result=60).enqueue(7)
+    fake.drain("foreign")
+
+    found = app.client.run(app.client.calls.reads.steps(parent.id, ["orders"]))
+    assert found is not None
+    assert {} == found.signals
+    assert [] == fake.drain("orders")
+    assert {} == app.client.run(app.client.calls.reads.lives("plain", [other.id]))
+    assert [7] * len(forged) == did
+
+    fake.drain("pages")
+    assert ["succeeded"] == [ran.outcome for ran in fake.drain("orders")]
+
+
+# Changes by operators.
+
+Change = Callable[[App, JobHandle[Any]], object]
+
+
+def by_page(name: str) -> Change:
+    def change(app: App, handle: JobHandle[Any]) -> object:
+        form = {"queue": handle.queue, "id": handle.id}
+        (action,) = (each for each in ACTIONS if each.name == name)
+        return app.client.run(carried_out(app.client.calls, action, form, By("ann", "closed")))
+
+    return change
+
+
+CANCELS: dict[str, Change] = {
+    "the handle": lambda _, handle: handle.cancel(),
+    "the page": by_page("job/cancel"),
+    "a filter": lambda app, handle: app.cancel_where(
+        Filter(queue=handle.queue, task="order"), reason="closed"
+    ),
+}
+REQUEUES: dict[str, Change] = {
+    "the page": by_page("job/requeue"),
+    "a filter": lambda app, handle: app.requeue_where(Filter(queue=handle.queue)),
+}
+
+
+@pytest.mark.parametrize("change", CANCELS.values(), ids=CANCELS)
+def test_each_cancel_of_a_parent_takes_children_and_grandchildren_with_it(
+    app: App, fake: testing.Fake, did: list[Any], change: Change
+) -> None:
+    @app.task(queue="words", retry=ONCE)
+    def word() -> None:
+        did.append("word")
+
+    @app.task(queue="pages", retry=ONCE)
+    async def page() -> None:
+        await durable().run(word.call())
+
+    @app.task(name="order", queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [page.call(), page.call()])
+
+    handle = order.enqueue()
+    fake.drain("orders")
+    fake.drain("pages")
+    pages = children_of(app, "orders", handle.id)
+    words = [word for each in pages for word in children_of(app, "pages", each)]
+
+    change(app, handle)
+
+    assert ["Absent"] == states(app, "orders", [handle.id])
+    assert ["Cancelled"] * 2 == states(app, "pages", pages)
+    assert ["Cancelled"] * 2 == states(app, "words", words)
+    assert [] == did
+
+
+@pytest.mark.parametrize("change", REQUEUES.values(), ids=REQUEUES)
+def test_each_requeue_of_a_parent_runs_dead_children_and_grandchildren_again(
+    app: App, fake: testing.Fake, did: list[Any], change: Change
+) -> None:
+    @app.task(queue="words", retry=ONCE)
+    def word() -> int:
+        did.append("word")
+        if did.count("word") == 1:
+            raise ValueError("no")
+        return 7
+
+    @app.task(queue="pages", retry=ONCE)
+    async def page() -> int:
+        return await durable().run(word.call())
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append(await durable().run(page.call()))
+
+    handle = order.enqueue()
+    fake.drain()
+    assert ["Failed"] == states(app, "orders", [handle.id])
+
+    change(app, handle)
+    fake.drain()
+
+    assert ["word", "word", 7] == did
+
+
+def test_a_cancel_of_a_dead_parent_leaves_its_children_alone(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> None:
+        did.append("page")
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        if current_job().claim > 1:
+            raise ValueError("no")
+        await durable().run(render.call())
+
+    handle = order.enqueue()
+    fake.drain("orders")
+    (child,) = children_of(app, "orders", handle.id)
+    fake.advance(6)
+    fake.drain("orders")
+    assert ["Failed"] == states(app, "orders", [handle.id])
+
+    assert "dead" == handle.cancel()
+
+    assert ["alive"] == states(app, "pages", [child])
+
+
+def test_a_requeue_of_a_parent_that_is_not_dead_changes_nothing(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> None:
+        raise ValueError("no")
+
+    @app.task(queue="later", retry=ONCE)
+    def bind() -> None:
+        did.append("it never runs")
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(), bind.call()])
+
+    handle = order.enqueue()
+    fake.drain("orders")
+    fake.drain("pages")
+    dead, _ = children_of(app, "orders", handle.id)
+    families = app.client.calls.families
+
+    assert {handle.id: "parked"} == app.client.run(families.requeue("orders", [handle.id]))
+
+    assert ["Failed"] == states(app, "pages", [dead])
+
+
+def test_children_that_a_parent_enqueues_after_it_was_cancelled_are_cancelled(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append(handle.cancel())
+        await durable().map("pages", [render.call(0), render.call(1)])
+
+    handle = order.enqueue()
+
+    fake.drain()
+
+    assert ["cancelling"] == did
+    assert ["Absent"] == states(app, "orders", [handle.id])
+    assert [] == fake.enqueued("pages")
+
+
+def test_children_are_cancelled_of_a_parent_that_was_cancelled_while_it_enqueued_them(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().map("pages", [render.call(0), render.call(1)])
+
+    enqueue = JobSteps._enqueue
+
+    async def cancelled(steps: Any, launch: str, jobs: Any) -> bool:
+        await enqueue(steps, launch, jobs)
+        did.append(handle.cancel())
+        raise KeyError("the handler was asked to stop")
+
+    monkeypatch.setattr(JobSteps, "_enqueue", cancelled)
+    handle = order.enqueue()
+
+    fake.drain()
+
+    assert ["cancelling"] == did
+    assert [] == fake.enqueued("pages")

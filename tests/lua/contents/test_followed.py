@@ -1,0 +1,71 @@
+"""Readers of a progress and of a stream whose job comes from an inbox while they look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rq_core.app.handles import watching
+from rq_core.app.handles.watching import Watched
+from rq_core.protocol.engine.plan import Plan
+from tests.kit.seed import Seed
+
+START = watching.start_of(0)
+
+
+class AsyncReader:
+    """A client of an event loop that asks the client of the seed."""
+
+    def __init__(self, seed: Seed) -> None:
+        self.client = seed.client
+        self.calls = seed.client.calls
+
+    async def run(self, plan: Plan[Any]) -> Any:
+        return self.client.run(plan)
+
+
+def follow(job: Watched, what: str) -> list[Any]:
+    if what == "watch":
+        return [each.text for each in watching.follow_progress(job, 0.05)]
+    if what == "stream":
+        return [each.text for each in watching.follow_stream(job, START)]
+
+    async def collect() -> list[Any]:
+        if what == "watch_async":
+            return [each.text async for each in watching.follow_progress_async(job, 0.05)]
+        return [each.text async for each in watching.follow_stream_async(job, START)]
+
+    return asyncio.run(collect())
+
+
+def watched(seed: Seed, is_row: Callable[[], bool] | None) -> Watched:
+    producer: Any = SimpleNamespace(client=seed.client, async_client=lambda: AsyncReader(seed))
+    return Watched(producer, seed.queue, "a", is_row)
+
+
+@pytest.mark.parametrize("what", ["watch", "watch_async", "stream", "stream_async"])
+def test_a_job_that_is_handed_over_between_two_looks_is_followed(seed: Seed, what: str) -> None:
+    def hand_over() -> bool:
+        claim = seed.running("a")
+        seed.show(claim, says="1/2 half", chunks=[(1, "half")])
+        seed.fail(claim, verdict="final")
+        return False
+
+    assert follow(watched(seed, hand_over), what) == ["half"]
+
+
+@pytest.mark.parametrize("what", ["watch", "watch_async", "stream", "stream_async"])
+def test_a_job_that_is_in_no_inbox_and_not_in_redis_ends_the_reader(seed: Seed, what: str) -> None:
+    looks: list[bool] = []
+
+    def no_row() -> bool:
+        looks.append(False)
+        return False
+
+    assert follow(watched(seed, no_row), what) == []
+    assert follow(watched(seed, None), what) == []
+    assert looks == [False]
