@@ -88,8 +88,8 @@ def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
 
 
 def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the ids, by queue, of the children of jobs that these settlements have ended as cancelled. Whoever
-    cancelled the jobs may have done so before they enqueued these children."""
+    """Return the ids, by queue, of the children of jobs that these settlements have ended as cancelled. The
+    jobs may have been cancelled before they enqueued these children."""
     found: dict[str, list[str]] = {}
     for each in settled:
         if each.unsaved is not None and outcomes.get(each.claim.id) == "cancelled":

@@ -100,7 +100,7 @@ def read_queues(value: str | None) -> list[str]:
     said: Any = json.loads(value or "null")
     if isinstance(said, dict):
         count = said.get("count")
-        # A number that someone else has written must not take all memory.
+        # A forged number must not take all memory.
         if type(count) is not int or not 0 <= count <= CHILDREN_MAX:
             raise ValueError(f"the entry says that there are {count!r} children")
         said = [said.get("queue")] * count

@@ -135,7 +135,8 @@ def said_as_text(done: Number, total: Number | None, text: str) -> str:
     words = valid_text(_BREAKS.sub(" ", text).strip())
     if len(words) > TEXT_MAX:
         words = words[: TEXT_MAX - 1] + "…"
-    says = f"{_plain(done)}/{'-' if total is None else _plain(total)}"
+    whole = "-" if total is None else _plain(total)
+    says = f"{_plain(done)}/{whole}"
     return f"{says} {words}" if words else says
 
 

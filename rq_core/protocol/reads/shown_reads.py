@@ -20,7 +20,7 @@ from rq_core.protocol.reads.steps import QueueReader
 PAGE: Final = 250
 """Maximum number of chunks that one look reads."""
 PLACE_MAX: Final = 10**15
-"""The highest number of a chunk after which a reader may begin. No stream has so many."""
+"""The highest number of a chunk after which a reader may begin. No stream is that long."""
 DEAD: Final = str(State.DEAD)
 
 

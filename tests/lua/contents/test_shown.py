@@ -138,7 +138,7 @@ def test_the_progress_of_an_earlier_claim_stays_and_says_whose_it_is(seed: Seed)
         "x" * 100_000,
     ],
 )
-def test_a_line_that_no_script_writes_is_written_anew(seed: Seed, field: str | bytes) -> None:
+def test_a_line_that_no_script_writes_is_replaced(seed: Seed, field: str | bytes) -> None:
     claim = seed.running("a")
     seed.show(claim, says="1/3", chunks=[(1, "one")])
     seed.control.hset(seed.keys("shown"), "a", field)
