@@ -59,7 +59,7 @@ REASONS: Final = {
         " its box in Redis shows it"
     ),
     **dict.fromkeys(
-        ("an entry ", "two entries ", "a value ", "a sleep ", "a signal "),
+        ("an entry ", "two entries ", "a value ", "a sleep ", "a signal ", "the header "),
         "a box is in Redis, and `verify` reads SQL alone: `--redis` and the doctor compare it with the log",
     ),
     "q": "nothing of the queue is left in SQL: a head kept elsewhere shows it, or Redis",
