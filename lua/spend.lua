@@ -2,7 +2,7 @@
 claim. The rates are corrected by the difference to what the claim took: a lower cost comes back at once, and a higher one
 must come back before the next job begins.
 
-A worker sends it in the round trip of the settlement, before it, and only for jobs that said something. A worker that has
+A worker sends it before the settlement, and only for jobs that said something. A worker that has
 lost the claim neither pays nor gets anything back. Without this call, what the claim took remains.
 
 A job may also pause scopes, because the service behind them asks for it: no job of these scopes begins until then. PAUSES

@@ -149,17 +149,14 @@ class Turns:
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
-        spends = spends_of(self._lifetime.worker, finished) if finished else []
-        calls: list[Call[Any]] = [
-            *spends,
-            *(call for call, _ in settling),
-            *(each.call for each in asking),
-        ]
+        calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
         trouble = False
         try:
             try:
                 if finished and self._handlers.shows.is_busy:
                     await self._handlers.shows.before(each.claim for each in finished)
+                if finished and (spends := spends_of(self._lifetime.worker, finished)):
+                    await self._spend(spends)
                 results = await self._exchange(group, calls, asking)
             except BaseException:
                 group.finished = _to_send_again(finished) + group.finished
@@ -167,10 +164,6 @@ class Turns:
                     self._capacity.shares.refund(each.queue.name, each.limit)
                     group.watcher.look_again(each.queue)
                 raise
-            for result in results[: len(spends)]:
-                if isinstance(result, RqCoreError):
-                    log.error("costs could not be reported, the estimates stand: %s", result)
-            del results[: len(spends)]
             for (_, reported), result in zip(settling, results, strict=False):
                 trouble = self._settled(reported, result) or trouble
             answers = [*zip(asking, results[len(settling) :], strict=True)]
@@ -194,6 +187,16 @@ class Turns:
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
         release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
+
+    async def _spend(self, spends: Sequence[Call[Any]]) -> None:
+        """Say what jobs have really taken of units, before their claims end.
+
+        In a round trip of its own: a call whose script Redis does not have yet is sent a second time, and would then
+        come after the settlements that were sent with it.
+        """
+        for result in await self._client.carry_out(spends):
+            if isinstance(result, RqCoreError):
+                log.error("costs could not be reported, the estimates stand: %s", result)
 
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]

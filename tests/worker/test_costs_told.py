@@ -75,6 +75,36 @@ async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app:
     assert len(log_of(app.client, "settlement_refused")) == 0
 
 
+async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
+    """Checks a server that has the scripts of settlements already, but not the one for costs."""
+
+    @app.task(queue=QUEUE, name="plain")
+    async def plain() -> None: ...
+
+    @app.task(queue=QUEUE, name="ask", caps=asks())
+    async def ask(model: str, tokens: int) -> None:
+        current_job().cost("tokens", 7)
+
+    async with working(app, queues=[QUEUE]) as worker:
+        for n in range(2):
+            app.enqueue_many([plain.job()])
+            await wait_until_async(lambda n=n: worker.stats.completed > n, "a plain job is done")
+        libraries = app.client.run(app.client.calls.delivery.ask([["FUNCTION", "LIST"]]))[0]
+        for library in libraries:
+            named = (
+                dict(zip(library[::2], library[1::2], strict=True))
+                if type(library) is list
+                else library
+            )
+            if "spend" in named["library_name"]:
+                asking = [["FUNCTION", "DELETE", named["library_name"]]]
+                app.client.run(app.client.calls.delivery.ask(asking))
+        app.enqueue_many([ask.job("a", 100)])
+        await wait_until_async(lambda: worker.stats.completed == 3, "the job is done")
+
+    assert [each["told"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
+
+
 async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt(app: App) -> None:
     answers: list[tuple[str, int]] = []
     asked = asyncio.Event()

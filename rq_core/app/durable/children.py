@@ -30,6 +30,7 @@ from rq_core.app.durable.items import (
 from rq_core.app.durable.step_values import load_value
 from rq_core.app.durable.steps import StepOptions, Steps
 from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
@@ -172,6 +173,9 @@ class JobSteps(Steps):
             for job in jobs
             if job.id not in ended or isinstance(ended[job.id], Gone | Succeeded)
         ]
+        functions = children[0].task.app.outgoing_functions if again else ()
+        if functions:
+            again = list(outgoing_jobs(functions, again, "children"))
         packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
         while True:
             note_end = self.home.began()
