@@ -40,7 +40,11 @@ def run(app: App, *queues: str) -> None:
     """Run the jobs of these queues until none is left that may run."""
 
     async def burst() -> None:
-        await Worker(app, WorkerOptions(queues=queues, burst=True)).run()
+        try:
+            await Worker(app, WorkerOptions(queues=queues, burst=True)).run()
+        finally:
+            # A handler may have used the app's client of this loop.
+            await app.aclose()
 
     app.apply_settings()
     asyncio.run(burst())
