@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """The ways in which an event that may lead to several states determines the job's next state."""
+    """The ways in which an event determines a job's next state, if the event may lead to several states."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -170,8 +170,9 @@ REVIVALS: Final = frozenset(
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
-    """Return the state to which an event with these fields leads; None: the job has left Redis. Raises KeyError for an
-    event that is not about a job's state, ValueError for a target that is not a state.
+    """Return the state to which an event with the fields ``facts`` leads; None: the job has left Redis.
+
+    Raises KeyError if the event is not about a job's state, or ValueError if its target is not a state.
     """
     leads_to = EFFECTS[event].leads_to
     if leads_to is Leads.BY_DUE:
