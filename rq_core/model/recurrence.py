@@ -417,8 +417,8 @@ def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime 
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Return the minute, between ``before`` and ``after``, at which the zone's offset changes. It changes once in this
-    range."""
+    """Return the first minute after ``before``, up to ``after``, at which the zone's offset changes. The offsets at
+    ``before`` and ``after`` differ."""
     offset = _offset(zone, before)
     low, high = 0, -((before - after) // _MINUTE_LONG)
     while high - low > 1:

@@ -1,8 +1,8 @@
 """The names of unique jobs: how they are made from arguments, and how the key ``slots`` stores them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``. The values are JSON, percent-encoded. A string is written without quotes if it
-cannot be mistaken for another JSON value. If all arguments count, or if the name would be too long, the name is
-``TASK/DIGEST``.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``. The values are JSON, percent-encoded. A string has quotes only if it has a
+backslash or could be mistaken for another JSON value. If all arguments count, or if the name would be too long, the
+name is ``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -121,7 +121,7 @@ def name_mark(name: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return the digest of a text: 32 hex digits of its SHA-256."""
+    """Return the digest of a text: the first 32 hex digits of its SHA-256."""
     import hashlib  # To declare a task needs no OpenSSL.
 
     return hashlib.sha256(bytes_of(text)).hexdigest()[:32]
@@ -140,8 +140,8 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a JSON value as a unique name contains it. A string has no quotes if it cannot be mistaken for another
-    JSON value."""
+    """Return a JSON value as a unique name contains it. A string has quotes only if it has a backslash or could be
+    mistaken for another JSON value."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)
