@@ -206,11 +206,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """Return a message if an event contradicts the record of its job; None if it does not. ``state`` is the state to
-    which the event leads.
-
-    Without the job's earlier events, nothing is a contradiction.
-    """
+    """Return a message if an event contradicts the record of its job; None if it does not, or if the job's earlier
+    events are unknown. ``state`` is the state to which the event leads."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None

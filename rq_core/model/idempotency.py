@@ -88,8 +88,8 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms from which on a claim call may remove something of the line: the kept outcome, or else the whole
-        line. None: the line has no such time."""
+        """Unix ms at which the outcome in the line expires or, if it has no kept outcome, the whole line. A later claim
+        call checks the line. None: nothing expires."""
         return self.until_ms or self.once_ms
 
 

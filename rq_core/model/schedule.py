@@ -91,7 +91,7 @@ def tick_of(job_id: str) -> Tick | None:
 
 
 def job_of(job: NewJob, rule: Recurrence) -> NewJob:
-    """Return the job that a schedule enqueues: ``job`` with the unique name and the scope that its rule for overlaps
+    """Return the job that a schedule enqueues: ``job`` with the unique name and the scope that the rule for overlaps
     needs.
 
     Raises InvalidOption if the job cannot be enqueued more than once.

@@ -1,7 +1,7 @@
-"""Every call to a queue, as a plan without I/O.
+"""All calls to a queue. Each call is a plan: a generator that yields commands and does no I/O itself.
 
 A plan decides which commands are sent, in which order, and what each answer means. It also decides what follows if an
-answer is lost. A plan has no connection: it yields commands, and a client sends them.
+answer is lost. A client sends the commands.
 
 Read ``engine.plan`` first, then ``operations`` and one family of calls: ``calls.claims`` or ``calls.enqueue``.
 

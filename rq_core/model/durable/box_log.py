@@ -24,7 +24,7 @@ members that the log does not have from the job's box."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
-    """Trust all events: return no reason against any job. Events in Redis' outbox are trusted in this way."""
+    """Return an empty mapping: no job's events are distrusted. It is used for events in Redis' outbox."""
     return {}
 
 
@@ -103,10 +103,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` the first lines that a restore may have written because of this event.
-
-        A restore writes them after Redis has forgotten events about the box.
-        """
+        """Note in ``also`` the first lines that members of the box may have instead. A restore may have written them
+        after Redis forgot this event or others."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}

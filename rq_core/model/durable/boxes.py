@@ -1,4 +1,5 @@
-"""Boxes. The box of a durable job has the steps that the job has saved; scripts write it into the key ``boxes``.
+"""Boxes. The box of a durable job has the steps that the job has saved. Scripts write it into the key ``boxes``, a
+hash:
 
     LIFE        job=ID entries=3 bytes=812 mail=1
     LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…
@@ -9,6 +10,9 @@
                 {"ok":true}
     LIFE>approval    1
     LIFE=webhook-9   1
+
+LIFE is the id of the box. Its fields are a header, the entries by number, the signals by number, the numbers of the
+untaken signals by name, and the numbers of signals by key.
 
 >>> read_entry("receipt begun at=5 fence=1-2").is_saved
 False

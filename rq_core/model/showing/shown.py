@@ -1,4 +1,4 @@
-"""The progress of a job and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
+"""The progress of a job and the chunks of its stream, as its handler reports them. The script ``show`` writes them into
 the key ``shown``:
 
     ID      claim=2 fence=1795225746504-88 at=1795226391000 says=2 said=7 start=40 from=1 to=57 bytes=812 base=0
@@ -143,8 +143,8 @@ def said_as_text(done: Number, total: Number | None, text: str) -> str:
 
 
 def _plain(number: Number) -> str:
-    """Return a number as plain digits. A member of an enum, or a number of numpy, would otherwise be written in its own
-    form."""
+    """Return a number as an int or a float writes itself. A member of an enum, or a number of numpy, writes itself in
+    another form."""
     return int.__repr__(number) if isinstance(number, int) else float.__repr__(number)
 
 

@@ -34,8 +34,8 @@ class Change(NamedTuple):
 class Admin:
     """The calls with which an operator changes jobs and settings.
 
-    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. A caller may pass ``slot``, a
-    call slot with the call's number, only if all ids fit into one call.
+    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. ``slot`` (a call slot and the
+    call's number) is allowed only if all ids fit into one call.
     """
 
     def __init__(self, delivery: Delivery) -> None:

@@ -181,7 +181,7 @@ class Audit:
 
         ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore before SQL was read. It is the
         field ``restored`` of the queue's ``meta``, or ``last`` of the previous :class:`Restored`. Raises
-        RestoredMeanwhile if another restore came after this one, AuditBacklogFull, QueueFull.
+        RestoredMeanwhile if Redis has carried out another restore since then, AuditBacklogFull, QueueFull.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
@@ -300,8 +300,8 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). A throttle
-    holds a name longer than its job lives."""
+    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). It is for a
+    name that was given until an instant."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

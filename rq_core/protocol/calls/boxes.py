@@ -96,8 +96,8 @@ def send_signals(
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that wakes those of the parked jobs ``ids`` whose boxes have a signal for which they wait. The
-    call sends no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Return the call that wakes each of these parked jobs whose awaited signal is already in its box. The call sends
+    no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     return Call("signal", queue, args, _parse_sent, each, tuple(ids))

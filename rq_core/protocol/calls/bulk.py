@@ -380,7 +380,7 @@ class Bulk:
         return (yield from admin.prune(queue, ids, by=by, why=why, slot=slot))
 
     def _caught_up(self, change: BulkChange, place: BulkPlace) -> Plan[BulkPlace]:
-        """Return the place with the number of changed jobs corrected, as the last call in Redis shows it."""
+        """Return the place after the last call of the change that Redis has carried out."""
         queue, slot = change.filter.queue, place.slot.name
         slots = queue_keys(queue, self._delivery.prefix)("slots")
         fields = slot, f"{slot}{SLOT_ANSWER}"
@@ -408,8 +408,7 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
     """Return whether this change itself may have brought a job into its state.
 
-    The job entered its state after the change began. For example, it was requeued and died again, or was edited, ran
-    and waits again.
+    The job must have entered its state after the change began. For example, it was requeued and died again.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False

@@ -145,8 +145,8 @@ class Caps:
     def register(
         self, queue: str, policies: Mapping[str, str], *, by: str | None = None
     ) -> Plan[dict[str, str]]:
-        """Store the policies of tasks (JSON by task name). With them, producers without the tasks' code give jobs the
-        same scopes as producers with it. Returns the outcome by task: changed or same."""
+        """Store the policies of tasks (JSON by task name). Producers without the tasks' code then give jobs the right
+        scopes. Returns the outcome by task: changed or same."""
         args = {"by": check_name("actor", by or self._delivery.name)}
         records = tuple((check_name("task", name), text) for name, text in policies.items())
         return (yield from self._delivery.call(Call("register", queue, args, parse_pairs, records)))

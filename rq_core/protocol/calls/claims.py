@@ -142,8 +142,8 @@ def rollback(
 ) -> Call[dict[str, str]]:
     """Return the call that gives jobs back. Its answer is the outcome by id.
 
-    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane is the one by the task's present policy;
-    with an empty text the job stays in its lane.
+    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane follows from the task's present policy.
+    With an empty text, the job stays in its lane.
     """
     args = {
         "worker": worker,

@@ -214,8 +214,9 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
     """Return the argument ``kinds`` and the records of a call that enqueues these jobs. ``why`` is the reason of the
     call.
 
-    A kind has the options that several jobs share: [priority, delay in ms, head, detail, full]. The due time (Unix ms)
-    and the ties follow if the jobs have them. Ties are further options as a JSON object (see ``ties_of``).
+    A kind has what several jobs share: [priority, delay in ms, head, detail, full] (see Profile and NewJob). The due
+    time (Unix ms) and the ties follow if the jobs have them. Ties are further options as a JSON object (see
+    ``ties_of``).
 
     A record has five texts of one job: the id; the number of its kind, from 1; the digest; the lane; and the spec. The
     digest is that of the arguments and the timeout. The job's ``name`` and ``call`` follow it, if the job has them.

@@ -12,7 +12,7 @@ from rq_core.protocol.engine.plan import Plan
 
 
 class Mail:
-    """The calls that send signals, and that wake the parked jobs for which a signal has arrived."""
+    """The calls that send signals, and that wake parked jobs whose awaited signal has arrived."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -33,7 +33,7 @@ class Mail:
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Wake those of the parked jobs ``ids`` whose boxes have a signal for which they wait."""
+        """Wake each of these parked jobs whose awaited signal is already in its box."""
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

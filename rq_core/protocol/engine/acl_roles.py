@@ -208,7 +208,7 @@ def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts of other roles that the role's rights suffice to call. Redis cannot prevent these calls."""
+    """Return the scripts of other roles that this role can call with its rights. Redis cannot prevent these calls."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [
@@ -235,7 +235,7 @@ def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
     """Return the rights that the user lacks to call a script in a queue, as ACL rules. The list is empty if Redis does
-    not tell the rights."""
+    not say which."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told

@@ -283,12 +283,11 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Make handshakes with these queues, whose epoch has changed. Returns the results of calls to unusable queues,
-        and an error or None.
+        """Make handshakes with these queues, whose epoch has changed. Calls to other queues are not affected.
 
-        The result by queue is the error, or ``absent`` of the call if the queue does not exist. Calls to other queues
-        continue. ``sent`` is true if the calls may have been carried out. If a handshake gets no answer, its error is
-        then returned; otherwise it is raised.
+        Returns the result, by queue, of calls to unusable queues: an error, or ``absent`` of the call if the queue does
+        not exist. If a handshake gets no answer, its error is raised. If the calls may have been carried out
+        (``sent``), the error is a second returned value instead.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):

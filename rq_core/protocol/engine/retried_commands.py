@@ -35,8 +35,16 @@ def pause(attempt: int, left: float) -> Pause:
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
     """Return the kind of a script's reply, or of the error in its place.
 
-    The kinds are answer, epoch, with, unsent, lost, forgotten, no functions and fatal. ``lost`` is true if an earlier
-    reply to this call was lost.
+    - answer: the script answered.
+    - epoch: the call needs a handshake, because the queue's epoch has changed.
+    - with: the call lacks keys.
+    - unsent: the call was not carried out, and may be sent again.
+    - lost: the call may have been carried out.
+    - forgotten: the server does not have the script.
+    - no functions: the server or the user cannot call functions.
+    - fatal: another error.
+
+    ``lost`` is true if an earlier reply to this call was lost.
     """
     if not isinstance(reply, Exception):
         return reply[0] if reply[0] in ("epoch", "with") else "answer"

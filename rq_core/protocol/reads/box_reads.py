@@ -131,8 +131,8 @@ class BoxReads(QueueReader):
     def lives(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[dict[str, str]]:
-        """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out; with
-        ``only``, also jobs in other states."""
+        """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out. With
+        ``only``, jobs in other states are left out, too."""
         state, found = self._keys(queue)("state"), {}
         for first in range(0, len(ids), PAGE):
             chunk = ids[first : first + PAGE]

@@ -272,7 +272,7 @@ def _oldest_ready(
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
     """Return the age (ms) of the oldest job at the head of a list or an open lane; None: unknown. Also return whether
-    the age is exact for the lists: each list's first live job was read, or the list has no live job."""
+    the first live job of each list was read, so that no job in a list is older."""
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]

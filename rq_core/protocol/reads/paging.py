@@ -56,16 +56,16 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return the place after a change by which ``gone`` of the jobs that were read left the key. If ``gone`` is too
-        high, some jobs are read again, but none is skipped."""
+        """Return the place, corrected after a change: ``gone`` of the jobs before it have left the key. If ``gone`` is
+        too high, some jobs are read again, but none is skipped."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
 
     def skipping(self, keys: QueueKeys) -> list[list[Any]]:
-        """Return the command that removes entries without a job from the head of a list, as the only item. For other
-        keys, the returned list is empty."""
+        """Return a list with the command that removes entries without a job from the head of a list of ready jobs. For
+        other keys, the returned list is empty."""
         if not self.is_list:
             return []
         program = plain_text("skip", PAGE=_SKIPPED_PAGE)

@@ -25,7 +25,7 @@ DEAD: Final = str(State.DEAD)
 
 
 class ShownJob(NamedTuple):
-    """The progress of a job, and the job's state. The state was read first."""
+    """The progress of a job, and the job's state."""
 
     state: str | None
     """The job's state; None if Redis has no such job."""
