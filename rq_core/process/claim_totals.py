@@ -21,7 +21,8 @@ class FlowTotals:
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
 
     def join(self, place: int, table: FlowTable) -> None:
-        """Add a new process, which counts into ``table``. ``place`` is the number of the process' place."""
+        """Add a new process, which counts into ``table``. ``place`` is the number of the process. A process that
+        replaces another gets the same number."""
         with self._lock:
             self._tables[place] = table
 
@@ -57,7 +58,7 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """Return the vitals of the live processes. Processes whose worker has not started, or claims no more, are left
+        """Return one Vitals for each live process. Processes whose worker has not started, or claims no more, are left
         out."""
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]

@@ -36,7 +36,8 @@ class CommandLine(Protocol):
 
 
 class Companion:
-    """Runs one companion: starts its process, starts it again when it ends, and at last lets it finish its work."""
+    """Runs one companion: starts its process, and starts it again when it ends. When the workers have ended, it lets
+    the companion finish its work."""
 
     def __init__(self, name: str, command_line: CommandLine) -> None:
         """Create a companion without starting it. ``name`` is its name in the log, such as ``the mirror``."""

@@ -160,7 +160,7 @@ class Probe(HttpPort):
         place: Path | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
-        """Listen at ``address``. ``max_age`` is the age in seconds from which on a worker is unhealthy. Raises
+        """Listen at ``address``. A worker is unhealthy if its last claim is more than ``max_age`` seconds old. Raises
         InvalidOption if the process cannot listen at the address."""
         me = os.getpid()
         shown = pages or {}

@@ -86,8 +86,8 @@ def _exit(status: int) -> NoReturn:
 
 
 def holders(loop: asyncio.AbstractEventLoop | None = None) -> list[str]:
-    """Return the threads that keep this process alive, and the tasks of ``loop``. Each is a text with the line that it
-    runs."""
+    """Return the threads that keep this process alive, and the tasks of ``loop``. Each text names one, with the line of
+    code that it runs."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, for such a use
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]

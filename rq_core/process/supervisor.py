@@ -209,7 +209,7 @@ class Supervisor:
     def _companion(
         self, name: str, finds: Callable[[], plugins.CompanionCommand], database: str | None
     ) -> Companion | None:
-        """Return a companion that uses ``database``; None without a database."""
+        """Return a mirror or relay that uses ``database``; it is not started yet. Return None without a database."""
         if database is None:
             return None
         return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))

@@ -162,9 +162,10 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the keys of a script and its includes, as two values: the keys of every call, and further keys by fact.
+    """Return the keys of a script and its includes, as two values: the keys that every call carries, and further keys
+    by fact.
 
-    Only calls to queues with the fact carry its further keys.
+    A fact is a field of the queue's ``meta``. Only calls to queues that have the fact carry its further keys.
     """
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
@@ -188,7 +189,7 @@ def _keys_of(
 def _begin(rooms: Iterable[str]) -> str:
     """Return the Lua function ``begin``, which calls the ``reset`` function of each include.
 
-    Each has its own name, because a loop over a list would take twice as long.
+    It calls each function by a name of its own, because a loop over a list would take twice as long.
     """
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]
@@ -204,8 +205,8 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of ``meta`` for a script and its includes: under ``meta`` those that a call reads first, under
-    ``later`` those that it may read later."""
+    """Return the fields of ``meta`` that a script and its includes read, as two lists: ``meta`` for the beginning of a
+    call, and ``later`` for fields that may be read later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

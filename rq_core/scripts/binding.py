@@ -84,8 +84,8 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
 
 
 def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the Lua function ``refuse_keys()``. It returns nil, or the refusal of a call that lacks the keys for one
-    of the queue's facts."""
+    """Return the Lua function ``refuse_keys()``. If the queue has facts (fields of ``meta``) whose keys the call lacks,
+    it returns the refusal of the call; else nil."""
     lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
     if not lacks:
         return "local function refuse_keys() return nil end"
@@ -110,7 +110,8 @@ def may_end_more(facts: Iterable[str]) -> str:
 def decide_parts(parts: Iterable[Header]) -> str:
     """Return the Lua function ``decide_parts(id, job, line, outcome, fence)``, which scripts call when a job ends.
 
-    It calls ``decide`` of each part that concerns the job, and returns whether any part ends with the job.
+    A part is an include for data that may end with a job. The function calls ``decide`` of each part that concerns the
+    job, and returns whether any data end with the job.
     """
     lines = ["local function decide_parts(id, job, line, outcome, fence)", "local found = false"]
     numbered = enumerate(parts, 1)
@@ -240,7 +241,7 @@ end"""
 
 def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
     """Return the Lua assignments of the arguments, and of the records for ``each``. The locals in ``shared`` are
-    declared already. A call with more than ``keys`` keys may have a tail."""
+    declared already. A call with more than ``keys`` keys may have a tail: texts after the records."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 

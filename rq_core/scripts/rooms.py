@@ -92,7 +92,8 @@ def _look_up(lua: Path, name: str, variant: Variant) -> Source:
 
 
 def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
-    """Return the facts that switch the parts on, for all parts of all scripts."""
+    """Return the fields of a queue's ``meta`` that switch parts on, for all parts. A part is an include for data that
+    may end with a job."""
     names = _look_up(lua, PARTS, variant).header.words("Parts")
     headers = (_look_up(lua, name, variant).header for name in names)
     return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
@@ -125,8 +126,11 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the steps of each part that a script runs, in the order in which the parts run. The result is empty if the
-    script runs no parts."""
+    """Return the steps of each part that a script runs, in the order in which the parts run; an empty dict if it runs
+    no parts.
+
+    A part is an include for data that may end with a job. Its steps are Lua functions.
+    """
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
@@ -207,12 +211,12 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of the parts that decide what ends with a job."""
+    """Return the names of the parts that have a function ``decide``, which decides whether data end with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """Return the Lua lines that add a part to the tables of parts."""
+    """Return the Lua lines that add a part to the tables PARTS and ENDINGS."""
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
@@ -255,7 +259,8 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return the parts of an include that are needed: all except the functions that the ``wanted`` names do not use."""
+    """Return the definitions of an include that a script needs: the functions that the ``wanted`` names use, and
+    everything that is not a function."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()

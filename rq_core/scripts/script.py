@@ -50,7 +50,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Return whether a call that carries keys on demand ends with a tail, which may be empty."""
+        """Return whether a call may end with a tail: texts after its records."""
         return "Tail" in self.header.sections
 
     @property
@@ -79,8 +79,8 @@ class Script:
     ) -> list[Any]:
         """Return the whole command of a call, from its ``head``.
 
-        ``tail`` has a note (which may be empty) and a text for some records, by the record's number from 1. Only a call
-        with keys on demand carries the tail.
+        ``tail`` has a note (which may be empty) and a text for some records, by the record's number from 1. The tail is
+        left out if the head has only the keys of every call.
         """
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
