@@ -1,6 +1,6 @@
 """Generates unique names: job ids, and the names of clients and workers.
 
-A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time, so ids sort by their time of
+A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time. So ids sort by their time of
 creation, and new ids are close together in a database's index.
 """
 

@@ -172,5 +172,5 @@ def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the key of the set that has the names of all queues of a prefix."""
+    """Return the key of the set that lists a prefix's queues."""
     return f"{check_name('prefix', prefix)}:queues"

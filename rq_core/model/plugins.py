@@ -74,8 +74,8 @@ class Drift(Protocol):
 
 
 class CompanionCommand(Protocol):
-    """A function that returns the command line of a mirror or a relay, and variables to add to the environment of its
-    process.
+    """A function that returns the command line of a mirror or a relay. It also returns variables to add to the
+    environment of the process.
 
     ``database`` is the URL of the database that the process uses. ``made`` are queues that were created just now; a
     mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
@@ -132,8 +132,8 @@ class AuditQuestions(Protocol):
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """Return the last ``count`` instants of a schedule with their outcomes (``ticks``), the ``changes`` since the
-        first of them, and the present state.
+        """Return a document about a schedule: its last ``count`` instants with their outcomes (``ticks``), the
+        ``changes`` since the first of these instants, and the present state.
 
         ``says`` is the present state as a sentence, as the log shows it.
         """
@@ -273,8 +273,8 @@ def inbox_reader_opener() -> OpenInboxReader:
 
 
 def inbox_ddl() -> Callable[[str], Sequence[str]]:
-    """Return a function that takes the URL of a database, and returns the SQL statements that create the tables of an
-    inbox there. Raises AuditNotConfigured if no installed package has this function."""
+    """Return a function that returns the SQL statements for the tables of an inbox. It takes the URL of a database.
+    Raises AuditNotConfigured if no installed package has this function."""
     return cast("Callable[[str], Sequence[str]]", _audit("inbox_ddl"))
 
 

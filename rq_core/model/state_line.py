@@ -3,7 +3,7 @@
 
     running task=send claim=1 fence=1795225746504-88 by=w-3f2a seq=7 since=1795225746504
 
-A plain job that has only waited since its enqueue has no line in ``state``, unless its JSON is long. Its fields are in
+A plain job that has only waited since its enqueue has no line in ``state`` if its JSON is short. Its fields are in
 the first line of its value in the key ``jobs``, before the JSON. They stay there when the job later gets a line in
 ``state``:
 
@@ -169,7 +169,8 @@ class StoredJob(NamedTuple):
 
 
 def read_job(job_id: str, line: str) -> StoredJob:
-    """Parse a state line strictly. Raises ValueError, with a message for users, if no script writes such a line."""
+    """Parse a state line strictly. Raises ValueError, with a message for users, if the line differs from what scripts
+    write."""
     if size := _size_of_long(line):
         raise ValueError(f"it has {_says_long(size)}")
     try:

@@ -1,8 +1,8 @@
 """Ends a process whose work is over, by force if threads or tasks keep the process alive.
 
 Python waits for each thread that is not a daemon, and asyncio waits for its executor and its tasks. A handler may leave
-such a thread behind: an ``asyncio.to_thread`` that outlives its job's timeout, or an executor that is never shut down.
-Then not even a signal would end the process.
+a thread behind that never ends: an ``asyncio.to_thread`` that outlives its job's timeout, or an executor that is never
+shut down. Then not even a signal would end the process.
 """
 
 from __future__ import annotations

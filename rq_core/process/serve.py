@@ -52,7 +52,7 @@ def serve(
 
 def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
     """Raise InvalidOption if the app declares none of the queues in ``named``. Usually, no producer enqueues jobs in
-    such queues."""
+    undeclared queues."""
     if not set(named) & set(declared):
         known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
         must = (

@@ -408,8 +408,8 @@ class SourceFiles:
         self._due = clock() + LOOK_EVERY_S
 
     def changed(self) -> Path | None:
-        """Return a file that has changed, appeared or disappeared since the last check. Return None without such a
-        file, or if the next check is not due yet."""
+        """Return a file that has changed, appeared or disappeared since the last check. Return None if no file has, or
+        if the next check is not due yet."""
         if self._clock() < self._due:
             return None
         before, self._seen = self._seen, self._look()

@@ -62,8 +62,8 @@ The table lacks these names while a library is loaded, so the first call copies 
 
 @dataclass(frozen=True)
 class Assembled:
-    """The assembled text of a script, without the first and last lines that Redis needs, and the keys and arguments of
-    a call."""
+    """The assembled text of a script, and the keys and arguments of a call. The text lacks the first and last lines
+    that Redis needs."""
 
     header: Header
     text: str

@@ -239,7 +239,7 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 def _order(files: Mapping[str, _File]) -> list[str]:
     """Return the rooms in an order in which each comes after the rooms whose names it takes. Raises HeaderError if
-    there is no such order."""
+    rooms take names from each other in a circle."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:

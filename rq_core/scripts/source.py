@@ -44,8 +44,8 @@ class Part:
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code for a place where the names in ``outside`` are declared already. If all names that the code
-        defines are among them, the word `local` is removed.
+        """Return the code for a place where the names in ``outside`` are declared already. The word `local` is removed
+        if all names that the code defines are in ``outside``.
 
         Raises HeaderError if only some of its names are in ``outside``.
         """

@@ -11,8 +11,13 @@ hash:
     LIFE>approval    1
     LIFE=webhook-9   1
 
-LIFE is the id of the box. Its fields are a header, the entries by number, the signals by number, the numbers of the
-untaken signals by name, and the numbers of signals by key.
+LIFE is the id of the box. Its members are:
+
+- LIFE: the header.
+- LIFE|N: the entry with the number N.
+- LIFE>N: the signal with the number N.
+- LIFE>NAME: the numbers of the signals of this name that no wait has taken.
+- LIFE=KEY: the number of the signal with this key.
 
 >>> read_entry("receipt begun at=5 fence=1-2").is_saved
 False

@@ -53,10 +53,10 @@ class Child(NamedTuple):
 
 
 def child_id(life: str, launch: str, index: int) -> str:
-    """Return the id of a child. ``life`` is the id of the parent's box.
+    """Return the id of a child. ``life`` is the id of the parent's box, and ``launch`` the name of the ``map`` or
+    ``run`` that enqueues the child.
 
-    ``launch`` is the name of the ``map`` or ``run`` that enqueues the child, and ``index`` is the child's position in
-    it, from 0.
+    ``index`` is the child's position in this ``map`` or ``run``, from 0.
     """
     return "f-" + hashlib.sha256(f"{life}/{launch}/{index}".encode()).hexdigest()[:30]
 

@@ -39,7 +39,7 @@ class CopyReader(Protocol):
         ...
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:
-        """Return those of these ids that the log knows as ids of jobs of the queue."""
+        """Return the ids in ``ids`` that the log knows as ids of jobs of the queue."""
         ...
 
     def reasons(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:

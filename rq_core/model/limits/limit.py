@@ -64,8 +64,7 @@ class Limit(NamedTuple):
         """Return the latest time (Unix ms) at which an exhausted rate can admit jobs again; None for a cap, and for a
         rate of 0 jobs.
 
-        If a stored time is later, the clock was set back after it was written, or a slower limit was in force at that
-        time.
+        A later stored time was written before the clock was set back, or while a slower limit was in force.
         """
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
@@ -73,8 +72,7 @@ class Limit(NamedTuple):
         """Return the latest theoretical arrival time (Unix µs) that a rate can have; None for a cap, and for a rate of
         0 jobs.
 
-        If a stored time is later, the clock was set back after it was written, or a slower limit was in force at that
-        time.
+        A later stored time was written before the clock was set back, or while a slower limit was in force.
         """
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 

@@ -206,5 +206,5 @@ def chunk_field(job_id: str, number: int) -> str:
 
 
 def id_in_field(field: str) -> str:
-    """Return the id of the job in the name of a field of ``shown``."""
+    """Return the job's id, from the name of a field of ``shown``."""
     return field.partition("~")[0]

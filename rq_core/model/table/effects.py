@@ -1,13 +1,13 @@
 """The effect of each event on a job's fields, as one table, and sets of events that are computed from the table.
 
 :func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply the table with code of their own. So a
-mistake in one of them shows as a difference. These rules hold for all events and are not in the table:
+mistake in one of the three shows as a difference. These rules hold for all events and are not in the table:
 
 - The event's time becomes ``since_ms``. ``due_ms`` becomes the event's ``due_ms``, or null without one.
 - A job that becomes ready gets ``ready_at_ms``, and a job that becomes scheduled loses it.
 - The event's ``error``, if it has one, becomes ``error_type`` and ``error_message``.
-- A job that dies gets ``finished_at_ms``. Its reason is the event's ``reason``, or the reason in the table. A live job
-  that is not dead has neither of the two fields.
+- A job that dies gets ``finished_at_ms``. Its reason is the event's ``reason``, or the reason in the table. A job
+  in Redis that is not dead has neither of the two fields.
 - A baseline sets times to its own field ``since_ms``. If it says that Redis does not have the job, it changes nothing
   else.
 - A job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no

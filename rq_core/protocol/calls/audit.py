@@ -89,7 +89,7 @@ class Audit:
         """Switch the audit log on, for this audit database. Raises AuditElsewhere if another database mirrors the
         queue.
 
-        The call writes a baseline of the live jobs, unless the outbox still has the queue's whole history.
+        If the outbox lacks a part of the queue's history, the call writes a baseline of the live jobs.
 
         ``known`` is an epoch that the database has. A queue in an earlier epoch starts a new epoch above ``known``,
         with a baseline. Later handshakes of this client also start epochs above ``known``.
@@ -267,9 +267,9 @@ def entries_again(
     """Return the records that put back a job's lost box. ``entries`` and ``signals`` are the texts of the box, in
     order.
 
-    The entries come last, in order. The last signal comes directly before them. So no worker continues the job and no
-    signal changes the box before the last record is written. ``lost`` has the numbers of the signals that their senders
-    must send again.
+    The entries come last, in order. The last signal comes directly before the entries. So no worker continues the job
+    and no signal changes the box before the last record is written. ``lost`` has the numbers of the signals that their
+    senders must send again.
     """
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)

@@ -209,8 +209,8 @@ class Caps:
         """Set a live limit, or restore the declared limit.
 
         If another operator changes the limit meanwhile, the call reads it again and replaces it. With ``version``,
-        CapConflict is raised instead, unless this version is stored. ``declared`` are known families, in addition to
-        those of the queue. Raises InvalidOption, UnknownScope, NothingDeclared.
+        CapConflict is raised if another version is stored. ``declared`` are known families, in addition to those of the
+        queue. Raises InvalidOption, UnknownScope, NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
@@ -236,8 +236,8 @@ class Caps:
         """Raise UnknownScope if ``scope`` is that of a task that the queue does not know. The name may be misspelt: the
         cap would then count no job.
 
-        A task is known if the queue has a cap or a policy for it, or if one of the jobs and events that were read names
-        it.
+        A task is known if the queue has a cap or a policy for it. It is also known if a job or an event that was read
+        names it.
         """
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:

@@ -1,6 +1,6 @@
 """The calls about durable jobs and their children.
 
-A cancel or a requeue of a parent also changes its children, if they have not succeeded, and their children in turn.
+A cancel or a requeue of a parent also changes its children that have not succeeded, and the children of these children.
 Handles, the command line, the web page and changes by filter all use these calls.
 """
 
@@ -89,7 +89,7 @@ class Families:
         return (yield from verb(ids))
 
     def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
-        """Return those of these parents that have really enqueued the child for which they wait.
+        """Return the parents in ``said`` that have really enqueued the child for which they wait.
 
         Any producer can write a header that names a parent. But no producer can choose the id of a child.
         """

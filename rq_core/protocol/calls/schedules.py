@@ -297,8 +297,8 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap by which jobs of one schedule run one at a time, if a declaration needs the cap and the queue
-        lacks it. An operator may change the cap later.
+        """Store the cap by which jobs of one schedule run one at a time. Nothing is stored if no declaration needs the
+        cap, or if the queue already has it. An operator may change the cap later.
 
         Raises ServerUnsuitable if the user of Redis may not store caps: a producer may not.
         """
@@ -339,8 +339,8 @@ class Schedules:
         """Send a change of schedules, until no first instant lies in the past. ``after`` is, by name, the time (Unix
         ms) after which the first instant comes.
 
-        If an instant has passed before the server gets the change, the change of this schedule is sent again with a
-        later instant. It is sent at most LATE_MAX times.
+        If an instant passes before the server gets the change, the change of this schedule is sent again, with a later
+        instant. It is sent at most LATE_MAX times.
         """
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):

@@ -411,8 +411,8 @@ class Delivery:
         """Add the queue to the list of queues. A full server may refuse this. Raises QueueFull if it refuses and the
         queue is not on the list.
 
-        In a cluster the list may be on another shard. For a queue that existed before, the handshake waits at most
-        LISTING for that shard, because the queue's creator has already added the queue.
+        In a cluster the list may be on another shard. An existing queue was listed by its creator, so its handshake
+        waits at most LISTING for that shard.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -128,11 +128,11 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Send plain reads in one round trip. A read that fails has its error in the place of its reply, so that it
-        does not hide the other replies.
+        """Send plain reads in one round trip. A read that fails has its error in the place of its reply, so that the
+        successful reads have replies.
 
-        If all reads fail, ServerUnavailable or ServerUnsuitable is raised. If each of them fails because its key has
-        the wrong type, nothing is raised.
+        If all reads fail, ServerUnavailable or ServerUnsuitable is raised. Nothing is raised if each read failed
+        because its key has the wrong type.
         """
         if not commands:
             return []

@@ -166,8 +166,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return, by id, the rollbacks of those of these jobs that wait because a worker gave them back. Only the last
-        RECENT_MAX entries of the outbox are searched."""
+        """Return the rollbacks of the jobs in ``jobs`` that wait because a worker gave them back, by job id. Only the
+        last RECENT_MAX entries of the outbox are searched."""
         open_ids = {
             job.id
             for job in jobs

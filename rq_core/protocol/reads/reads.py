@@ -113,8 +113,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return those of these queues that the user may read. Raises ServerUnsuitable if the user may read none of
-        them."""
+        """Return the queues in ``queues`` that the user may read. Raises ServerUnsuitable if the user may read no
+        queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )

@@ -130,8 +130,8 @@ def _state_of(line: str | None, size: int) -> str | None:
 def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
     """Return the place from which the reader continues. ``text`` is the job's field in the key ``shown``.
 
-    After a failover, or if another job with this id began a stream, new chunks may have numbers that the reader already
-    has had. Then the place is set back.
+    After a failover, or after another job with this id, the numbers of chunks may begin again at a lower number. Then
+    the place is set back.
     """
     found = read_shown(text)
     if place.fence is None:
