@@ -317,8 +317,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON; None for
-    the seconds without this line.
+    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON. Without
+    this line, the seconds are missing (None).
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)

@@ -93,7 +93,8 @@ class Lives:
     missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """Apply the next event of a job to its record, and note or remove its end."""
+        """Apply the next event of a job to its record. If the event is the job's end, store the end; if the job is in
+        Redis again, remove its end."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:

@@ -50,7 +50,8 @@ def reason_of(missing: str) -> str:
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error for a wait for a result that is never kept. It does not matter whether the job has ended."""
+    """Return the error for a client that waits for a result that is not kept. The client gets it whether or not the job
+    has ended."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 

@@ -80,7 +80,7 @@ class Schedule(NamedTuple):
 
 
 def job_digest(packed: str) -> str:
-    """Return the digest of a schedule's packed job, which the log stores."""
+    """Return the digest of a schedule's packed job, as the log stores it."""
     return hashlib.sha1(packed.encode(), usedforsecurity=False).hexdigest()[:32]
 
 

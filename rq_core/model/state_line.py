@@ -219,7 +219,8 @@ def fields_of(record: JobRecord) -> dict[str, Any]:
 
 
 def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
-    """Return the state line that a live job must have by its record; None if the record does not determine the line.
+    """Return the state line that a live job must have according to its record; None if the record does not determine
+    the line.
 
     ``capped`` has the scopes with a stored limit. The first limit of a task moves the task's jobs into lanes, and no
     event records this.

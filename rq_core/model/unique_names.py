@@ -70,8 +70,8 @@ class Stands(NamedTuple):
     held. Both are Unix ms."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Return whether a job in Redis holds its name as long as its state does not change. ``claims`` is the number
-        of its claims. If the name is held until an instant, return False: the state then does not matter."""
+        """Return whether a job in Redis holds its name because of its state. ``claims`` is the number of its claims.
+        Returns False for a name that is held until an instant."""
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 

@@ -215,8 +215,7 @@ class Supervisor:
         return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
-        """Start the mirror, if there is one. Wait at most READY_WAIT_S until it has compared its database with Redis,
-        and mirrors all queues.
+        """Start the mirror, if there is one. Wait at most READY_WAIT_S until it is ready and mirrors all queues.
 
         Returns the exit status if the mirror has ended; else None.
         """

@@ -143,8 +143,8 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key that the script writes without reading it has a wrong
-    type.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. It checks the keys that the script
+    writes without reading them.
 
     The check comes first, because a failure after the first write would come too late.
     """

@@ -181,7 +181,7 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return, by include, the words in those definitions that the script needs."""
+    """Return the words in each include, by include. Only the definitions that the script needs are read."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
@@ -211,7 +211,8 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of the parts that have a function ``decide``, which decides whether data end with a job."""
+    """Return the names of the parts that have a function ``decide``. When a job ends, this function decides whether the
+    part's data end, too."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 
@@ -226,7 +227,7 @@ def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
 
 
 def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
-    """Raise HeaderError if a file takes a name that does not exist, or if two files give the same name."""
+    """Raise HeaderError if a file takes a name that does not exist, or if one name is taken from two files."""
     owners: dict[str, str] = {}
     for user in (*includes.values(), script):
         for include, names in user.header.uses.items():
@@ -238,8 +239,8 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """Return the rooms in an order in which each comes after the rooms whose names it takes. Raises HeaderError if
-    rooms take names from each other in a circle."""
+    """Return the rooms in order: each comes after the rooms whose names it takes. Raises HeaderError if rooms take
+    names from each other in a circle."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:

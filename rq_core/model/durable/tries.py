@@ -41,6 +41,6 @@ def is_spent(number: int, before: int, limit: int) -> bool:
     """Return whether a job dies of its failures (or of its losses). ``number`` counts all of them, and ``before`` those
     up to its last saved step.
 
-    The job dies when ``limit`` came after the step, or TIMES times ``limit`` in all.
+    The job dies when ``limit`` of them came after the step, or TIMES * ``limit`` in all.
     """
     return number - before >= limit or number >= TIMES * limit

@@ -106,7 +106,7 @@ class Spent(NamedTuple):
 
     @property
     def expires_ms(self) -> int:
-        """Unix ms from which on the rate is wholly unused and not paused. The value can then be removed."""
+        """Unix ms at which the rate is unused again and its pause is over. The value can then be removed."""
         return max(-(-self.arrival_us // 1000), self.paused_ms or 0)
 
     def __str__(self) -> str:

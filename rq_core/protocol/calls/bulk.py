@@ -416,9 +416,9 @@ def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
 
 
 def _from_the_beginning(change: Change, begun_ms: int) -> Change:
-    """Return an edit with absolute times, counted from the beginning of the whole change.
+    """Return an edit with absolute times in place of relative times. They count from the beginning of the whole change.
 
-    Each call then sets the same times, so that a repeated edit of a job changes nothing.
+    So each call sets the same times, and a repeated edit of a job changes nothing.
     """
 
     def instant(text: str) -> str:

@@ -88,8 +88,8 @@ def turn(
 ) -> Call[Claimed]:
     """Return the call that reports successes and claims at most ``limit`` jobs. Redis carries out both or neither.
 
-    ``held`` are the (id, fence) pairs of the successful jobs. ``values`` are the kept results, by the position of the
-    job in ``held``, from 1. A value is the digest of the result and its JSON (:mod:`rq_core.model.result_encoding`), or
+    ``held`` are the successful jobs, given as (id, fence). ``values`` are the kept results, by the position of the job
+    in ``held``, from 1. A value is the digest of the result and its JSON (:mod:`rq_core.model.result_encoding`), or
     ``!`` and the reason why no result is kept.
     """
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}

@@ -148,7 +148,7 @@ class Schedules:
         self._reads = reads
 
     def stored(self, queue: str, names: Sequence[str] | None = None) -> Plan[dict[str, Schedule]]:
-        """Return the schedules of a queue by name; with ``names``, only these.
+        """Return the schedules of a queue by name. With ``names``, only the schedules with these names are returned.
 
         Raises QueueDamaged for an entry that cannot be read.
         """

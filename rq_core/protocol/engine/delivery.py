@@ -283,11 +283,11 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Make handshakes with these queues, whose epoch has changed. Calls to other queues are not affected.
+        """Make handshakes with these queues, whose epoch has changed. Returns two values.
 
-        Returns the result, by queue, of calls to unusable queues: an error, or ``absent`` of the call if the queue does
-        not exist. If a handshake gets no answer, its error is raised. If the calls may have been carried out
-        (``sent``), the error is a second returned value instead.
+        The first has, by unusable queue, the result of its calls: an error, or ``absent`` of the call if the queue does
+        not exist. The second is the error of a handshake without an answer, or None. The error is raised instead if
+        ``sent`` is false: then no call can have been carried out.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):

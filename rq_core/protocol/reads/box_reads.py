@@ -69,8 +69,8 @@ class BoxReads(QueueReader):
         """Return the box of a job, for the worker that holds the job's claim. Entries before number ``first`` are left
         out. Returns None if the worker does not hold the claim.
 
-        Raises QueueDamaged if the box is missing or cannot be read. Two entries with the same name also raise it,
-        because one of the two steps would run again.
+        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. One of these
+        two steps would run again.
         """
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)

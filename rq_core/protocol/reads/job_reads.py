@@ -248,6 +248,6 @@ def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
 
 
 def _each(jobs: Sequence[JobState]) -> Steps[list[JobState]]:
-    """Return all of ``jobs``: a selection that needs no command."""
+    """Select all jobs. No command is sent."""
     yield from ()
     return list(jobs)

@@ -126,9 +126,9 @@ class _Place(NamedTuple):
 def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set, ordered by score and then by member.
 
-    Many members may have the same score, so the set is read by rank. The range must begin at the last member of the
-    page before, or earlier. If members have left the set meanwhile, the range may begin later. Then a range with a
-    lower rank is read.
+    Many members may have the same score, so the set is read by rank. To skip no member, a range must begin at the last
+    member of the page before, or earlier. If members have left the set meanwhile, it may begin later. Then a range with
+    a lower rank is read.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

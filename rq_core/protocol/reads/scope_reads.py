@@ -121,8 +121,8 @@ class ScopeReads(QueueReader):
         """Return the scopes of a queue: first those with a limit of their own, then keys with waiting jobs or holders,
         then weights.
 
-        At most ``limit`` scopes are returned. ``lanes`` bounds the blocked lanes whose jobs are counted as ``waiting``;
-        ``partial`` is true if there are more lanes. It also bounds, approximately, the stored limits that are read;
+        At most ``limit`` scopes are returned. Only the jobs of about ``lanes`` blocked lanes are counted as
+        ``waiting``; ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read;
         further limits are left out.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))

@@ -111,7 +111,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make polls due at once for those of the jobs ``ids`` that have waits. A message has reported the ends of
+        """Make polls due at once for the jobs in ``ids`` for which clients wait. A message has reported the ends of
         these jobs."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
@@ -120,8 +120,8 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Make polls due at once for all jobs of a queue that have waits, because messages about their ends may be
-        lost."""
+        """Make polls due at once for all jobs of a queue for which clients wait, because messages about their ends may
+        be lost."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)
@@ -164,7 +164,7 @@ class Waits:
         ]
 
     def queues(self) -> set[str]:
-        """Return the queues that have jobs with waits."""
+        """Return the queues with jobs for which clients wait."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
     def _put(self, wait: JobWait, at: float) -> None:
@@ -182,7 +182,7 @@ class Waits:
         return wait
 
     def forget(self, wait: JobWait) -> None:
-        """Remove a wait, which gets no further polls."""
+        """Remove a wait, so that it causes no further polls."""
         jobs = self._by_job.get(wait.queue, {})
         waits = jobs.get(wait.id)
         if waits and wait in waits:

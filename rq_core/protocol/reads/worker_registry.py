@@ -95,8 +95,8 @@ def announce(
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
-    """Remove the row of a worker that ends from these queues. Errors are ignored, because a sweep removes the row
-    later."""
+    """Remove a worker's row from these queues, when the worker ends. Errors are ignored, because a sweep removes the
+    row later."""
     yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
 
 
