@@ -79,8 +79,8 @@ class Outcome(ABC, Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Succeeded(Outcome[T_co]):
-    """The job succeeded: its handler returned. ``missing`` is one word why the result is unknown; None: the result is
-    known."""
+    """The job succeeded: its handler returned. ``missing`` is one word for the reason why the result is unknown; None:
+    the result is known."""
 
     kept: Any = None
     """The result, if it is known. At first it is a Kept, as read from Redis or the log; later it is the Python

@@ -161,7 +161,7 @@ class Filter:
         return self._between_ms
 
     def matches_line(self, job: JobState, now_ms: int) -> bool:
-        """Return whether a job meets all terms that its state line can answer. ``older`` and ``due`` are compared with
+        """Return whether a job meets all terms that its state line can answer. ``older`` and ``due`` count from
         ``now_ms`` (Unix ms)."""
         fields = job.fields
         first, last = self._between_ms

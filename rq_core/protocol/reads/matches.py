@@ -19,8 +19,7 @@ SPECS_BYTES_MAX: Final = 1024 * 1024
 def matching(
     keys: QueueKeys, jobs: Sequence[JobState], which: Filter, now_ms: int
 ) -> Steps[list[JobState]]:
-    """Return the jobs that match a filter. The filter's terms ``older`` and ``due`` are compared with ``now_ms`` (Unix
-    ms).
+    """Return the jobs that match a filter. The filter's terms ``older`` and ``due`` count from ``now_ms`` (Unix ms).
 
     Errors and JSON are read only if the filter needs them, and only for jobs that match all other terms.
     """
