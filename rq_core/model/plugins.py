@@ -31,10 +31,8 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """A function that returns a job's events, oldest first. Without a queue (None), events of all queues are returned.
-
-    Each event has at least ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms).
-    """
+    """A function that returns a job's events, oldest first; without a queue (None), from all queues. Each event has at
+    least ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms)."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 
@@ -45,11 +43,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes of jobs that have left Redis, by id.
-
-        ``jobs`` has, for each id, the epoch and number of an outbox entry. A job is left out while the log lacks this
-        entry. Raises RqCoreError if the database does not answer.
-        """
+        """Return the outcomes of jobs that have left Redis, by id. ``jobs`` has, for each id, the epoch and number of
+        an outbox entry. A job is left out while the log lacks this entry. Raises RqCoreError if the database does not
+        answer."""
         ...
 
     def close(self) -> None:
@@ -74,8 +70,8 @@ class Drift(Protocol):
 
 
 class CompanionCommand(Protocol):
-    """A function that returns the command line of a mirror or a relay. It also returns variables to add to the
-    environment of the process.
+    """A function that returns the command line of a mirror or a relay, and variables for the environment of its
+    process.
 
     ``database`` is the URL of the database that the process uses. ``made`` are queues that were created just now; a
     mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
@@ -133,10 +129,7 @@ class AuditQuestions(Protocol):
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
         """Return a document about a schedule: its last ``count`` instants with their outcomes (``ticks``), the
-        ``changes`` since the first of these instants, and the present state.
-
-        ``says`` is the present state as a sentence, as the log shows it.
-        """
+        ``changes`` since the first of these instants, and the present state. ``says`` is this state as a sentence."""
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
@@ -153,10 +146,8 @@ class AuditQuestions(Protocol):
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
         """Return a document with the last ``events`` of a queue, oldest first. With ``before`` or ``after``, a place
-        (epoch, seq, ordinal), they are the events next to this place.
-
-        ``older`` and ``newer`` say whether the log has events before and after these.
-        """
+        (epoch, seq, ordinal), they are the events next to this place. ``older`` and ``newer`` say whether the log has
+        events before and after these."""
         ...
 
     def ended(
@@ -217,10 +208,8 @@ class AuditQuestions(Protocol):
 
 
 class OpenQuestions(Protocol):
-    """A function that returns AuditQuestions for the audit log at a URL. It does not connect yet.
-
-    Raises RqCoreError for a bad URL or a driver that is not installed.
-    """
+    """A function that returns AuditQuestions for the audit log at a URL. It does not connect yet. Raises RqCoreError
+    for a bad URL or a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditQuestions: ...
 
@@ -378,11 +367,9 @@ class AuditReader(Protocol):
 
     def mirrored(self, client: Any, /) -> list[str]:
         """Return the names of the queues whose log is on, sorted. Only queues in the Redis and under the prefix of
-        ``client`` count.
-
-        A queue's log is on from its first mirroring until it is switched off, even if Redis does not have the queue
-        now. Raises RqCoreError if Redis or the database does not answer, or if the log belongs to another Redis.
-        """
+        ``client`` count. A log is on from the queue's first mirroring until it is switched off, even if Redis does not
+        have the queue now. Raises RqCoreError if Redis or the database does not answer, or if the log belongs to
+        another Redis."""
         ...
 
     def close(self) -> None:
@@ -444,11 +431,9 @@ class InboxReader(Protocol):
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return the problems of the inbox that ``look`` does not show.
-
-        They concern its tables, its database and the rights of a relay. They also concern differences between the rows
-        that a relay sent last and the Redis of ``client``. Raises the same errors as ``look``.
-        """
+        """Return the problems of the inbox that ``look`` does not show: in its tables, its database and the rights of a
+        relay, and between the rows that a relay sent last and the Redis of ``client``. Raises the same errors as
+        ``look``."""
         ...
 
     def close(self) -> None:
@@ -457,9 +442,7 @@ class InboxReader(Protocol):
 
 
 class OpenInboxReader(Protocol):
-    """A function that returns an InboxReader for the database at a URL. It does not connect yet.
-
-    Raises RqCoreError for a bad URL or a driver that is not installed.
-    """
+    """A function that returns an InboxReader for the database at a URL. It does not connect yet. Raises RqCoreError for
+    a bad URL or a driver that is not installed."""
 
     def __call__(self, inbox_url: str, /) -> InboxReader: ...
