@@ -1,8 +1,7 @@
-"""Decodes entries of the outbox, and folds events: it applies a job's events, in order, to a record of the job's state.
+"""Decodes entries of the outbox, and folds events: applies them, in order, to a record of a job's state.
 
-The doctor and the comparisons of Redis with SQL fold with this module. The mirror and ``audit verify`` have code of
-their own, by the same tables. Tests compare the results with each other and with the key ``state``. This module does no
-I/O.
+The doctor and the comparisons of Redis with SQL use this module. The mirror and ``audit verify`` have code of their own
+for the same tables. Tests compare all results, also with the key ``state``. This module does no I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})
@@ -27,14 +26,14 @@ NUMBER_MAX: Final = 2**53
 
 
 class OutboxId(NamedTuple):
-    """The id of an outbox entry: an epoch, and the entry's number within the epoch (0, 1, 2… without a gap)."""
+    """The id of an outbox entry: an epoch, and the entry's number in the epoch. The numbers 0, 1, 2… have no gap."""
 
     epoch: int
     seq: int
 
     @property
     def is_given(self) -> bool:
-        """Return whether a script can have assigned this id (no part is above NUMBER_MAX)."""
+        """Return whether a script can have assigned this id: neither number is above NUMBER_MAX."""
         return max(self) <= NUMBER_MAX
 
     def __str__(self) -> str:
@@ -42,13 +41,13 @@ class OutboxId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OutboxId:
-        """Parse an id of the form ``<epoch>-<n>``. Raises ValueError for any other text."""
+        """Parse an id of the form ``<epoch>-<n>``. Raises ValueError if the text is not an id."""
         epoch, _, seq = text.partition("-")
         return cls(int(epoch), int(seq))
 
 
 class JobEvent(NamedTuple):
-    """The part of an outbox entry about one job. ``ordinal`` is the job's position in the entry, from 0."""
+    """The part of an outbox entry about one job. ``ordinal`` is its position in the entry, from 0."""
 
     ordinal: int
     job_id: str
@@ -57,7 +56,7 @@ class JobEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One outbox entry, decoded: an event that happened to one or more jobs, or to the queue."""
+    """One decoded outbox entry: an event about one or more jobs, or about the queue."""
 
     id: OutboxId
     event: Event
@@ -71,7 +70,7 @@ class Entry:
 
 
 class Undecodable(ValueError):
-    """Raised for an outbox entry that this release cannot read. The caller should keep the entry's bytes."""
+    """Raised if this release cannot read an outbox entry. The caller should store the entry's bytes."""
 
 
 _JOB_FIELD_NAMES: Final = {
@@ -128,8 +127,7 @@ if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job's state and fields after the events that were folded. A ``state`` of None means that the job is not in
-        Redis (yet, or any more)."""
+        """A job's state and fields after the events that were folded. A job without a ``state`` is not in Redis."""
 
         id: str
         state: State | None = None
@@ -172,10 +170,10 @@ else:
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
-    """Apply one event to a job's record (None: no event of the job was folded before).
+    """Apply one event to a job's record. Before the job's first event there is no ``record`` (None).
 
-    Returns the record, which is changed in place, and a message if the event contradicts the record, else None. An
-    event that contradicts the record is applied nevertheless, since Redis has made the change.
+    Returns the record, which is changed in place, and a message if the event contradicts the record, else None. A
+    contradicting event is applied, too, because Redis has made the change.
     """
     if record is None:
         record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)
@@ -208,8 +206,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """Return a message if an event that leads to ``state`` contradicts the record of its job; None if it does not, or
-    if the job's earlier events are unknown."""
+    """Return a message if an event contradicts the record of its job; None if it does not, or if the job's earlier
+    events are unknown. ``state`` is the state to which the event leads."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None
@@ -223,7 +221,7 @@ def _problem(
 
 
 def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
-    """Change the record's fields by the rules in ``effect``."""
+    """Set the record's fields by the rules in ``effect``. ``facts`` are the event's fields."""
     for name in effect.clears:
         if name in RECORD_FIELDS:
             setattr(record, name, None)
@@ -239,8 +237,11 @@ def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
 
 
 def fold_all(entries: Iterable[Entry]) -> tuple[dict[str, JobRecord], list[str]]:
-    """Fold entries in order. Returns the records by job id, also of jobs that have left Redis, and a message for each
-    event that contradicts the record of its job."""
+    """Fold entries in order. Returns the records by job id, and a message for each event that contradicts its job's
+    record.
+
+    The records include those of jobs that have left Redis.
+    """
     records: dict[str, JobRecord] = {}
     problems: list[str] = []
     for entry in entries:

@@ -1,7 +1,7 @@
-"""The headers of a job: short strings that a producer sends with the arguments, such as the id of a request.
+"""The headers of a job: short texts that a producer sends with the arguments, such as the id of a request.
 
-Headers come before the task in the job's JSON. The JSON of a job without headers has no field for them. The digest of
-the job's arguments does not cover its headers.
+In the job's JSON, the headers come before the task; a job without headers has no field for them. The digest of the
+job's arguments does not cover its headers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def headers_json(headers: object) -> str:
-    """Return headers as a JSON object; empty text if there are no headers. Raises InvalidOption for headers that are
-    invalid or too long."""
+    """Return headers as a JSON object; an empty text without headers. Raises InvalidOption if the headers are invalid
+    or too long."""
     text = headers_text(headers)
     if not fits(text):
         raise InvalidOption.of(
@@ -37,13 +37,13 @@ def headers_json(headers: object) -> str:
 
 
 def fits(text: str) -> bool:
-    """Return whether headers, as JSON, are short enough for a job."""
+    """Return whether headers, given as JSON, are short enough for a job."""
     return len(text.encode()) <= HEADERS_BYTES_MAX
 
 
 def headers_text(headers: object) -> str:
-    """Return headers of any length as a JSON object; empty text if there are no headers. Raises InvalidOption for
-    headers that are invalid."""
+    """Return headers of any length as a JSON object; an empty text without headers. Raises InvalidOption if the headers
+    are invalid."""
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):
@@ -61,7 +61,7 @@ def headers_text(headers: object) -> str:
 
 
 def read_headers(headers_json: str) -> Mapping[str, str]:
-    """Return headers from their JSON. Raises ValueError for any JSON but an object of strings."""
+    """Return headers from their JSON. Raises ValueError if the JSON is not an object of strings."""
     headers = json.loads(headers_json)
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
         raise ValueError("the job's headers are not strings")

@@ -1,5 +1,5 @@
-"""Ids that are remembered after their jobs have ended: the id for an idempotency key, and the lines about ids in the
-key ``results``.
+"""Ids that are remembered after their jobs have ended. Computes the id for an idempotency key, and parses the lines of
+the key ``results``.
 
 >>> id_of_key("send", "order-42")
 'k-8b21bc0567e2051c6f931b27917833f6'
@@ -31,7 +31,7 @@ _ORDER: Final = (
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` if it is a valid idempotency key. Raises InvalidOption if it is not."""
+    """Return ``key`` if it is a valid idempotency key. Raises InvalidOption otherwise."""
     # Callers that no type checker has seen pass None and numbers, too.
     given: object = key
     if not isinstance(given, str) or not 1 <= len(given) <= KEY_MAX:
@@ -46,18 +46,18 @@ def check_key(key: str) -> str:
 
 
 def id_of_key(task: str, key: str) -> str:
-    """Return the job id for an idempotency key of ``task``. The same key gives a different id for another task."""
+    """Return the job id for an idempotency key of a task. The same key gives another id for another task."""
     return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
 
 
 def call_digest(task: str, arguments: str) -> str:
-    """Return the digest by which two calls with the same id are compared: 32 hex digits, made from the task and its
-    ``arguments`` (canonical JSON)."""
+    """Return the digest (32 hex digits) that shows whether two calls with one id are equal. ``arguments`` are canonical
+    JSON."""
     return digest_of(f"{task}\0{arguments}")
 
 
 class ResultLine(NamedTuple):
-    """The parsed line of ``results`` about one id."""
+    """A parsed line of the key ``results``, which is about one id."""
 
     id: str
     outcome: str
@@ -81,21 +81,21 @@ class ResultLine(NamedTuple):
 
     @property
     def forgotten_ms(self) -> int | None:
-        """Unix ms at which the id is forgotten; None: the line does not have this time."""
+        """Unix ms at which Redis forgets the id; None: the line does not name a time."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms after which a claim checks the line. It is the time at which the line's outcome expires or, if the
-        line keeps no outcome, the time at which the whole line expires. None: neither expires."""
+        """Unix ms at which the outcome in the line expires or, if it has no kept outcome, the whole line. A later claim
+        call checks the line. None: nothing expires."""
         return self.until_ms or self.once_ms
 
 
 def load_of(line: str) -> int:
-    """Return the number of bytes by which a line increases ``kept_bytes``, counted as in
-    lua/include/results/results.lua.
+    """Return the number of bytes that a line adds to the field ``kept_bytes`` of ``meta``.
+    ``lua/include/results/results.lua`` counts in the same way.
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337
@@ -108,14 +108,14 @@ def load_of(line: str) -> int:
 
 
 def result_words(line: str) -> dict[str, str]:
-    """Return the values of the words after the outcome in a line of ``results``, by name."""
+    """Return the words after the outcome in a line of ``results``, as values by name."""
     _, *words = line.partition("\n")[0].split(" ")
     return dict(word.partition("=")[::2] for word in words)
 
 
 def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> str:
-    """Return a line of ``results`` with another outcome and changed words, in the order in which scripts write them. A
-    change to None removes the word.
+    """Return a line of ``results`` with another outcome and changed words. A change to None removes the word. The words
+    keep the order in which scripts write them.
 
     >>> with_words("dead at=5 until=9 value=lost", "succeeded", {"value": None, "fence": "5-88"})
     'succeeded at=5 fence=5-88 until=9'
@@ -134,7 +134,7 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Parse a line of ``results``. A word becomes None if it is missing, or if it should be a number but is not."""
+    """Parse a line of ``results``. A missing word, or a word that must be a number and is not, becomes None."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,
@@ -153,7 +153,8 @@ def read_result(job_id: str, line: str) -> ResultLine:
 def result_line(
     outcome: str, at_ms: int, once_ms: int, *, fence: str | None = None, call: str | None = None
 ) -> str:
-    """Return the line that ``results`` has for the id of a job that has ended."""
+    """Return the line of ``results`` for the remembered id of an ended job. ``once_ms`` (Unix ms) is when Redis forgets
+    the id."""
     parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
     parts.append(f"call={call}" if call else "")
     return " ".join(filter(None, parts))

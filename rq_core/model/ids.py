@@ -1,6 +1,6 @@
 """Generates unique names: job ids, and the names of clients and workers.
 
-A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time, so ids sort by their time of
+A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time. So ids sort by their time of
 creation, and new ids are close together in a database's index.
 """
 
@@ -23,12 +23,11 @@ making the rest of the id."""
 
 
 class JobIds:
-    """A generator of job ids: each call returns one id. The ids of one generator strictly increase, also within a
-    millisecond.
+    """A generator of job ids. Each call returns one id, which is greater than all earlier ids of this generator.
 
-    In addition to the time, an id has 74 bits: a counter of 12 bits, which begins at 0 in each millisecond (as RFC 9562
-    section 6.2 method 1 allows), and 62 random bits. ``clock`` returns Unix seconds, ``random`` a number of random
-    bytes. Threads may share a generator. A forked child draws random bits of its own.
+    After the time in ms, an id has a counter of 12 bits and 62 random bits. The counter begins at 0 in each millisecond
+    (RFC 9562, section 6.2, method 1). ``clock`` returns Unix seconds; ``random`` returns a given number of random
+    bytes. Threads may share a generator. A forked child draws its own random bits.
     """
 
     __slots__ = (
@@ -89,5 +88,5 @@ os.register_at_fork(after_in_child=_begin_process)
 
 
 def boot_id(role: str) -> str:
-    """Return a unique name for this start of a process, like ``w-4211-9f3a61c2d0be``."""
+    """Return a name that is unique for this start of a process, like ``w-4211-9f3a61c2d0be``."""
     return f"{role}-{os.getpid()}-{os.urandom(6).hex()}"

@@ -28,10 +28,9 @@ from rq_core.model.unique_names import digest_of
 
 @dataclass(frozen=True)
 class Profile:
-    """The properties that many jobs have in common: the task, its limits, priority and timeout. Many jobs share one
-    Profile.
+    """The properties that many jobs share: task, priority, limits and timeout. Many jobs have the same Profile object.
 
-    For a ``timeout_ms``, ``max_attempts`` or ``max_losses`` of None, the worker's definition of the task decides.
+    A ``timeout_ms``, ``max_attempts`` or ``max_losses`` of None means that the worker's definition of the task decides.
     """
 
     task: str
@@ -57,12 +56,12 @@ class Profile:
 
     @cached_property
     def rank(self) -> int:
-        """The priority as a number, from 0 (critical) to 3 (low)."""
+        """The number of the priority, from 0 (critical) to 3 (low)."""
         return PRIORITIES.index(self.priority)
 
     @cached_property
     def head(self) -> str:
-        """The task, priority and limits as the first fields of a state line, after the state; defaults are left out."""
+        """The first fields of a state line, after the state: task, priority and limits. Defaults are left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
@@ -74,13 +73,13 @@ class Profile:
 
     @cached_property
     def detail(self) -> str:
-        """A part of the enqueued event's JSON: the fields from the task up to the opening quote of the digest."""
+        """A part of the JSON of the event ``enqueued``: from the task to the opening quote of the digest."""
         attempts, losses = _in_redis(self.max_attempts), _in_redis(self.max_losses)
         return f'"{self.task}","{self.priority}",{attempts},{losses},"'
 
     @cached_property
     def spec_parts(self) -> tuple[str, str]:
-        """The two parts of the job's immutable JSON: the text before the arguments, and the text after them."""
+        """The parts of the job's immutable JSON before and after the arguments."""
         tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
         head = "{"
         if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
@@ -102,12 +101,12 @@ def profile(
     max_losses: int | None = DEFAULT_MAX_LOSSES,
     timeout_ms: int | None = None,
 ) -> Profile:
-    """Return the (cached) profile with these values. Raises InvalidName or InvalidOption."""
+    """Return the cached profile with these values. Raises InvalidName or InvalidOption."""
     return Profile(task, priority, max_attempts, max_losses, timeout_ms)
 
 
 class NewJob(NamedTuple):
-    """A job that a producer enqueues. ``args_json`` is a JSON object of the arguments by name."""
+    """A job that a producer enqueues. ``args_json`` is the JSON object of the arguments by name."""
 
     id: str
     queue: str
@@ -149,8 +148,9 @@ def ties_of(
     audit_result: str = DIGEST,
     cost: str = "",
 ) -> str:
-    """Return a job's ties (its deadline, unique name, remembered id, kept result and costs) as the JSON object that
-    ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
+    """Return a job's ties as a JSON object; an empty text without ties. ``lua/enqueue/kinds.lua`` reads the object.
+
+    Ties are a job's deadline, unique name, remembered id, kept result and costs.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
@@ -172,8 +172,8 @@ def ties_of(
 
 
 def ties_with_cost(ties: str, costs: str) -> str:
-    """Return a job's ties with its costs, as ``rq_core.model.limits.costs.costs_text`` writes them; the ties
-    unchanged if the job has no costs.
+    """Return a job's ties with its costs added. ``costs`` is the text that ``rq_core.model.limits.costs.costs_text``
+    writes; with an empty text, the ties stay unchanged.
 
     >>> ties_with_cost('{"expires_in":30000}', "tokens:1500")
     '{"expires_in":30000,"cost":"tokens:1500"}'
@@ -184,7 +184,7 @@ def ties_with_cost(ties: str, costs: str) -> str:
 
 
 class JobError(NamedTuple):
-    """Type, message and traceback of the error that a job died of."""
+    """The error that a job died of: type, message and traceback."""
 
     type: str
     """The name of the exception's class."""
@@ -201,8 +201,8 @@ _OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]pyth
 
 
 def place_in(traceback: str | None) -> str:
-    r"""Return the file and line of a traceback's last frame outside libraries. If all frames are in libraries, return
-    the file and line of the last frame. Return an empty text if the traceback names no file.
+    r"""Return the file and line of the last frame of a traceback that is not in a library. If all frames are in
+    libraries, the last frame is used. Returns an empty text without frames.
 
     >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
     'shop/tasks.py:7'
@@ -216,8 +216,8 @@ def place_in(traceback: str | None) -> str:
 
 
 class Claim(NamedTuple):
-    """A job that a worker has claimed. To settle the job (complete, fail or give it back), the worker must present
-    ``fence``."""
+    """A job that a worker has claimed. The worker must present ``fence`` to settle the claim (success, failure or
+    rollback)."""
 
     queue: str
     id: str
@@ -238,7 +238,7 @@ class Claim(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """A job's immutable JSON, parsed."""
+    """A job's parsed immutable JSON."""
 
     task: str
     args_json: str
@@ -274,19 +274,22 @@ _FULL_TIE: Final = '"audit":"full"'
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
-    """Return a job's JSON with its headers at the beginning."""
+    """Return a job's JSON with the headers added as its first field."""
     return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """Return a job's JSON with an added first field, which says that the job's result is kept. The job's ``ties``
-    decide which part of the result the log keeps, the whole result or only its digest; the field names this part."""
+    """Return a job's JSON with a new first field, which says that the result is kept.
+
+    The field also says how much of the result the log keeps: its digest, or the whole result. The job's ``ties`` decide
+    this.
+    """
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
 def spec_of(value: str) -> str:
-    r"""Return a job's immutable JSON from its value in ``jobs``: the text after the first line break, or the whole
-    value without one (see :mod:`rq_core.model.state_line`).
+    r"""Return a job's immutable JSON from the job's value in the key ``jobs``. The JSON follows the first line break,
+    or is the whole value (see :mod:`rq_core.model.state_line`).
 
     >>> spec_of('task=send seq=7 since=5\n{"task":"send"}')
     '{"task":"send"}'
@@ -296,9 +299,9 @@ def spec_of(value: str) -> str:
 
 
 def error_of(value: str) -> JobError | None:
-    r"""Return the error that a job died of, from its value in ``jobs``; None if the value has no readable error.
+    r"""Return the error that a job died of, from the job's value in the key ``jobs``; None without a readable error.
 
-    The value of a requeued job keeps the error until the job dies again.
+    A requeued job keeps the error until it dies again.
 
     >>> str(error_of('error={"type":"KeyError","message":"x"}\n{"task":"send"}'))
     'KeyError: x'
@@ -314,8 +317,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds that have passed since the time ``since`` in the line before the
-    JSON; None if there is no line before the JSON.
+    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON. Without
+    this line, the seconds are missing (None).
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -332,9 +335,11 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Check a job's JSON. Return a message if the JSON is unreadable, names another task than ``task``, or does not
-    have the digest ``digest`` (the digest of the job's arguments and timeout; None: unknown). Return None if the JSON
-    is right."""
+    """Return a message about what is wrong with a job's JSON; None if it is right.
+
+    The JSON must be readable, name the task ``task``, and have the digest ``digest`` of arguments and timeout. A
+    ``digest`` of None is not compared.
+    """
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):
@@ -348,7 +353,7 @@ def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
 
 
 def read_spec(text: str) -> Spec:
-    """Parse a job's JSON. Raises ValueError for JSON that no producer of this layout writes."""
+    """Parse a job's JSON. Raises ValueError if it is not the JSON of a job."""
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
     head, found, rest = text.partition('","args":')
     if found and head.startswith('{"task":"'):

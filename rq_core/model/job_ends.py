@@ -1,6 +1,7 @@
-"""Finds out from events how jobs left Redis. The doctor and `sql_audit` compare the lines of `results` with these ends.
+"""Finds out from events how jobs left Redis. The doctor and ``sql_audit`` compare these ends with the lines of the key
+``results``.
 
-This module does no I/O. The doctor passes entries of the outbox; ``sql_audit`` passes entries from SQL.
+This module does no I/O. The doctor passes entries of the outbox, and ``sql_audit`` passes entries from SQL.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rq_core.model.table.machine import Event, State
 
 
 class Asked(NamedTuple):
-    """The options of a job that have an effect after the job's end, and whether the job was claimed."""
+    """The options of a job that still matter after its end, and whether the job was ever claimed."""
 
     task: str | None
     once_ms: int | None
@@ -25,7 +26,7 @@ class Asked(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a job left Redis, according to the log."""
+    """The end of a job: how it left Redis, as the log shows it."""
 
     event: Event
     at: OutboxId
@@ -45,28 +46,28 @@ class End(NamedTuple):
 
     @property
     def fence(self) -> str | None:
-        """Fence of the claim that the event ended; None: the event ended no claim."""
+        """Fence of the claim that the end also ended; None: no claim was in force."""
         return self.facts.get("fence")
 
     @property
     def digest(self) -> str | None:
-        """The digest of the kept result, if the job succeeded; None: no result is kept."""
+        """The digest of a successful job's kept result; None: no result is kept."""
         return self.facts.get("value_digest")
 
     @property
     def value(self) -> str | None:
-        """The kept result, as JSON, if the job succeeded; None if the log does not keep the result."""
+        """A successful job's kept result, as JSON; None: the log does not have the result."""
         return self.facts.get("value")
 
     @property
     def since_ms(self) -> int | None:
-        """Unix ms of the job's end; for a dead job that was pruned, Unix ms of its death. None: unknown."""
+        """Unix ms of the job's end. For a dead job that was pruned, it is the time of its death. None: unknown."""
         return self.died_ms if self.event is Event.PRUNED else self.at_ms
 
     @property
     def once_ms(self) -> int | None:
-        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log lacks the
-        job's options."""
+        """Unix ms until which the job's id is remembered. None: the id is not remembered, or the log lacks the job's
+        options."""
         asked = self.asked
         if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
             return None
@@ -74,14 +75,15 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """Unix ms until which the job's outcome and result are kept; None: not kept, or the log lacks its options."""
+        """Unix ms until which the job's outcome and result are kept. None: they are not kept, or the log lacks the
+        job's options."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 
 
 @dataclass
 class Lives:
-    """Collects the folded records of jobs, and the ends of the jobs that are not in Redis now."""
+    """The records of jobs, computed from events, and the ends of the jobs that are not in Redis now."""
 
     records: dict[str, JobRecord] = field(default_factory=dict)
     """The record of each job in the added events, by id; also of jobs that have left Redis."""
@@ -91,7 +93,8 @@ class Lives:
     missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """Fold the next event of a job into its record."""
+        """Apply the next event of a job to its record. If the event is the job's end, store the end; if the job is in
+        Redis again, remove its end."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:
@@ -117,14 +120,15 @@ class Lives:
             )
 
     def miss(self) -> None:
-        """Forget all ends, because entries are missing. In the missing entries, another job with the same id may have
-        begun and ended."""
+        """Forget all ends, because the caller knows that entries are missing. In these entries, another job with the
+        same id may have begun and ended."""
         self.ends.clear()
         self.began.clear()
 
 
 def claim_of(fence: str | None) -> OutboxId | None:
-    """Return the id of the outbox entry of the claim that a fence names; None if no script can have assigned the id."""
+    """Return the id of the outbox entry of the claim that has this fence. Returns None if no script can have assigned
+    the fence."""
     try:
         claim = OutboxId.parse(fence or "")
     except ValueError:

@@ -1,6 +1,6 @@
 """The names and types of a queue's keys, and the rules for names. Only this module builds names of keys.
 
-All keys of a queue share one hash tag, so that a queue is in one Cluster slot.
+All keys of a queue have the same hash tag, so Redis Cluster stores them in one slot.
 """
 
 from __future__ import annotations
@@ -120,13 +120,13 @@ KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 
 def is_name(name: object) -> bool:
-    """Return whether ``name`` is a valid name for a queue, task, worker or job."""
+    """Return whether a value is a valid name of a queue, task, worker or job."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` unchanged if it is a valid name for a ``kind`` (queue, task, worker, job). Raises InvalidName if
-    it is invalid."""
+    """Return ``name`` if it is valid. ``kind`` (queue, task, worker or job) is for the error. Raises InvalidName if the
+    name is invalid."""
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)
@@ -134,7 +134,7 @@ def check_name(kind: str, name: str) -> str:
 
 
 class QueueKeys:
-    """The key names of one queue under one prefix."""
+    """The names of one queue's keys, under one prefix."""
 
     __slots__ = ("_tag", "prefix", "queue")
 
@@ -144,33 +144,33 @@ class QueueKeys:
         self._tag = f"{prefix}:{{{queue}}}:"
 
     def __call__(self, name: str) -> str:
-        """Return the full name of the key ``name``, which must be one of KEYS."""
+        """Return the full name in Redis of the key ``name``. Raises KeyError if ``name`` is not in KEYS."""
         if name not in KEY_TYPES:
             raise KeyError(name)
         return self._tag + name
 
     @property
     def channel(self) -> str:
-        """The full name of the queue's channel. It is a sharded channel, in the same Cluster slot as the keys."""
+        """The full name of the queue's channel. The channel is sharded, and is in the same Cluster slot as the keys."""
         return self._tag + CHANNEL
 
     def all(self) -> tuple[str, ...]:
-        """Return the full names of all keys of the queue, whether they exist or not."""
+        """Return the full names of all keys that the queue may have."""
         return tuple(self._tag + key.name for key in KEYS)
 
 
 @lru_cache(maxsize=4096)
 def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
-    """Return the (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
+    """Return the cached key names of a queue. Raises InvalidName for an invalid queue name or prefix."""
     return QueueKeys(queue, prefix)
 
 
 def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the key of the list into which producers push a token after they have inserted rows into an inbox. The
-    token wakes a relay."""
+    """Return the key of the list whose tokens wake a relay. A producer pushes a token after it has inserted rows into
+    an inbox."""
     return f"{check_name('prefix', prefix)}:inbox"
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the key of the set that lists the queues of a prefix."""
+    """Return the key of the set that lists a prefix's queues."""
     return f"{check_name('prefix', prefix)}:queues"

@@ -1,4 +1,4 @@
-"""How a job ended, for clients that wait for it.
+"""The outcome of a job, for clients that wait for the job.
 
     match handle.wait(timeout=30):
         case Succeeded():
@@ -8,7 +8,7 @@
         case other:
             ...
 
-An outcome is a plain object. For a job that did not succeed, reading the outcome's ``value`` raises an error.
+An outcome is a plain object. If the job did not succeed, reading ``value`` of the outcome raises an error.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _WHY: Final = {
 
 
 def reason_of(missing: str) -> str:
-    """Return the reason why a result is missing, followed by an explanation of the reason. If the reason is unknown
-    here, return the reason alone."""
+    """Return the reason why a result is missing, with an explanation if the reason has one."""
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error that a wait for a result raises if the result is not kept, whether or not the job has ended."""
+    """Return the error for a client that waits for a result that is not kept. The client gets it whether or not the job
+    has ended."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(ABC, Generic[T_co]):
-    """How a job ended. Each kind is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
+    """How a job ended. Each kind of end is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
 
     id: str
     """Id of the job."""
@@ -74,7 +74,7 @@ class Outcome(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def value(self) -> T_co:
-        """The job's result. Raises the NoResult error that fits the outcome."""
+        """The job's result. Raises a NoResult error if the job has no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Succeeded(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome[T_co]):
-    """The job is dead, or was dead and has been removed since. An operator may requeue a dead job; the job then ends a
-    second time."""
+    """The job is dead, or was dead and has been removed. An operator may requeue a dead job; it then ends a second
+    time."""
 
     reason: str = ""
     """One word for the reason why the job died: attempts_spent, gave_up, poison, …"""

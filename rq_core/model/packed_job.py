@@ -65,7 +65,7 @@ _TIES: Final = (
 
 
 class Unreadable(ValueError):
-    """Raised for a row from which no job can be made. The exception's text is the reason."""
+    """Raised for a row that is not a valid job. The exception's text is the reason."""
 
 
 def pack(job: NewJob) -> str:
@@ -97,11 +97,11 @@ def pack(job: NewJob) -> str:
 def unpack(
     packed: str, *, queue: str, job_id: str, task: str, args: str, age_ms: int = 0
 ) -> NewJob:
-    """Return the job of a row. Raises Unreadable for a row that :func:`pack` did not make.
+    """Return the job of a row. Raises Unreadable if the row is not a valid job.
 
-    ``age_ms`` is how long ago the row was inserted, by the database's clock. A delay, and a deadline given as a
-    duration, count from the row's insertion. A deadline that has passed becomes a deadline of 1 ms, so that the job is
-    enqueued and expires, and the log records that.
+    ``age_ms`` is the time since the row was inserted, by the database's clock. A delay counts from the insertion, and
+    so does a deadline that is a duration. A deadline that has passed becomes 1 ms: the job is enqueued, expires, and
+    the log records its end.
     """
     try:
         check_name("job", job_id)
@@ -142,7 +142,7 @@ def _check_args(args: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
-    """Return a job without its id and arguments. Many rows have this part in common, so it is cached."""
+    """Return a job without its id and arguments. The result is cached, because many rows have this part in common."""
     check_name("queue", queue)
     try:
         packed.encode()
@@ -181,8 +181,8 @@ def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
 
 
 def _check_together(job: NewJob, ties: Mapping[str, Any]) -> None:
-    """Raise Unreadable for a job whose parts contradict each other. Because of such a job, the queue would refuse the
-    whole call with all its jobs."""
+    """Raise Unreadable if parts of a job contradict each other. The queue would refuse the whole call that contains
+    this job."""
     if job.name:
         if not isinstance(job.name, str):
             raise Unreadable("packed has a name that is no text")

@@ -1,12 +1,13 @@
-"""Entry points. rq_core does not import other packages directly; by their entry points it finds the packages' commands
-and audit logs.
+"""Entry points. rq_core imports no other package directly. It finds commands and audit logs of other packages by entry
+points.
 
-``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
-``history``, ``endings``, ``drift``, ``mirror``, ``reader``, ``questions`` and ``copies`` of an audit log; ``relay``,
-``inbox``, ``inbox_reader`` and ``inbox_ddl`` of an inbox. Each has a function below that returns it.
+``rq_core.commands`` has commands of ``rq-core``, each under its name. ``rq_core.audit`` has functions that use a
+database: ``history``, ``endings``, ``drift``, ``mirror``, ``reader``, ``questions`` and ``copies`` of an audit log;
+``relay``, ``inbox``, ``inbox_reader`` and ``inbox_ddl`` of an inbox. For each of them, a function below returns the
+entry point's function.
 
-A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
-``pyproject.toml`` declares the entry points of sql_audit.
+A command is a click command. Its module must be quick to import, because ``rq-core --help`` imports it for its first
+sentence. ``pyproject.toml`` declares the entry points of sql_audit.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """A function that returns a job's events, oldest first; without a queue, from all queues. Each event has at least
-    ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms)."""
+    """A function that returns a job's events, oldest first; without a queue (None), from all queues. Each event has at
+    least ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms)."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 
 
 class EndingsReader(Protocol):
-    """Reads from one audit log how jobs ended."""
+    """Reads the outcomes of jobs from one audit log."""
 
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has, for each id, the epoch and number of
-        an outbox entry. A job is left out of the result while the log does not have that entry. Raises RqCoreError if
-        the database does not answer."""
+        """Return the outcomes of jobs that have left Redis, by id. ``jobs`` has, for each id, the epoch and number of
+        an outbox entry. A job is left out while the log lacks this entry. Raises RqCoreError if the database does not
+        answer."""
         ...
 
     def close(self) -> None:
@@ -53,13 +54,14 @@ class EndingsReader(Protocol):
 
 
 class OpenEndings(Protocol):
-    """A function that returns an EndingsReader for a URL. Raises RqCoreError for a bad URL or a missing driver."""
+    """A function that returns an EndingsReader for the audit log at a URL. Raises RqCoreError for a bad URL or a
+    missing driver."""
 
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
 class Drift(Protocol):
-    """A function that compares a queue in Redis with SQL, and returns an Evidence of rq_core.doctor.
+    """A function that compares a queue in Redis with SQL. It returns an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -68,13 +70,16 @@ class Drift(Protocol):
 
 
 class CompanionCommand(Protocol):
-    """A function that returns the command line of a process beside the workers, and the variables to add to its
-    environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
-    is closed, or on SIGTERM. A mirror says that it is ready (lib/readiness) once it has found that the database is the
-    log of this Redis. Before it ends, it finishes its work: a mirror copies the events that are left.
+    """A function that returns the command line of a mirror or a relay, and variables for the environment of its
+    process.
 
-    ``made`` are queues that were created just now; a mirror begins with these queues. The URLs are passed in the
-    environment, since every user of a machine can read every command line, and URLs have passwords.
+    ``database`` is the URL of the database that the process uses. ``made`` are queues that were created just now; a
+    mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
+    of a machine can read command lines.
+
+    The process ends when its standard input is closed, or on SIGTERM. Before, it finishes its work: a mirror copies the
+    remaining events. A mirror reports that it is ready (lib/readiness) after it has checked that the database is the
+    log of this Redis.
     """
 
     def __call__(
@@ -83,15 +88,15 @@ class CompanionCommand(Protocol):
 
 
 class FindInInbox(Protocol):
-    """A function that returns where the rows of jobs of a queue are, by the jobs' ids: ``inbox`` or ``parked``. Jobs
-    without a row are left out. Raises RqCoreError if the database does not answer."""
+    """A function that returns where an inbox has the rows of jobs, by job id: ``inbox`` or ``parked``. Jobs without a
+    row are left out. Raises RqCoreError if the database does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
 
 class OpenReader(Protocol):
-    """A function that returns an AuditReader for a URL, without connecting to the database. Raises RqCoreError for a
-    bad URL and for a driver that is not installed."""
+    """A function that returns an AuditReader for the audit log at a URL. It does not connect yet. Raises RqCoreError
+    for a bad URL or a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditReader: ...
 
@@ -99,40 +104,36 @@ class OpenReader(Protocol):
 class AuditQuestions(Protocol):
     """Answers the questions of a web page from one audit log. Threads may share the object.
 
-    Answers are documents in the form in which ``rq-core audit … --json`` prints them. Times are Unix ms. Each method
-    raises RqCoreError if the database does not answer in time.
+    The answers have the form that ``rq-core audit … --json`` prints. Times are Unix ms. Each method raises RqCoreError
+    if the database does not answer in time.
     """
 
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return a document whose ``events`` are the last events of a job, oldest first; with ``before``, the last
-        events before this place (epoch, seq, ordinal).
+        """Return a document with the last ``events`` of a job, oldest first. With ``before``, a place (epoch, seq,
+        ordinal), they are the last events before this place.
 
-        ``older`` and ``newer``: whether the log has events before and after them. ``notes`` say what is missing. An
-        unknown job has no events.
+        ``older`` and ``newer`` say whether the log has events before and after these. ``notes`` say what is missing.
+        For an unknown job, ``events`` is empty.
         """
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
-        """Return the ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know the job."""
+        """Return the ``waits``, the ``pauses`` and the ``state`` of a job; None if the log does not know the job."""
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
-        """Return the jobs that were ``running`` and ``waiting`` in a queue at a past moment, and the ``scopes`` of the
-        queue at that moment."""
+        """Return a queue at a past time: the ``running`` and ``waiting`` jobs, and the ``scopes``."""
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """Return the last ``ticks`` (instants and their outcomes) of a schedule, the ``changes`` of the schedule since
-        the first of these ticks, and the schedule's present state.
-
-        ``says`` is the present state according to the log, as a sentence.
-        """
+        """Return a document about a schedule: its last ``count`` instants with their outcomes (``ticks``), the
+        ``changes`` since the first of these instants, and the present state. ``says`` is this state as a sentence."""
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
-        """Return the last events of these queues, at most ``lines`` of each queue, in the order of their times."""
+        """Return the last events of these queues, ordered by time: at most ``lines`` events of each queue."""
         ...
 
     def events(
@@ -144,11 +145,9 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return a document whose ``events`` are the last events of a queue, oldest first; with ``before`` or
-        ``after``, the events next to this place (epoch, seq, ordinal).
-
-        ``older`` and ``newer``: whether the log has events before and after them.
-        """
+        """Return a document with the last ``events`` of a queue, oldest first. With ``before`` or ``after``, a place
+        (epoch, seq, ordinal), they are the events next to this place. ``older`` and ``newer`` say whether the log has
+        events before and after these."""
         ...
 
     def ended(
@@ -166,38 +165,41 @@ class AuditQuestions(Protocol):
         after: tuple[int, str, str, str] | None,
         limit: int,
     ) -> dict[str, Any]:
-        """Return a document whose ``rows`` are claims that ended with one of these outcomes, newest first, at most
-        ``limit``.
+        """Return a document with ``rows``: at most ``limit`` claims that ended with one of these outcomes, newest
+        first.
 
-        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page. Its
-        first part is a time (Unix ms); all claims that ended after this time were read. A ``next`` of None means that
-        there is no further page. An empty condition excludes no claim. A caller that lists successes must pass a queue.
+        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; None:
+        there is no further page. Its first part is a time (Unix ms); all claims that ended after this time were read.
+        An empty condition excludes no claim. To list successes, a queue must be given.
         """
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
-        """Return, for each job with this id in any queue, its ``queue``, ``task``, ``state`` and ``finished_at_ms``."""
+        """Return the ``queue``, ``task``, ``state`` and ``finished_at_ms`` of each job with this id. Several queues may
+        have one."""
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
-        """Return the last instant of each schedule of a queue, with the columns of the view ``schedule_tick``."""
+        """Return the last instant of each schedule of a queue, as rows of the view ``schedule_tick``."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by ``outcome``. If no ``queue`` is given, claims of all queues
-        count."""
+        """Return the number of claims that ended in each minute, by ``outcome``. Without a ``queue``, claims of all
+        queues are counted."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
+        """Return the errors with which claims have ended since ``since_ms`` (Unix ms), by task, most frequent first."""
         ...
 
     def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many ``died`` events came since ``since_ms``, by task, error and ``hour_ms``, last hour first."""
+        """Return the number of ``died`` events since ``since_ms`` (Unix ms), by task, error and ``hour_ms``, last hour
+        first."""
         ...
 
     def findings(self) -> dict[str, Any]:
-        """Return the last ``losses``, ``gaps``, ``prunes``, entries in ``quarantine``, and ``proofs``."""
+        """Return the last ``losses``, ``gaps``, ``prunes`` and ``proofs`` of the log, and the last entries in its
+        ``quarantine``."""
         ...
 
     def close(self) -> None:
@@ -206,16 +208,14 @@ class AuditQuestions(Protocol):
 
 
 class OpenQuestions(Protocol):
-    """A function that returns the AuditQuestions of the audit log at a URL, without connecting.
-
-    Raises RqCoreError for a bad URL and for a driver that is not installed.
-    """
+    """A function that returns AuditQuestions for the audit log at a URL. It does not connect yet. Raises RqCoreError
+    for a bad URL or a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditQuestions: ...
 
 
 def commands() -> Mapping[str, EntryPoint]:
-    """Return the commands of other packages, by name, without importing them."""
+    """Return the entry points of commands in other packages, by name. The commands are not imported."""
     return _points(COMMANDS)
 
 
@@ -238,14 +238,14 @@ def drift() -> Drift:
 
 
 def mirror_command() -> CompanionCommand:
-    """Return the function that returns a mirror's command line. Raises AuditNotConfigured if no installed package has
-    this function."""
+    """Return the function that returns the command line of a mirror. Raises AuditNotConfigured if no installed package
+    has this function."""
     return cast(CompanionCommand, _audit("mirror"))
 
 
 def relay_command() -> CompanionCommand:
-    """Return the function that returns the command line of an inbox' relay. Raises AuditNotConfigured if no installed
-    package has this function."""
+    """Return the function that returns the command line of a relay. Raises AuditNotConfigured if no installed package
+    has this function."""
     return cast(CompanionCommand, _audit("relay"))
 
 
@@ -262,7 +262,8 @@ def inbox_reader_opener() -> OpenInboxReader:
 
 
 def inbox_ddl() -> Callable[[str], Sequence[str]]:
-    """Return the function that returns the statements for the tables of an inbox, for a URL."""
+    """Return a function that returns the SQL statements for the tables of an inbox. It takes the URL of a database.
+    Raises AuditNotConfigured if no installed package has this function."""
     return cast("Callable[[str], Sequence[str]]", _audit("inbox_ddl"))
 
 
@@ -273,16 +274,14 @@ def reader_opener() -> OpenReader:
 
 
 def questions_opener() -> OpenQuestions:
-    """Return the function that opens an audit log for a page's questions.
-
-    Raises AuditNotConfigured if no installed package has this function.
-    """
+    """Return the function that opens an audit log to answer the questions of a web page. Raises AuditNotConfigured if
+    no installed package has this function."""
     return cast(OpenQuestions, _audit("questions"))
 
 
 def copies_opener() -> OpenCopies:
-    """Return the function that opens an audit log for copies of jobs. Raises AuditNotConfigured if no installed package
-    has this function."""
+    """Return the function that opens an audit log to copy jobs that died. Raises AuditNotConfigured if no installed
+    package has this function."""
     return cast("OpenCopies", _audit("copies"))
 
 
@@ -312,7 +311,7 @@ def _points(group: str) -> Mapping[str, EntryPoint]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """The state of one queue's log: how many events it has, how many are missing, and how many are proven."""
+    """The state of one queue's audit log: numbers of events, of missing events and of proven events."""
 
     queue: str
     events: int
@@ -334,7 +333,7 @@ class QueueLog:
 
 
 class EndedClaims(NamedTuple):
-    """Totals over all claims of one task that ended with one outcome."""
+    """Totals over the claims of one task that ended with one outcome."""
 
     queue: str
     task: str
@@ -367,9 +366,10 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the sorted names of the queues whose log is on, for the Redis and the prefix of a client. The log of a
-        queue is on if the queue was mirrored and its log was not switched off. Redis need not have the queue now.
-        Raises RqCoreError if Redis or the database does not answer, or the log belongs to another Redis."""
+        """Return the names of the queues whose log is on, sorted. Only queues in the Redis and under the prefix of
+        ``client`` count. A log is on from the queue's first mirroring until it is switched off, even if Redis does not
+        have the queue now. Raises RqCoreError if Redis or the database does not answer, or if the log belongs to
+        another Redis."""
         ...
 
     def close(self) -> None:
@@ -382,7 +382,7 @@ class AuditReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InboxQueue:
-    """The rows of one queue in an inbox."""
+    """The rows of one queue in an inbox: how many wait, are parked, or have become jobs."""
 
     queue: str
     rows: int
@@ -424,16 +424,16 @@ class InboxReader(Protocol):
     """Reads one inbox. Threads may share it."""
 
     def look(self) -> InboxOverview:
-        """Return the state of the inbox. The method counts a bounded number of rows, and takes no lock.
+        """Return the state of the inbox. A bounded number of rows is counted, and no lock is taken.
 
-        Raises InboxMissing if the tables are missing, and another RqCoreError if the database does not answer.
+        Raises InboxMissing if the tables are missing, or another RqCoreError if the database does not answer.
         """
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return the problems of the inbox that ``look`` does not show. They concern its tables, its place, the rights
-        of a relay, and differences between the rows that it sent last and the Redis of a client. Raises the same errors
-        as ``look``."""
+        """Return the problems of the inbox that ``look`` does not show: in its tables, its database and the rights of a
+        relay, and between the rows that a relay sent last and the Redis of ``client``. Raises the same errors as
+        ``look``."""
         ...
 
     def close(self) -> None:
@@ -442,9 +442,7 @@ class InboxReader(Protocol):
 
 
 class OpenInboxReader(Protocol):
-    """A function that returns the InboxReader of the database at a URL, without connecting.
-
-    Raises RqCoreError for a bad URL and for a driver that is not installed.
-    """
+    """A function that returns an InboxReader for the database at a URL. It does not connect yet. Raises RqCoreError for
+    a bad URL or a driver that is not installed."""
 
     def __call__(self, inbox_url: str, /) -> InboxReader: ...

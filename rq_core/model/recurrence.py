@@ -1,14 +1,14 @@
-"""Computes the instants of a schedule, from a cron expression and a time zone, or from an interval. This module reads
-no clock and does no I/O.
+"""Computes the instants of a schedule from a cron expression and a time zone, or from an interval. This module reads no
+clock and does no I/O.
 
-A schedule has *instants* (Unix ms): the moments that its cron expression names, or the multiples of ``every`` since the
-Unix epoch, plus a phase. A schedule is *due* at an instant plus a part of ``spread``. The phase and this part are
-computed from the schedule's name, so they are the same after a restart and on every worker.
+The *instants* of a schedule (Unix ms) are the times that its cron expression names. With an interval, they are the
+multiples of ``every`` since the Unix epoch, plus a phase. A schedule is *due* at an instant plus a part of ``spread``.
+The phase and this part follow from the schedule's name, so they are the same on every worker and after a restart.
 
-When daylight saving begins or ends, wall clocks leave out times (a gap) or show times twice. An instant whose wall time
-is in a gap fires at the end of the gap. An instant whose wall time comes twice fires the first time. If the field for
-minutes or hours begins with ``*``, elapsed time counts: each minute that passes is compared with the expression. So
-``*/10 * * * *`` never waits longer than ten minutes.
+When daylight saving time begins, wall clocks skip some times (a gap). When it ends, they show some times twice. An
+instant in a gap fires at the end of the gap. An instant that comes twice fires the first time. If the field for minutes
+or hours begins with ``*``, elapsed time counts: each minute that passes is compared with the expression. So ``*/10 * *
+* *`` never waits longer than ten minutes.
 
     >>> nightly = recurrence("nightly", cron="30 2 * * *", tz="Europe/Berlin")
     >>> instant = 1774659600000  # 2026-03-28 02:00 in Berlin; the next night has no 02:30
@@ -88,7 +88,7 @@ _FIELDS: Final = "must have five fields (minute hour day month weekday), or be o
 
 
 class Passed(NamedTuple):
-    """The result of a check of a schedule at a given time: the instants that have passed, and the next instant."""
+    """The instants of a schedule that have passed at a given time, and the next instant. Instants are Unix ms."""
 
     fired: int | None
     """The instant to run; None if no instant is due, or if the last due instant is late by more than the grace."""
@@ -100,7 +100,7 @@ class Passed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """The rule of one schedule. :func:`recurrence` makes and checks a rule; :func:`from_json` reads a rule."""
+    """The rule of one schedule. :func:`recurrence` makes a rule from options, and :func:`from_json` reads one."""
 
     name: str
     cron: str | None = None
@@ -115,18 +115,18 @@ class Recurrence:
 
     @property
     def phase_ms(self) -> int:
-        """Ms that are added to the multiples of ``every``: less than ``every``, and constant for the schedule's
-        name."""
+        """Ms that are added to the multiples of ``every``. The number is less than ``every``, and follows from the
+        schedule's name."""
         return crc32(self.name.encode()) % self.every_ms if self.every_ms else 0
 
     @property
     def shift_ms(self) -> int:
-        """Ms that are added to each instant: less than ``spread``, and constant for the schedule's name."""
+        """Ms that are added to each instant. The number is less than ``spread``, and follows from the schedule's
+        name."""
         return crc32(b"spread|" + self.name.encode()) % self.spread_ms if self.spread_ms else 0
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first instant after this moment (Unix ms); None if there is no such instant before the year
-        2286."""
+        """Return the first instant after ``instant`` (Unix ms); None if there is no instant before the year 2286."""
         if self.cron is None:
             since = instant - self.phase_ms
             found: int | None = (since // self.every_ms + 1) * self.every_ms + self.phase_ms
@@ -138,14 +138,14 @@ class Recurrence:
         return found if found is not None and found <= INSTANT_MAX else None
 
     def instants(self, after: int) -> Iterator[int]:
-        """Yield the instants after this moment (Unix ms)."""
+        """Yield the instants after ``after`` (Unix ms), in order."""
         instant = self.next_after(after)
         while instant is not None:
             yield instant
             instant = self.next_after(instant)
 
     def passed(self, start: int, end: int) -> int:
-        """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX."""
+        """Return the number of instants from ``start`` up to, but without, ``end`` (Unix ms); at most PASSED_MAX."""
         if self.cron is None:
             before_end = (end - 1 - self.phase_ms) // self.every_ms
             before_start = (start - 1 - self.phase_ms) // self.every_ms
@@ -153,7 +153,8 @@ class Recurrence:
         return _cron_passed(NICKNAMES.get(self.cron, self.cron), self.tz, start, end)
 
     def latest(self, start: int, now: int) -> int | None:
-        """Return the last instant from ``start`` up to ``now`` (Unix ms); None if there is no instant in this range."""
+        """Return the last instant from ``start`` to ``now`` (Unix ms, both included); None without an instant in this
+        range."""
         if self.cron is None:
             found = (now - self.phase_ms) // self.every_ms * self.every_ms + self.phase_ms
             return found if found >= start else None
@@ -168,10 +169,10 @@ class Recurrence:
         return last
 
     def judge(self, expected: int, now: int) -> Passed:
-        """Return which instants have passed at ``now``, for a schedule whose next instant was ``expected`` (both Unix
-        ms).
+        """Return the instants that have passed at ``now``. ``expected`` is the first instant that was not handled yet
+        (both Unix ms).
 
-        Of all instants that are due, the last instant is run, and the other instants are missed.
+        The last due instant is run, and the earlier due instants are missed.
         """
         due_now = now - self.shift_ms
         fired = self.latest(expected, due_now)
@@ -183,8 +184,8 @@ class Recurrence:
         return Passed(fired, self.passed(expected, fired), following)
 
     def to_json(self) -> str:
-        """Return the rule as JSON, in the form that Redis and the log have, without the schedule's name. Equal rules
-        have equal texts."""
+        """Return the rule as JSON, as Redis and the log have it. The schedule's name is left out. Equal rules have
+        equal texts."""
         return _json_of(
             self.cron, self.tz, self.every_ms, self.spread_ms, self.overlap, self.catch_up, self.grace_ms
         )  # fmt: skip
@@ -201,10 +202,9 @@ def recurrence(
     catch_up: CatchUp = "latest",
     grace: Duration | None = None,
 ) -> Recurrence:
-    """Return the rule of a schedule. Raises InvalidOption for an option that is invalid, or that cannot be combined
-    with another option.
+    """Return the rule of a schedule. Raises InvalidOption if an option is invalid, or does not fit another option.
 
-    Exactly one of ``cron`` and ``every`` is given; ``tz`` belongs to ``cron`` and is UTC if it is left out.
+    Exactly one of ``cron`` and ``every`` must be given. ``tz`` is for ``cron`` only; its default is UTC.
     """
     check_schedule_name(name)
     _check_word("overlap", overlap, OVERLAPS)
@@ -231,8 +231,7 @@ def recurrence(
 
 
 def from_json(name: str, text: str) -> Recurrence:
-    """Return the rule from the JSON that ``to_json`` wrote. Raises InvalidOption for a rule that this version cannot
-    read."""
+    """Return the rule that ``to_json`` wrote as ``text``. Raises InvalidOption if this version cannot read the rule."""
     try:
         said: dict[str, Any] = json.loads(text)
         seconds = {
@@ -256,7 +255,7 @@ def _json_of(
     catch_up: CatchUp,
     grace_ms: int | None,
 ) -> str:
-    """Return the JSON of a rule. The result is cached, since many schedules may differ only in their names."""
+    """Return the JSON of a rule. The result is cached, because many schedules may differ only in their names."""
     when = {"every_ms": every_ms} if cron is None else {"cron": cron, "tz": tz}
     spread = {"spread_ms": spread_ms} if spread_ms else {}
     grace = {} if grace_ms is None else {"grace_ms": grace_ms}
@@ -265,7 +264,7 @@ def _json_of(
 
 
 def check_schedule_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a schedule. Raises InvalidOption if it is invalid."""
+    """Return ``name`` if it is a valid name of a schedule. Raises InvalidOption otherwise."""
     given: object = name
     if not isinstance(given, str) or not re.fullmatch(NAME_PATTERN, given):
         must = f"must be 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ . : -"
@@ -275,9 +274,9 @@ def check_schedule_name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
-    """Return a cron expression with exactly one space between its fields.
+    """Return a cron expression with one space between its fields.
 
-    Raises InvalidOption for an expression that is wrong or never fires.
+    Raises InvalidOption if the expression is invalid or never fires.
 
     >>> check_cron("0  2 * *   MON-FRI")
     '0 2 * * MON-FRI'
@@ -303,8 +302,8 @@ def check_cron(cron: str) -> str:
 
 
 def _why(fields: list[str], error: str) -> str:
-    """Return the part of a message that says which field of an expression is invalid, and which values the field may
-    have."""
+    """Return the part of an error message that names the invalid field of an expression, and the values that the field
+    may have."""
     usual = {
         "minute": (0, "0 to 59"),
         "hour": (1, "0 to 23"),
@@ -328,15 +327,16 @@ def _check_word(option: str, value: object, words: tuple[str, ...]) -> None:
 
 
 def _ms_of_utc(moment: datetime) -> int:
-    """Return a moment in UTC in Unix ms."""
+    """Return a moment, given in UTC, in Unix ms."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 @lru_cache(maxsize=4096)
 def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
-    """Return the first instant of a cron expression after a whole minute (Unix ms). The result is cached.
+    """Return the first instant of a cron expression after a whole minute (both Unix ms); None without a further
+    instant.
 
-    The cache helps if many schedules with the same expression are declared, or are due, at the same time.
+    The result is cached, because many schedules with the same expression may be declared or due at the same time.
     """
     zone = zone_of(tz)
     moment = _EPOCH + timedelta(milliseconds=minute_ms)
@@ -351,10 +351,10 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
-    """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX. The result is
-    cached.
+    """Return the number of instants of a cron expression from ``start`` up to, but without, ``end`` (Unix ms); at most
+    PASSED_MAX.
 
-    The cache helps if many schedules with the same expression had no worker for a long time.
+    The result is cached, because many schedules with the same expression may have had no worker for a long time.
     """
     instant, count = _cron_after(cron, tz, (start - 1) // _MINUTE * _MINUTE), 0
     while instant is not None and instant < end and count < PASSED_MAX:
@@ -364,7 +364,8 @@ def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
 
 
 def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
-    """Return the first instant after ``moment`` of an expression whose minutes and hours do not begin with ``*``."""
+    """Return the first instant after ``moment``, for an expression whose fields for minutes and hours do not begin with
+    ``*``."""
     walls = CronSim(cron, _wall(zone, moment))
     while True:
         # While a wall time comes for the second time, its first moment has passed.
@@ -373,10 +374,9 @@ def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the moment at which clocks show a wall time.
+    """Return the moment at which clocks in a zone show a wall time.
 
-    If clocks show the wall time twice, return the first moment. If clocks skip the wall time, return the end of the
-    gap.
+    If they show it twice, return the first moment. If they skip it, return the end of the gap.
     """
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, instant) == wall:
@@ -388,7 +388,7 @@ def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
 def _after_elapsed(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
     """Return the first minute after ``moment`` whose wall time matches the expression.
 
-    Between two changes of the zone's offset the wall clock runs evenly, so CronSim is used there without a time zone.
+    Between two changes of the zone's offset, the wall clock runs evenly. There CronSim is used without a time zone.
     """
     while True:
         offset = _offset(zone, moment)
@@ -406,7 +406,8 @@ def _matches(cron: str, wall: datetime) -> bool:
 
 
 def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """Return the first moment in a range at which the zone's offset changes; None if it does not change."""
+    """Return the first moment after ``after``, up to ``until``, at which the zone's offset changes; None if it does not
+    change."""
     offset, day = _offset(zone, after), after
     while day < until:
         day, before = min(day + _DAY, until), day
@@ -416,8 +417,8 @@ def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime 
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Return the first minute, between ``before`` and ``after``, that has the zone's offset at ``after``. The offset at
-    ``before`` is different."""
+    """Return the first minute after ``before``, up to ``after``, at which the zone's offset changes. The offsets at
+    ``before`` and ``after`` differ."""
     offset = _offset(zone, before)
     low, high = 0, -((before - after) // _MINUTE_LONG)
     while high - low > 1:
@@ -434,7 +435,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
 
 
 def _wall(zone: ZoneInfo, moment: datetime) -> datetime:
-    """Return the wall time at a moment."""
+    """Return the wall time in a zone at a moment, without a time zone."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 

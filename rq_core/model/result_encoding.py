@@ -1,4 +1,5 @@
-"""The form in which workers send results to Redis: a digest followed by JSON, or the reason why the result is not kept.
+"""The form in which workers send results to Redis: a mark, a digest and JSON; or ``!`` and the reason why no result is
+kept.
 
 >>> pack_result('"12.50"')
 '=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
@@ -26,15 +27,15 @@ _NOTE_LENGTH: Final = 33
 
 
 def check_audit_result(value: str) -> str:
-    """Return ``value`` if it is ``digest`` or ``full``. Raises InvalidOption."""
+    """Return ``value`` if it is ``digest`` or ``full``. Raises InvalidOption otherwise."""
     if value not in _MARKS:
         raise InvalidOption.of("audit_result", value, f"must be {' or '.join(map(repr, _MARKS))}")
     return value
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a packed result: a mark, the digest, and the JSON. ``kept`` is the part of the result that the log keeps:
-    digest or full."""
+    """Return a result in the form for Redis: a mark, the digest, and the JSON. ``kept`` says what the log keeps:
+    ``digest``, or ``full`` for the JSON, too."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 
@@ -44,8 +45,11 @@ def is_logged(packed: str) -> bool:
 
 
 def unpack_result(packed: str) -> tuple[str, str]:
-    """Return the note and the JSON of a packed result. The note is the digest; a ``+`` before the digest means that the
-    log keeps the JSON, too. If the text has no digest, the note is empty, and the text is returned unchanged."""
+    """Return the note and the JSON of a packed result. The note is the digest, after a ``+`` if the log also keeps the
+    JSON.
+
+    If there is no digest, the note is empty, and the text is returned unchanged.
+    """
     if packed.startswith(("=", "+")):
         return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
     return "", packed

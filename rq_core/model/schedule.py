@@ -1,5 +1,4 @@
-"""The form of a schedule in Redis (its line, its rule and its packed job), and the jobs that are enqueued at its
-instants.
+"""The form of a schedule in Redis, and the jobs that a schedule enqueues at its instants.
 
 >>> tick_of("tick-night.1-1795312800000")
 Tick(name='night.1', instant_ms=1795312800000)
@@ -35,7 +34,7 @@ _SHOWN: Final = 100
 
 
 class Tick(NamedTuple):
-    """The schedule and the instant for which a job was enqueued."""
+    """A schedule and one of its instants, for which a job was enqueued."""
 
     name: str
     instant_ms: int
@@ -63,7 +62,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def parse(cls, entry: str) -> Self:
-        """Parse an entry. Raises ValueError for an entry that no script wrote."""
+        """Parse an entry of the key ``schedules``. Raises ValueError if the entry cannot be read."""
         line, _, rule = entry.partition("\n")
         found = _LINE.fullmatch(line)
         if found is None or not rule:
@@ -81,25 +80,24 @@ class Schedule(NamedTuple):
 
 
 def job_digest(packed: str) -> str:
-    """Return the digest of a packed job. The log stores this digest for the job of every schedule."""
+    """Return the digest of a schedule's packed job, as the log stores it."""
     return hashlib.sha1(packed.encode(), usedforsecurity=False).hexdigest()[:32]
 
 
 def tick_of(job_id: str) -> Tick | None:
-    """Return the schedule and the instant for which the job with this id was enqueued; None for a job that no schedule
-    enqueued."""
+    """Return the schedule and the instant of the job with this id; None if no schedule enqueued the job."""
     found = _TICK.fullmatch(job_id)
     return None if found is None else Tick(found[1], int(found[2]))
 
 
 def job_of(job: NewJob, rule: Recurrence) -> NewJob:
-    """Return the job that a schedule enqueues at its instants: ``job`` with the unique name and the scope that the rule
-    for overlaps adds.
+    """Return the job that a schedule enqueues: ``job`` with the unique name and the scope that the rule for overlaps
+    needs.
 
-    Raises InvalidOption for a job that cannot be enqueued again and again.
+    Raises InvalidOption if the job cannot be enqueued more than once.
 
-    With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, the
-    job holds the name until the job is claimed, and then runs in a scope of the schedule; the cap of this scope is 1.
+    With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, it
+    holds the name until it is claimed. It then runs in a scope of the schedule, whose cap is 1.
     """
     if job.call:
         must = "must not say idempotency_key or remember: each instant has an id of its own"
@@ -123,10 +121,9 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return the ties of a job whose schedule has this rule for overlaps; None if the ties in ``given`` name an
-    instant.
+    """Return a job's ties with those that the rule for overlaps adds; None if the given ties name an instant.
 
-    The cache helps if one task has many schedules.
+    The result is cached, because one task may have many schedules.
     """
     ties: dict[str, Any] = json.loads(given) if given else {}
     if "expires_at" in ties:

@@ -1,4 +1,4 @@
-"""A queue's own settings, kept in its ``meta`` hash and the same for every client and worker."""
+"""A queue's settings. They are fields of its key ``meta``, so that all clients and workers use the same values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rq_core.errors import SECONDS_MAX
 
 
 class Setting(NamedTuple):
-    """One number in ``meta``: its default, its smallest valid value, and its meaning."""
+    """One setting: its name in ``meta``, default, smallest valid value, and meaning."""
 
     name: str
     default: int
@@ -17,12 +17,12 @@ class Setting(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The setting's name as operators write it. For example, ``lease_ms`` is shown as ``lease``, whose value is in
+        """The setting's name as operators write it. The setting ``lease_ms`` is written ``lease``, with its value in
         seconds."""
         return self.name.removesuffix("_ms").replace("_", "-")
 
     def assigned(self, value: int) -> str:
-        """Return the setting with a value, as operators write it: ``lease=30``."""
+        """Return the setting with a value, as operators write both: ``lease=30``."""
         text = f"{value / 1000:.15g}" if self.name.endswith("_ms") else f"{value}"
         return f"{self.shown}={text}"
 

@@ -1,9 +1,10 @@
-"""State lines. A state line has the state and the fields of a live job; scripts write it into the key ``state``.
+"""State lines. A state line is a text with the state and the fields of a live job. Scripts write it into the key
+``state``.
 
     running task=send claim=1 fence=1795225746504-88 by=w-3f2a seq=7 since=1795225746504
 
-A plain job that has only waited since it was enqueued has no line in ``state``, unless its JSON is long. Its fields are
-in the first line of the job's value in ``jobs``, before the JSON. They stay there when the job later gets a line in
+A plain job that has only waited since its enqueue has no line in ``state`` if its JSON is short. Its fields are in
+the first line of its value in the key ``jobs``, before the JSON. They stay there when the job later gets a line in
 ``state``:
 
     task=send seq=7 since=1795225746504
@@ -11,8 +12,8 @@ in the first line of the job's value in ``jobs``, before the JSON. They stay the
 
 If the job dies of an error, ``error=`` and the error as JSON replace the first line of the value.
 
-:func:`line_of_job` returns a job's line from either place. :func:`read_state_line` parses a line. :func:`read_job`
-parses and checks a line, for the doctor.
+:func:`line_of_job` returns a job's line from either key. :func:`read_state_line` parses a line. :func:`read_job` parses
+and checks a line, for the doctor.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ not load the line. The line's size in bytes follows."""
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A live job's state and fields, read from its state line."""
+    """The state and the fields of a live job, from its state line."""
 
     id: str
     queue: str
@@ -68,11 +69,10 @@ class JobState:
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return a job's state line: ``line``, if the job has a line in ``state``. For a job that only waits, return the
-    line in ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state``
-    before ``jobs``.
+    r"""Return a job's state line; None if Redis does not have the job.
 
-    ``value`` may be cut off after its first line.
+    ``line`` is the job's field in the key ``state``. Without it, the line is made from ``value``, the job's field in
+    the key ``jobs``. ``value`` may be cut off after its first line. The caller must read ``state`` before ``jobs``.
 
     >>> line_of_job(None, 'task=send seq=7 since=5\n{"task":"send"}')
     'ready task=send seq=7 since=5'
@@ -84,7 +84,7 @@ def line_of_job(line: str | None, value: str | None) -> str | None:
 
 
 def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return the state line of each job, by id, from all of ``state`` and all of ``jobs``."""
+    """Return the state lines of all jobs by id, from all fields of the keys ``state`` and ``jobs``."""
     found = dict(lines)
     for job_id, value in values.items():
         line = line_of_job(lines.get(job_id), value)
@@ -94,8 +94,7 @@ def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[s
 
 
 def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
-    """Parse a state line as state.lua writes it. Raises QueueDamaged if its state is unknown or the line is too
-    long."""
+    """Parse a state line. Raises QueueDamaged if its state is unknown or it is too long."""
     if size := _size_of_long(line):
         raise errors.QueueDamaged(
             queue=queue, why=f"the state of job {job_id} has {_says_long(size)}"
@@ -114,8 +113,10 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
 def read_state_lines(
     queue: str, lines: Iterable[tuple[str, str | None]]
 ) -> tuple[list[JobState], list[str]]:
-    """Parse the state lines of jobs, given as pairs of an id and a line. A job without a line is left out. Returns the
-    jobs, and a message for each unreadable line: one damaged line does not hide the other jobs."""
+    """Parse the state lines of jobs, given as pairs (id, line). A job without a line is left out.
+
+    Returns the jobs, and a message for each unreadable line, so that a damaged line does not hide the other jobs.
+    """
     found, damaged = [], []
     for job_id, line in lines:
         try:
@@ -127,8 +128,8 @@ def read_state_lines(
 
 
 def _size_of_long(line: str) -> int:
-    """Return the number of bytes of a line that is longer than LINE_MAX; 0 for any other line. The line may be the
-    reply that begins with TOO_LONG."""
+    """Return the size in bytes of a line that is longer than LINE_MAX; 0 for a shorter line. In place of the long line,
+    a reply that begins with TOO_LONG may be passed."""
     if line.startswith(TOO_LONG):
         return int(line.removeprefix(TOO_LONG))
     return len(line) if len(line) > LINE_MAX else 0
@@ -139,13 +140,13 @@ def _says_long(size: int) -> str:
 
 
 class StoredJob(NamedTuple):
-    """A job, parsed from its state line."""
+    """A job's state and fields, from a state line that was checked strictly."""
 
     state: State
     fields: Mapping[str, str]
 
     def number(self, name: str) -> int | None:
-        """Return a field as a number; None if the line leaves it out."""
+        """Return a field as a number; None if the line does not have the field."""
         value = self.fields.get(name)
         return None if value is None else int(value)
 
@@ -156,19 +157,20 @@ class StoredJob(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The number of the list ``ready`` for a job of this priority that is in no lane: 0 to 3."""
+        """The number of the job's priority, from 0 (critical) to 3 (low)."""
         return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
 
     def value(self, name: str) -> Any:
-        """Return the value of a field, in the type that a folded record has; the field's default if the line leaves the
-        field out."""
+        """Return the value of a field, in the type that a JobRecord has; if the line does not have the field, its
+        default."""
         field = BY_LINE[name]
         found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
 
 
 def read_job(job_id: str, line: str) -> StoredJob:
-    """Parse a state line strictly. Raises ValueError, with a message to show, if no script writes such a line."""
+    """Parse a state line strictly. Raises ValueError, with a message for users, if the line differs from what scripts
+    write."""
     if size := _size_of_long(line):
         raise ValueError(f"it has {_says_long(size)}")
     try:
@@ -204,7 +206,7 @@ def _is_lane(text: str) -> bool:
 
 
 def write_line(state: State, fields: Mapping[str, Any]) -> str:
-    """Return a state line as state.lua writes it."""
+    """Return a state line in the form that state.lua writes."""
     return " ".join(
         [str(state), *(f"{name}={fields[name]}" for name in STATE_FIELDS if name in fields)]
     )
@@ -217,11 +219,11 @@ def fields_of(record: JobRecord) -> dict[str, Any]:
 
 
 def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
-    """Return the state line that follows from the folded record of a live job; None if the record does not determine
+    """Return the state line that a live job must have according to its record; None if the record does not determine
     the line.
 
-    ``capped`` has the scopes with a stored limit. These scopes are needed because the first limit of a task moves the
-    task's jobs into lanes, and no event records this move.
+    ``capped`` has the scopes with a stored limit. The first limit of a task moves the task's jobs into lanes, and no
+    event records this.
     """
     if not record.complete or record.state is None:
         return None
@@ -244,6 +246,6 @@ def with_task(lane: str | None, rank: int, scope: str) -> str:
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return a lane without its task's scope; None if the lane has no other scope."""
+    """Return a lane without the scope of its task; None if it has no other scope."""
     names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
     return scopes.lane_name(int(lane[0]), names) if lane and names else None

@@ -1,8 +1,8 @@
-"""The names of unique jobs: how names are made from arguments, and how the key ``slots`` stores names.
+"""The names of unique jobs: how they are made from arguments, and how the key ``slots`` stores them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. A text has no quotes in a name, unless it could
-then be mistaken for a value of another type. A name that is made from all arguments, or that would be too long, is
-``TASK/DIGEST``.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``. The values are JSON, percent-encoded. A string has quotes only if it has a
+backslash or could be mistaken for another JSON value. If all arguments count, or if the name would be too long, the
+name is ``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -36,23 +36,23 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:~%/=,-]*")
 
 
 def name_field(name: str) -> str:
-    """Return the name of the field of ``slots`` that says which job holds a unique name."""
+    """Return the name of the field of ``slots`` whose value is the job that holds a unique name."""
     return f"{_FIELD}{name}"
 
 
 def is_name_field(field: str) -> bool:
-    """Return whether a field of ``slots`` is about a unique name. Unique names have a slash; call slots have no
-    slash."""
+    """Return whether a field of ``slots`` is about a unique name. Other fields are about call slots, whose names have
+    no slash."""
     return field.startswith(_FIELD) and "/" in field
 
 
 def name_in(field: str) -> str:
-    """Return the unique name in the name of a field of ``slots``."""
+    """Return the unique name that the name of a field of ``slots`` contains."""
     return field.removeprefix(_FIELD)
 
 
 def check_unique_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a unique job. Raises InvalidOption if it is not."""
+    """Return ``name`` if it is a valid unique name. Raises InvalidOption otherwise."""
     if not _NAME.fullmatch(name):
         must = "must be the name of a unique job, like TASK/KEY=VALUE: `rq-core unique QUEUE` lists them"
         raise InvalidOption.of("name", name, must)
@@ -60,7 +60,7 @@ def check_unique_name(name: str) -> str:
 
 
 class Stands(NamedTuple):
-    """The parsed field ``name_stands`` of a state line or an event: how long the job holds its name."""
+    """How long a job holds its unique name: the parsed field ``name_stands`` of a state line or an event."""
 
     how: str
     """``done``: until the job ends; ``claim``: until the job's first claim; ``until``: until an instant, even if the
@@ -70,7 +70,8 @@ class Stands(NamedTuple):
     held. Both are Unix ms."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Return whether a job in Redis holds its name because of its state, not because of an instant."""
+        """Return whether a job in Redis holds its name because of its state. ``claims`` is the number of its claims.
+        Returns False for a name that is held until an instant."""
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 
@@ -79,7 +80,8 @@ HELD_TO_THE_END: Final = Stands("done")
 
 
 def read_stands(text: str | None) -> Stands:
-    """Parse the field ``name_stands``. Raises ValueError for a text that no script writes.
+    """Parse the field ``name_stands``; None means that the job holds its name until it ends. Raises ValueError for an
+    invalid text.
 
     >>> read_stands("until:1795225806504").at_ms
     1795225806504
@@ -93,7 +95,7 @@ def read_stands(text: str | None) -> Stands:
 
 
 class Holder(NamedTuple):
-    """The parsed field of ``slots`` that says which job holds a name."""
+    """The job that holds a unique name, parsed from a field of ``slots``."""
 
     job_id: str
     until_ms: int | None = None
@@ -102,32 +104,34 @@ class Holder(NamedTuple):
 
 
 def read_holder(value: str) -> Holder:
-    """Parse the value of the field of ``slots`` that says which job holds a name."""
+    """Parse the value of a field of ``slots`` that is about a unique name."""
     job_id, _, until = value.partition(" ")
     return Holder(job_id, number_in(until))
 
 
 def until_instants(slots: Mapping[str, str]) -> dict[str, Holder]:
-    """Return the holders of the names in ``slots`` that are held until an instant, by field."""
+    """Return the holders of the names that are held until an instant, by field of ``slots``."""
     holders = {field: read_holder(value) for field, value in slots.items() if is_name_field(field)}
     return {field: holder for field, holder in holders.items() if holder.until_ms is not None}
 
 
 def name_mark(name: str) -> str:
-    """Return the member of ``expiring`` for a name that is held until an instant."""
+    """Return the member of the key ``expiring`` for a name that is held until an instant."""
     return f"name|{name}"
 
 
 def digest_of(text: str) -> str:
-    """Return the digest of a text: 32 hex digits."""
+    """Return the digest of a text: the first 32 hex digits of its SHA-256."""
     import hashlib  # To declare a task needs no OpenSSL.
 
     return hashlib.sha256(bytes_of(text)).hexdigest()[:32]
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON. With
-    ``keys`` of None, all arguments count, and ``digest`` is the arguments' digest."""
+    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON.
+
+    If ``keys`` is missing (None), all arguments count, and ``digest`` is their digest.
+    """
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())
@@ -136,8 +140,8 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a value in the form that it has in a unique name. A text has no quotes, unless it could then be mistaken
-    for a value of another type."""
+    """Return a JSON value as a unique name contains it. A string has quotes only if it has a backslash or could be
+    mistaken for another JSON value."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)

@@ -1,4 +1,4 @@
-"""The counts of all worker processes of one ``rq-core worker``. Processes that have ended are included, so that no sum
+"""Sums the counts of all worker processes of one ``rq-core worker``. Processes that have ended still count, so no sum
 ever decreases."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from rq_core.worker.claim_counters import FlowTable, Row, Vitals, added
 
 
 class FlowTotals:
-    """Sums the counts of live processes, which are in their tables, and the counts of ended processes."""
+    """The sums of the counts of all worker processes, live or ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,15 +21,16 @@ class FlowTotals:
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
 
     def join(self, place: int, table: FlowTable) -> None:
-        """Add a new process at ``place``, which counts into ``table``."""
+        """Add a new process, which counts into ``table``. ``place`` is the number of the process. A process that
+        replaces another gets the same number."""
         with self._lock:
             self._tables[place] = table
 
     def depart(self, place: int, why: str | None = None) -> None:
-        """Remove the ended process at ``place``, and keep its counts.
+        """Remove the ended process at ``place``, and keep its counts in the sums.
 
-        ``why``: "retired" or "died", if its replacement counts; None if the process is not replaced, or is
-        replaced because its code has changed.
+        ``why`` is "retired" or "died" if another process replaces it for this reason. It is left out (None) if the
+        process is not replaced, or is replaced because its code has changed.
         """
         # Scrapes sum under the same lock, so that each counts an ended process exactly once.
         with self._lock:
@@ -49,7 +50,7 @@ class FlowTotals:
         return total
 
     def turns(self) -> tuple[float, float]:
-        """Return the number of round trips of all processes, and the seconds that all of them took together."""
+        """Return the number of round trips of all processes, and the total seconds that they took."""
         with self._lock:
             total = self._departed_turns
             for table in self._tables.values():
@@ -57,19 +58,20 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """Return the vitals of the live processes whose worker has started and still claims."""
+        """Return one Vitals for each live process. Processes whose worker has not started, or claims no more, are left
+        out."""
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]
         return [each for each in found if each.answered_at]
 
     @property
     def processes(self) -> int:
-        """Number of live processes."""
+        """The number of live processes."""
         return len(self._tables)
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Number of processes that were replaced because they retired or died, by reason."""
+        """The number of processes that were replaced, by reason: "retired" or "died"."""
         with self._lock:
             return dict(self._replaced)
 

@@ -1,5 +1,5 @@
-"""A process beside the workers: the mirror, or a relay. The process runs code of another package, which gives the
-command line by an entry point."""
+"""A companion: a mirror or a relay that runs in a process beside the workers. An entry point of another package returns
+its command line."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ HEALTHY_LIFE_S: Final = 60.0
 
 
 class CommandLine(Protocol):
-    """A function that returns the command line of a process, and the variables to add to its environment.
+    """A function that returns a companion's command line, and variables to add to the environment of its process.
 
-    ``made`` are queues that were created just now. The process ends when its standard input is closed."""
+    ``made`` are queues that were created just now. The process must end when its standard input is closed.
+    """
 
     def __call__(self, made: Sequence[str], /) -> tuple[list[str], dict[str, str]]: ...
 
 
 class Companion:
-    """Starts the process, replaces it when it ends, and lets it finish its work at the end."""
+    """Runs one companion: starts its process, and starts it again when it ends. When the workers have ended, it lets
+    the companion finish its work."""
 
     def __init__(self, name: str, command_line: CommandLine) -> None:
-        """``name`` is the process' name in the log, such as ``the mirror``."""
+        """Create a companion without starting it. ``name`` is its name in the log, such as ``the mirror``."""
         self._name = name
         # The process ends with its standard input, which is closed at any end of this process.
         self._command_line = command_line
@@ -51,9 +53,11 @@ class Companion:
         self._due: float | None = None
 
     def start(self, made: Sequence[str] = ()) -> None:
-        """Start the process, in a session of its own: Ctrl-C does not reach it, so that it outlives the workers.
-        ``made`` are queues that the supervisor has just created; later starts without ``made`` use these queues
-        again."""
+        """Start the process. It gets a session of its own, so that Ctrl-C does not end it before the workers.
+
+        ``made`` are queues that the supervisor has just created. Without ``made``, the queues of the last start are
+        used again.
+        """
         self._made = made or self._made
         command, environment = self._command_line(self._made)
         self._born = time.monotonic()
@@ -74,18 +78,18 @@ class Companion:
 
     @property
     def status(self) -> int | None:
-        """The exit status of the process; None while it runs."""
+        """The exit status of the process; None while it runs, and before its first start."""
         return None if self._process is None else self._process.poll()
 
     def wait_until_ready(
         self, ready: Callable[[], bool], stopped: Callable[[], bool], unready: str
     ) -> int | None:
-        """Wait until the process says that it is ready and ``ready`` returns true. After READY_WAIT_S, end the wait and
-        log ``unready``, a sentence.
+        """Wait until the process reports that it is ready and ``ready`` returns true. After READY_WAIT_S, stop waiting
+        and log the sentence ``unready``.
 
-        Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
-        even if the process is not ready: a slow process must not keep the workers from starting. Neither must a
-        database that does not answer, if ``ready`` returns true without it; ``watch`` then starts the process again.
+        Returns the exit status if the process has ended for a reason that it has logged. Returns None in all other
+        cases, so that the workers start: the process is ready, it is slow, or its database does not answer. In the last
+        case, ``watch`` starts it again later.
         """
         deadline = time.monotonic() + READY_WAIT_S
         said = b""
@@ -111,7 +115,8 @@ class Companion:
             return b""
 
     def watch(self) -> None:
-        """Start the process again if it has ended, after a growing pause. The supervisor calls this repeatedly."""
+        """Start the process again if it has ended. The pause before each new start grows. The supervisor calls this
+        method repeatedly."""
         now = time.monotonic()
         if self._due is not None:
             if self._due <= now:
@@ -126,7 +131,7 @@ class Companion:
         self._due = now + pause
 
     def end(self) -> None:
-        """End the process after it has finished its work; kill it after GRACE_S."""
+        """Let the process finish its work and end. Kill it if it has not ended after GRACE_S."""
         process = self._process
         if process is None:
             return

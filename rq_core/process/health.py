@@ -1,8 +1,8 @@
-"""Checks whether the workers of this machine work: how long ago Redis last answered a claim of each.
+"""Checks whether the workers of this machine work: how long ago Redis answered the last claim of each.
 
-A worker may get no jobs although its process lives and the server answers PING. So each worker touches a small file of
-its own when Redis has answered a claim. It claims every few seconds, even if no job waits or it has no free place.
-`rq-core health` and the HTTP probe read the ages of these files.
+A worker may get no jobs although its process lives and the server answers PING. So each worker touches a file of its
+own when Redis has answered a claim. A worker claims every few seconds, even if no job waits or it has no free place.
+``rq-core health`` and the HTTP port read the ages of these files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATH_MAX: Final = 100
 
 
 class Answer(NamedTuple):
-    """The HTTP response of a page."""
+    """The HTTP response of a page: status, content type and body."""
 
     status: int
     content_type: str
@@ -46,13 +46,13 @@ Page = Callable[[], Answer]
 
 
 def pulse_directory() -> Path:
-    """Return the directory of this user's worker files, in the directory for temporary files."""
+    """Return the directory of the files of this user's workers. It is in the directory for temporary files."""
     return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
 
 
 class Pulse:
-    """The file of a worker. The worker touches the file after claims. An error of the file is logged once, and
-    affects no job."""
+    """The file of one worker, whose age shows when Redis last answered a claim. An error about the file is logged once;
+    jobs go on."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place = place or pulse_directory()
@@ -60,7 +60,8 @@ class Pulse:
         self._touched = 0.0
 
     def start(self, worker: str, queues: Iterable[str], *, server: str = "") -> None:
-        """Create the file; its age counts from now. ``server`` is shown unchanged, so it must not have a password."""
+        """Create the file. Its age counts from now. ``server`` is the URL that health checks show; it must not contain
+        a password."""
         try:
             self._place.mkdir(mode=0o700, exist_ok=True)
             owner = self._place.lstat()
@@ -76,7 +77,7 @@ class Pulse:
         self._file = file
 
     def beat(self) -> None:
-        """Touch the file, at most once in TOUCH_EVERY_S: Redis has answered a claim."""
+        """Touch the file, at most once in TOUCH_EVERY_S. The worker calls this when Redis has answered a claim."""
         now = time.monotonic()
         if self._file is None or now - self._touched < TOUCH_EVERY_S:
             return
@@ -88,14 +89,14 @@ class Pulse:
             self._file = None
 
     def end(self) -> None:
-        """Remove the file at the worker's regular end."""
+        """Remove the file, at the regular end of the worker."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """The state of one worker process on this machine."""
+    """The health of one worker process on this machine."""
 
     worker: str
     pid: int
@@ -112,7 +113,8 @@ class WorkerHealth:
 
 
 def local_workers(place: Path | None = None) -> list[WorkerHealth]:
-    """Return the workers of this user on this machine, in the order of their files. Removes files of dead workers."""
+    """Return the workers of this user on this machine, ordered by the names of their files. Files of dead workers are
+    removed."""
     found = []
     for file in sorted((place or pulse_directory()).glob("*.json")):
         try:
@@ -133,7 +135,9 @@ def local_workers(place: Path | None = None) -> list[WorkerHealth]:
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
     """Return whether these workers are healthy, and a report for JSON.
 
-    They are healthy if there is a worker, each has claimed within ``max_age`` seconds, and none is stopped."""
+    They are healthy if there is at least one, all have claimed within ``max_age`` seconds, and none is stopped by a
+    signal.
+    """
     known = list(found)
     ages = [each.age_s for each in known]
     healthy = bool(known) and max(ages) <= max_age and not any(each.stopped for each in known)
@@ -142,9 +146,10 @@ def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[s
 
 
 class Probe(HttpPort):
-    """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON.
+    """Answers HTTP requests about the workers of this process and of its children: 200 if all are healthy, else 503.
+    The body is JSON.
 
-    ``pages`` are further pages, by path, such as /metrics.
+    ``pages`` are further pages by path, such as /metrics.
     """
 
     def __init__(
@@ -155,8 +160,8 @@ class Probe(HttpPort):
         place: Path | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
-        """``max_age`` is in seconds. Raises InvalidOption for an invalid address, and if the process cannot listen on
-        it."""
+        """Listen at ``address``. A worker is unhealthy if its last claim is more than ``max_age`` seconds old. Raises
+        InvalidOption if the process cannot listen at the address."""
         me = os.getpid()
         shown = pages or {}
 
@@ -184,7 +189,7 @@ class Probe(HttpPort):
 
 @contextlib.contextmanager
 def probing(address: str | None, pages: Mapping[str, Page] | None = None) -> Any:
-    """Answer HTTP requests with a Probe during the block, if an address is given."""
+    """Answer HTTP requests with a Probe during the block. Without an address, do nothing."""
     if address is None:
         yield
         return

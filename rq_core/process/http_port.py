@@ -1,8 +1,9 @@
-"""A port that answers HTTP requests beside the process' work, and limits connections and times.
+"""A port that answers HTTP requests beside the main work of a process. It limits the number and the duration of
+connections.
 
-A slow or hostile client must not use up the resources of the process: each connection takes a descriptor and a thread.
-So the number of connections is limited, and each has a deadline that received bytes do not extend. If all connections
-are in use, a new connection replaces the oldest one whose request has not arrived.
+Each connection takes a file descriptor and a thread, and a slow or hostile client must not use them up. So the number
+of connections is limited. Each has a deadline, which received bytes do not extend. If all connections are in use, a new
+one replaces the oldest one whose request has not arrived.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ ROOM_WAIT_S: Final = 1.0
 
 
 def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
-    """Return host and port of ``8080`` (host 127.0.0.1) or ``0.0.0.0:8080``. Raises InvalidOption."""
+    """Return the host and the port of an address: ``8080`` (host 127.0.0.1) or ``0.0.0.0:8080``. Raises InvalidOption
+    for any other text."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
         raise InvalidOption.of(option, text, "must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080")
@@ -44,7 +46,7 @@ def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A connection that is not closed yet."""
+    """The state of an open connection."""
 
     ends_at: float
     """The connection's deadline, in seconds of the monotonic clock."""
@@ -98,7 +100,7 @@ class _Server(ThreadingHTTPServer):
         return room
 
     def note_asked(self, request: socket.socket) -> None:
-        """Mark the connection's request as arrived, and begin the time for its response."""
+        """Note that a connection's request has arrived. From now on, ANSWER_WAIT_S is the time for the response."""
         with self._closed:
             if (state := self._open.get(request)) is not None and not state.ended:
                 state.asked, state.ends_at = True, time.monotonic() + ANSWER_WAIT_S
@@ -111,7 +113,7 @@ class _Server(ThreadingHTTPServer):
                     self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut a connection down, so that the wait of its thread fails. The thread then closes the connection."""
+        """Shut a connection down. The thread that waits for it then gets an error, and closes it."""
         self._open[connection].ended = True
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -124,7 +126,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandler]:
-    """Return a subclass of the handler that calls the server's note_asked when a request has arrived."""
+    """Return a subclass of ``handler`` that calls the server's ``note_asked`` when a request has arrived."""
 
     class Noting(handler):  # type: ignore[misc, valid-type]
         def parse_request(self) -> bool:
@@ -139,13 +141,13 @@ def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandle
 
 
 class HttpPort:
-    """Answers requests by ``handler``, on threads of its own, until it is closed."""
+    """Answers HTTP requests with ``handler``, on its own threads, until it is closed."""
 
     def __init__(
         self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
     ) -> None:
-        """``option`` is the name of the address' option in errors. Raises InvalidOption for an invalid address, and if
-        the process cannot listen on it."""
+        """Listen at ``address``. ``option`` is the name of the option that errors show. Raises InvalidOption if the
+        process cannot listen at the address."""
         host, port = parse_address(address, option=option)
         try:
             self._server = _Server((host, port), _noting(handler))

@@ -42,9 +42,11 @@ BEGINNING_LOOK_S: Final = 0.1
 class LeaseGuard:
     """A thread of the supervisor that extends the leases of workers whose own heartbeat is overdue.
 
-    It does not extend the leases of a worker that is stopped (SIGSTOP), which may never continue; it logs an error when
-    those leases are over. It kills a worker without a heartbeat for STUCK_S_MIN that still runs a job 30 s after the
-    job's timeout, since nothing in the process can end that handler; the worker's jobs run again elsewhere.
+    It does not extend the leases of a worker that a signal has stopped (SIGSTOP), because this worker may never
+    continue. When these leases are over, it logs an error.
+
+    It kills a worker without a heartbeat for STUCK_S_MIN seconds, if a job still runs 30 s after its timeout. Nothing
+    in this process can end the handler. The jobs of the worker then run again elsewhere.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class LeaseGuard:
         queues: Collection[str],
         tables: Callable[[], Mapping[int, LeaseTable]],
     ) -> None:
-        """``tables`` returns the lease tables of the live processes, by process id."""
+        """``tables`` returns the lease tables of the live worker processes, by process id."""
         self._client = client
         self._queues = frozenset(queues)
         self._tables = tables
@@ -63,11 +65,11 @@ class LeaseGuard:
         self._thread = threading.Thread(target=self._run, name="rq-core-guard", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it can be started only once."""
+        """Start the thread. It can be started only once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, wait for its end, and close the client."""
+        """Stop the thread, wait until it has ended, and close the client."""
         self._stop.set()
         self._thread.join(timeout=5.0)
         self._client.close()
@@ -96,7 +98,8 @@ class LeaseGuard:
         return max(pause, LOOK_S_MIN)
 
     def _tell_of_stop(self, pid: int, worker: str, late: float, lease: float) -> None:
-        """Log one error if a worker has been stopped for longer than a lease (``late`` and ``lease``: seconds)."""
+        """Log an error, once, if a worker has been stopped for longer than a lease. ``late`` and ``lease`` are in
+        seconds."""
         if late <= lease or pid in self._stopped:
             return
         self._stopped.add(pid)

@@ -1,8 +1,8 @@
-"""Ends a process whose work is over, by force if threads or tasks keep it alive.
+"""Ends a process whose work is over, by force if threads or tasks keep the process alive.
 
-Python waits for every thread that is not a daemon, and asyncio for its executor and its tasks. A handler may leave such
-a thread behind: an ``asyncio.to_thread`` that outlives its job's timeout, or an executor that is never shut down. The
-process would then never end, not even by a signal.
+Python waits for each thread that is not a daemon, and asyncio waits for its executor and its tasks. A handler may leave
+a thread behind that never ends: an ``asyncio.to_thread`` that outlives its job's timeout, or an executor that is never
+shut down. Then not even a signal would end the process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HOLDERS_MAX: Final = 10
 
 
 def begin(status: int) -> None:
-    """Begin the end of this process. If the process still lives after FORCE_AFTER_S, end it by force.
+    """Begin the end of this process. A background thread ends it by force if it still lives after FORCE_AFTER_S.
 
-    At a forced end, a log line names the threads or tasks that kept the process alive. Then the functions registered
-    with ``atexit`` are called, and the log handlers are flushed. ``status`` is the exit status.
+    At a forced end, a log line names the threads or tasks that keep the process alive. Then the ``atexit`` functions
+    are called, and the log is flushed. ``status`` is the exit status.
     """
     exiting = threading.Event()
     # Registered last, so called first: the event is set when Python begins to call the exit functions.
@@ -48,9 +48,10 @@ def begin(status: int) -> None:
 
 
 def end_now(status: int) -> NoReturn:
-    """Call the functions registered with ``atexit``, and end the process although threads or tasks still run.
+    """End this process now, although threads or tasks still run. The ``atexit`` functions are called first.
 
-    Call ``begin`` before, since a function may hang."""
+    Call ``begin`` before, because one of these functions may hang.
+    """
     atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself calls at its end
     _exit(status)
 
@@ -85,7 +86,8 @@ def _exit(status: int) -> NoReturn:
 
 
 def holders(loop: asyncio.AbstractEventLoop | None = None) -> list[str]:
-    """Return the threads, and the tasks of ``loop``, that keep this process alive: each as text, with its line."""
+    """Return the threads that keep this process alive, and the tasks of ``loop``. Each text names one, with the line of
+    code that it runs."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, for such a use
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
@@ -111,18 +113,18 @@ def _place(frame: FrameType | None) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal (SIGSTOP, Ctrl-Z); False on a system without /proc."""
+    """Return whether a signal has stopped a process (SIGSTOP, Ctrl-Z). Returns False on a system without /proc."""
     return _state(pid) == "T"
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended, or is stopped by a debugger; False on a system without /proc."""
+    """Return whether a process has ended, or a debugger has stopped it. Returns False on a system without /proc."""
     state = _state(pid)
     return state in "tZX" if state else Path("/proc/self/stat").exists()
 
 
 def exists(pid: int) -> bool:
-    """Return whether a process of this id exists, of any user."""
+    """Return whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -133,7 +135,7 @@ def exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process' state in /proc; an empty text if the process or /proc does not exist."""
+    """Return the letter for a process' state in /proc. The text is empty if the process or /proc does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,5 @@
-"""The entry of ``rq-core worker``: runs one worker in this process, or a supervisor of others; and the HTTP port."""
+"""The entry of ``rq-core worker``: runs one worker in this process, or a supervisor of several. Also opens the HTTP
+port."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ def serve(
     *,
     ends: bool = True,
 ) -> int:
-    """Run workers until a signal stops them (SIGTERM, SIGINT; a second signal ends the grace). Returns the exit status.
+    """Run workers until a signal stops them (SIGTERM or SIGINT; a second signal ends the grace). Returns the exit
+    status.
 
-    ``metrics`` makes the page of the workers' counts, which the port of ``health`` serves at /metrics. ``ends``:
-    whether the process has nothing else to do afterwards, so that it may be ended by force.
+    ``metrics`` makes the page of the workers' counts, which the port of ``health`` serves at /metrics. ``ends`` is true
+    if the process has no other work afterwards; it may then be ended by force.
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
@@ -49,8 +51,8 @@ def serve(
 
 
 def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
-    """Raise InvalidOption if the app declares none of the named queues. By default, no task would be enqueued in
-    them."""
+    """Raise InvalidOption if the app declares none of the queues in ``named``. Usually, no producer enqueues jobs in
+    undeclared queues."""
     if not set(named) & set(declared):
         known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
         must = (

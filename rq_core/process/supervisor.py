@@ -1,7 +1,7 @@
-"""Runs worker processes, and the mirror and a relay beside them: starts them, ends them together, and replaces a
-process that dies.
+"""Runs worker processes, and a mirror and a relay beside them. It starts them, replaces a process that dies, and ends
+all of them together.
 
-Children are spawned, never forked.
+Child processes are spawned, never forked.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
 
 
 class Met(NamedTuple):
-    """The queues that exist, or that the supervisor has just created, and that answered without an error."""
+    """The queues that a supervisor has contacted and that workers can use."""
 
     queues: list[str]
     made: list[str]
@@ -72,10 +72,10 @@ class Met(NamedTuple):
 
 
 def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:
-    """Contact the queues, and create those that the app declares. Returns the queues that can be used, and remarks on
-    the server. In a cluster, one shard that answers is enough.
+    """Contact these queues, and create missing queues that the app declares. Returns the usable queues, and remarks on
+    the server.
 
-    Raises the error of a queue if no queue can be used.
+    In a cluster, one shard that answers is enough. Raises the error of a queue if no queue can be used.
     """
     if not is_cluster(app.redis_url):
         client = app.client
@@ -89,9 +89,10 @@ def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark
 
 
 def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
-    """Contact the queues, and return those that can be used. A queue that is not in ``declared`` is not created.
+    """Contact these queues, and return the usable queues. A missing queue is created only if it is in ``declared``.
 
-    The workers leave out the other queues, and log that."""
+    The workers log the queues that cannot be used, and leave them out.
+    """
     met = Met([], [])
     error: RqCoreError | None = None
     silent: set[object] = set()
@@ -130,7 +131,7 @@ if it cannot (a handler left a thread that holds the GIL), it is killed."""
 
 
 class Supervisor:
-    """Keeps the worker processes, and the mirror and the relay if there are any, running."""
+    """Keeps the worker processes running, and the mirror and the relay if there are any."""
 
     def __init__(self, options: ServeOptions, app: App, totals: FlowTotals | None = None) -> None:
         """``totals`` sums the counts of the worker processes."""
@@ -170,7 +171,8 @@ class Supervisor:
         """True if the supervisor has asked the worker to end because its code changed."""
 
     def run(self) -> int:
-        """Supervise until a signal comes, or with ``burst`` until all workers have ended. Returns the exit status."""
+        """Run all processes until a signal comes; with ``burst``, until all workers have ended. Returns the exit
+        status."""
         before = {
             number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
         }
@@ -207,14 +209,16 @@ class Supervisor:
     def _companion(
         self, name: str, finds: Callable[[], plugins.CompanionCommand], database: str | None
     ) -> Companion | None:
-        """Return a process beside the workers that uses ``database``; None without a database."""
+        """Return a mirror or relay that uses ``database``; it is not started yet. Return None without a database."""
         if database is None:
             return None
         return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
-        """Start the mirror, if there is one. Wait READY_WAIT_S at most until it has compared its database with the
-        server and has attached. Returns its exit status if it ended instead."""
+        """Start the mirror, if there is one. Wait at most READY_WAIT_S until it is ready and mirrors all queues.
+
+        Returns the exit status if the mirror has ended; else None.
+        """
         if self._mirror is None:
             return None
         client, queues = self._app.client, self._met
@@ -241,7 +245,7 @@ class Supervisor:
         self._wake.set()
 
     def _lease_tables(self) -> dict[int, LeaseTable]:
-        """Return the lease tables of the processes whose work is not over, by process id."""
+        """Return the lease tables, by process id, of the live processes whose work is not over."""
         return {
             child.pid: table
             for place, child in list(self._children.items())
@@ -310,16 +314,14 @@ class Supervisor:
                 companion.watch()
 
     def _exitcode(self, place: int, exitcode: int) -> int:
-        """Return the exit code of a process.
-
-        For a process that was killed after its work was over, return the exit status of its worker.
-        """
+        """Return the exit code of a process. If it was killed after its work was over, return the exit status of its
+        worker."""
         self._over.pop(place, None)
         ended = self._tables[place].ended
         return exitcode if exitcode >= 0 or ended is None else ended
 
     def _end_if_over(self, place: int, child: BaseProcess) -> None:
-        """Kill a process whose work has been over for FORCE_WAIT_S, so that another can take its place."""
+        """Kill a process whose work has been over for FORCE_WAIT_S seconds. A new process can then take its place."""
         if self._tables[place].ended is None:
             return
         now = time.monotonic()
@@ -332,9 +334,10 @@ class Supervisor:
             self._over[place] = math.inf
 
     def _reload_if_changed(self) -> None:
-        """End the worker if its code has changed; it gives back the jobs that have not ended after its grace.
+        """Ask the worker to end if its code has changed. After its grace, it gives back the jobs that have not ended.
 
-        A worker that died, and waits for its next start, starts at once."""
+        A dead worker that waits for its next start starts at once.
+        """
         changed = None if self._sources is None or self._stops else self._sources.changed()
         if changed is None:
             return
@@ -347,16 +350,16 @@ class Supervisor:
                 os.kill(child.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:
-        """Kill all workers. Their jobs run again when their leases are over."""
+        """Kill all workers. Their jobs run again when the leases are over."""
         for place, child in self._children.items():
             log.error("worker process %d (%d) does not end, killing it", place, child.pid)
             child.kill()
         self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
-        """Plan the start of a worker in the place of a dead worker, after a growing pause.
+        """Plan the start of a new worker in the place of a dead one. The pause before each new start grows.
 
-        With --reload, after an error of the app's code, the worker starts at the next change of a file.
+        With ``--reload``, after an error of the app's code, the new worker starts at the next change of a file.
         """
         self._totals.depart(place, "died")
         if exitcode == BROKEN and self._sources is not None:
@@ -395,7 +398,7 @@ Stamp = tuple[int, int]
 
 
 class SourceFiles:
-    """The ``.py`` files below a directory. Hidden directories and virtual environments are left out."""
+    """The ``.py`` files below a directory, except those in hidden directories and virtual environments."""
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
@@ -404,8 +407,8 @@ class SourceFiles:
         self._due = clock() + LOOK_EVERY_S
 
     def changed(self) -> Path | None:
-        """Return a file that was changed, created or removed since the last check. Return None if there is no such
-        file, or if the next check is not due yet."""
+        """Return a file that has changed, appeared or disappeared since the last check. Return None if no file has, or
+        if the next check is not due yet."""
         if self._clock() < self._due:
             return None
         before, self._seen = self._seen, self._look()

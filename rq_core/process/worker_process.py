@@ -1,4 +1,4 @@
-"""One worker process: it loads the app, runs a worker until a signal stops it, and ends.
+"""One worker process: loads the app, runs a worker until a signal stops it, and ends.
 
 The process runs alone, or as a child of the supervisor.
 """
@@ -80,9 +80,11 @@ class ServeOptions:
 
 
 def load(options: ServeOptions) -> App:
-    """Return the app of ``options.target``, with the server, prefix and redactor of the command line, after a check.
+    """Return the app that ``options.target`` names, after a check. The server, prefix and redactor of the command line
+    replace the app's own.
 
-    Raises InvalidOption, TargetBroken or InvalidTask."""
+    Raises InvalidOption, TargetBroken or InvalidTask.
+    """
     from rq_core.app.loading import load_app
 
     if options.django is None:
@@ -101,7 +103,8 @@ def load(options: ServeOptions) -> App:
 
 
 def _server_of(app: App) -> str:
-    """Return the server of an app as text for `rq-core health`: its URL without passwords, and an unusual prefix."""
+    """Return the server of an app as `rq-core health` shows it: its URL without passwords, and its prefix if it is not
+    the default."""
     prefix = "" if app.prefix == DEFAULT_PREFIX else f", prefix {app.prefix}"
     return masked(app.redis_url) + prefix
 
@@ -114,10 +117,10 @@ def work(
     *,
     ends: bool = True,
 ) -> int:
-    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
+    """Run one worker in this process. Returns the exit status. RETIRED means that another worker should take its place.
 
-    If ``ends`` is true, the process has nothing to do after the work: it has a few seconds to end, and is then ended by
-    force (:mod:`rq_core.process.process_exit`).
+    If ``ends`` is true, the process has no work afterwards. It then has a few seconds to end, and is ended by force
+    (:mod:`rq_core.process.process_exit`).
     """
 
     async def main() -> int:
@@ -150,7 +153,7 @@ def work(
 
 
 def _refused(error: RqCoreError, *, supervised: bool) -> int:
-    """Log why a worker cannot run, in one line. Returns the exit status of its process."""
+    """Log, in one line, why a worker cannot run. Returns the exit status of its process."""
     log.error("worker cannot run: %s", error)
     return CANNOT_RUN if supervised else 1
 
@@ -158,8 +161,8 @@ def _refused(error: RqCoreError, *, supervised: bool) -> int:
 def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
     """Make signals stop a worker.
 
-    A supervised worker obeys its supervisor's SIGTERM. systemd also sends SIGTERM to all processes, so a second SIGTERM
-    does not end the grace: the supervisor sends HURRY for that.
+    A supervised worker stops at SIGTERM. systemd also sends SIGTERM to each process, so a second SIGTERM does not end
+    the grace. The supervisor sends HURRY to end it.
     """
     loop = asyncio.get_running_loop()
     if not supervised:
@@ -206,7 +209,7 @@ def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None
 
 
 def _end_with_parent() -> None:
-    """Stop this worker when its supervisor has ended, since no other process would stop it."""
+    """Stop this worker when its supervisor has ended, because no other process would stop it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

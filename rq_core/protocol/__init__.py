@@ -1,9 +1,9 @@
-"""Every call to a queue, as a plan without I/O.
+"""All calls to a queue. Each call is a plan: a generator that yields commands and does no I/O itself.
 
-This room decides which commands are sent, in which order, what an answer means, and what follows if an answer is lost.
-It has no connections: a plan yields commands, and a client sends them.
+A plan decides which commands are sent, in which order, and what each answer means. It also decides what follows if an
+answer is lost. A client sends the commands.
 
-Read ``engine.plan`` first, then ``operations`` and one family, ``calls.claims`` or ``calls.enqueue``.
+Read ``engine.plan`` first, then ``operations`` and one family of calls: ``calls.claims`` or ``calls.enqueue``.
 
 - ``engine/``: plans, re-sending, and whether a server and a queue can be used.
 - ``calls/``: calls that change a queue, a family in each module.

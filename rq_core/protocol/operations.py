@@ -1,15 +1,14 @@
-"""Every call to a queue, as a plan without I/O, joined from the modules of this room.
+"""All families of calls to a queue. Each call is a plan without I/O.
 
-A plan is a generator: it yields :class:`~rq_core.protocol.engine.plan.Send` (commands for one round trip; the generator
-is sent their replies, with an exception for each command that failed) or :class:`~rq_core.protocol.engine.plan.Pause`,
-and returns a typed value. A client drives it:
+A plan is a generator that returns a typed value. It yields :class:`~rq_core.protocol.engine.plan.Send` (commands for
+one round trip) or :class:`~rq_core.protocol.engine.plan.Pause`. After a Send, the generator is sent the replies, with
+an exception in the place of each failed command's reply. A client drives the plan:
 
     client.run(client.calls.admin.cancel("mail", ["job-1"]))
     await async_client.run(async_client.calls.reads.counts("mail"))
 
-Each attribute of :class:`Operations` is a family of calls. The calls of
-:mod:`rq_core.protocol.calls.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1",
-10))``.
+Each attribute of :class:`Operations` is a family of calls. The calls of :mod:`rq_core.protocol.calls.claims` need no
+client, so they are functions: ``client.run(claims.claim("mail", "w-1", 10))``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """The calls of one client, by family."""
+    """The calls of one client. Each attribute is a family of calls."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -50,29 +49,28 @@ class Operations:
 
     @cached_property
     def mail(self) -> Mail:
-        """The calls about signals. This family is imported at its first use, since most clients do not use it."""
+        """The calls about signals. The module is imported at the first use, because most clients do not need it."""
         from rq_core.protocol.calls.mail import Mail
 
         return Mail(self.delivery)
 
     @cached_property
     def families(self) -> Families:
-        """The calls about durable jobs and their children, imported at their first use."""
+        """The calls about durable jobs and their children. The module is imported at the first use."""
         from rq_core.protocol.calls.families import Families
 
         return Families(self.admin, self.reads)
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The calls about schedules. This family is imported at its first use: most clients do not use it, and it needs
-        the modules that compute instants."""
+        """The calls about schedules. The module is imported at the first use, because most clients do not need it."""
         from rq_core.protocol.calls.schedules import Schedules
 
         return Schedules(self.delivery, self.caps, self.reads)
 
     @cached_property
     def bulk(self) -> Bulk:
-        """The calls that change many jobs, imported at their first use."""
+        """The calls that change many jobs. The module is imported at the first use."""
         from rq_core.protocol.calls.bulk import Bulk
 
         return Bulk(self.delivery, self.admin, self.reads, self.families)

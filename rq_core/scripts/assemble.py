@@ -1,14 +1,14 @@
-"""Assembles a script's text: its head (see ``binding``), its includes (see ``rooms``) and its body.
+"""Assembles the text of a script from its head (see ``binding``), its includes (see ``rooms``) and its body.
 
-The text defines ``run(KEYS, ARGV)``; the lines after it (see ``script``) make it a function of Redis or a script. In a
-function, everything but a call of ``run`` is done once, when the library is loaded. So ``run`` begins with ``bind``,
-which gives the keys their names, and ``begin``, which calls the ``reset()`` of each include that keeps values during a
-call.
+The text defines ``run(KEYS, ARGV)``. A few further lines (see ``script``) make it a function of Redis, or a script. In
+a function, each call only calls ``run``; everything else is done once, when the library is loaded. So ``run`` begins
+with two calls: ``bind`` gives the keys their names, and ``begin`` calls the ``reset()`` of each include that stores
+values during a call.
 
-Lua allows a function 200 locals and 60 names from outside. So the keys and arguments are declared outside of
-``library``, and everything else in it.
+Lua allows a function 200 locals and 60 names from outside. So keys and arguments are declared outside of ``library``,
+and all else inside.
 
-It raises HeaderError if a script lacks an argument that an include reads, or uses a name that no include defines.
+Raises HeaderError if a script lacks an argument that an include reads, or uses a name that no include defines.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ The table lacks these names while a library is loaded, so the first call copies 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A script's text for Redis, without its first and last lines, and the keys and arguments of a call."""
+    """The assembled text of a script, and the keys and arguments of a call. The text lacks the first and last lines
+    that Redis needs."""
 
     header: Header
     text: str
@@ -74,7 +75,7 @@ class Assembled:
 
 
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
-    """Return the text of a script, with the includes of ``variant`` in place of the shipped ones of the same names."""
+    """Return the assembled script. The includes of ``variant`` replace the shipped includes with the same names."""
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
@@ -148,7 +149,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """Yield the Lua functions that decide, when a job ends, which other data end with it."""
+    """Yield the Lua functions that decide, when a job ends, which of its other data end with it."""
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
@@ -161,8 +162,11 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the keys of a script and of its includes: the keys that each call carries, and, by fact, the further keys
-    that calls to queues with this fact carry."""
+    """Return the keys of a script and its includes, as two values: the keys that every call carries, and further keys
+    by fact.
+
+    A fact is a field of the queue's ``meta``. Only calls to queues that have the fact carry its further keys.
+    """
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
     on_demand: dict[str, tuple[str, ...]] = {}
@@ -183,9 +187,9 @@ def _keys_of(
 
 
 def _begin(rooms: Iterable[str]) -> str:
-    """Return the Lua function ``begin``, which calls each reset of the includes by its own name.
+    """Return the Lua function ``begin``, which calls the ``reset`` function of each include.
 
-    A loop over a list would take twice as long.
+    It calls each function by a name of its own, because a loop over a list would take twice as long.
     """
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]
@@ -201,8 +205,8 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of ``meta`` that a script and its includes read at the beginning of a call, and the fields that
-    they may read later."""
+    """Return the fields of ``meta`` that a script and its includes read, as two lists: ``meta`` for the beginning of a
+    call, and ``later`` for fields that may be read later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

@@ -1,6 +1,6 @@
-"""Makes the head of a script from its header: keys and arguments by name, and checks of both.
+"""Makes the head of a script from its header: Lua code that names the keys and arguments, and checks them.
 
-No index of KEYS or ARGV is written anywhere else.
+Only this module writes indexes of KEYS and ARGV.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """Return the names of a script's arguments. A number `NAME` has a second name, `NAME_text`, for its text."""
+    """Return the names of a script's arguments. A number `NAME` also has the name `NAME_text` for its text."""
     records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
@@ -34,20 +34,20 @@ def argument_names(header: Header) -> tuple[str, ...]:
 
 
 def in_order(words: Iterable[str]) -> tuple[str, ...]:
-    """Return keys, by their names in a header, in the order in which every call carries them."""
+    """Return the keys that a header names, in the order in which each call carries them."""
     given = set(words)
     order = dict.fromkeys("ready" if key in READY else key for key in KEY_TYPES)
     return tuple(order) if EVERY in given else tuple(key for key in order if key in given)
 
 
 def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that ``QueueKeys`` has for keys of a header: ``ready`` is four lists."""
+    """Return the names in Redis of the keys that a header names. The word ``ready`` means four lists."""
     return tuple(key for word in words for key in (READY if word == "ready" else (word,)))
 
 
 def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
-    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``. ``ready`` is a table whose first index
-    is 0."""
+    """Return the Lua assignments of the keys in ``named``, such as ``meta = KEYS[1]``. ``ready`` is a table, indexed
+    from 0."""
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1
@@ -64,8 +64,8 @@ def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
 
 
 def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
-    """Return the Lua assignments of the keys on demand, group by group, after the first ``behind`` keys; a key that a
-    call lacks is nil."""
+    """Return the Lua assignments of the keys that not every call carries. ``behind`` is the number of the keys before
+    them. A key that a call lacks is nil."""
     if not groups:
         return ""
     names = [name for group in groups.values() for name in group]
@@ -84,8 +84,8 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
 
 
 def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the Lua function ``refuse_keys()``, which returns the answer to a call that lacks the keys of some of the
-    queue's facts, else nil."""
+    """Return the Lua function ``refuse_keys()``. If the queue has facts (fields of ``meta``) whose keys the call lacks,
+    it returns the refusal of the call; else nil."""
     lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
     if not lacks:
         return "local function refuse_keys() return nil end"
@@ -102,14 +102,17 @@ def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def may_end_more(facts: Iterable[str]) -> str:
-    """Return the Lua function ``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
+    """Return the Lua function ``may_end_more()``. It returns whether the queue has data that may end with a job."""
     found = " or ".join(f"facts.{fact}" for fact in facts)
     return f"local function may_end_more() return {found or 'false'} end"
 
 
 def decide_parts(parts: Iterable[Header]) -> str:
-    """Return the Lua function ``decide_parts(id, job, line, outcome, fence)``, which is called when a job ends. It
-    calls the ``decide`` of each part that the job has, and returns whether any part ends with the job."""
+    """Return the Lua function ``decide_parts(id, job, line, outcome, fence)``, which scripts call when a job ends.
+
+    A part is an include for data that may end with a job. The function calls ``decide`` of each part that concerns the
+    job, and returns whether any data end with the job.
+    """
     lines = ["local function decide_parts(id, job, line, outcome, fence)", "local found = false"]
     numbered = enumerate(parts, 1)
     for fact, group in groupby(numbered, lambda each: each[1].words("Fact")[0]):
@@ -134,16 +137,16 @@ def decide_parts(parts: Iterable[Header]) -> str:
 
 
 def bind_texts(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua assignments of `NAME_text`, the text of the number `NAME`, for includes that ask for it."""
+    """Return the Lua assignments of ``NAME_text``, the text of the number ``NAME``, for the names in ``shared``."""
     places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}
     return "\n".join(f"{word} = ARGV[{places[word]}]" for word in shared if word in places)
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type that the file writes without reading
-    the key first.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. It checks the keys that the script
+    writes without reading them.
 
-    After the first write a failure would come too late.
+    The check comes first, because a failure after the first write would come too late.
     """
     lines = []
     for word in header.words("Unread"):
@@ -190,10 +193,10 @@ end"""
 
 
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua functions ``each(i)`` and ``column(n)``; empty text if the script takes no records.
+    """Return the Lua functions ``each(i)`` and ``column(n)``; an empty text if the script takes no records.
 
-    ``each(i)`` returns the fields of a record of this call. ``column(n)`` returns field n of all records; it is made
-    only if an include asks for it.
+    ``each(i)`` returns the fields of record i. ``column(n)`` returns field n of all records; it is left out if no
+    include uses it.
     """
     args, each = header.words("Args"), header.words("Each")
     if not each:
@@ -219,8 +222,8 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
 
 
 def bind_tail(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua function ``tails()``, which returns the texts after the records of this call, and the notes on
-    them, by the numbers of their records."""
+    """Return the Lua function ``tails()``. It returns two tables by record number: the texts after the records, and the
+    notes on these texts."""
     if "Tail" not in header.sections:
         return ""
     return f"""local has_tail
@@ -237,8 +240,8 @@ end"""
 
 
 def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
-    """Return the Lua assignments of one local per argument, and of the records for ``each``. The locals in ``shared``
-    are declared already. A call with more than ``keys`` keys may have a tail."""
+    """Return the Lua assignments of the arguments, and of the records for ``each``. The locals in ``shared`` are
+    declared already. A call with more than ``keys`` keys may have a tail: texts after the records."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 

@@ -1,4 +1,4 @@
-"""Facts of the model as Lua constants."""
+"""Facts of the model as Lua constants, such as the fields of a state line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table import fields, machine
 
 
 def table(values: Iterable[Any]) -> str:
-    """Return texts as a Lua list."""
+    """Return texts as the source of a Lua list."""
     return "{" + ", ".join(f"'{v}'" for v in values) + "}"
 
 
@@ -117,9 +117,10 @@ CONSTANTS: Final = {
 
 
 def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
-    """Return the constants of a script as locals, by name.
+    """Return the Lua declarations of a script's constants, by name.
 
-    ``meta`` and ``later`` are the fields under Meta and Later, ``parts`` the facts of all parts.
+    ``meta`` and ``later`` are the fields of the queue's ``meta`` that the headers of the script name under Meta and
+    Later. ``parts`` are the fields of ``meta`` that switch parts on.
     """
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]

@@ -39,30 +39,30 @@ _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")
 
 
 class HeaderError(Exception):
-    """A Lua file's header is wrong: a bug in rq-core."""
+    """Raised for a wrong header of a Lua file. It is a bug in rq-core."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a Lua file, parsed."""
+    """The parsed header of a Lua file."""
 
     name: str
     purpose: str
     sections: Mapping[str, str]
 
     def words(self, section: str) -> tuple[str, ...]:
-        """Return the words of a section; empty if the header lacks the section."""
+        """Return the words of a section; an empty tuple if the header does not have the section."""
         return tuple(self.sections.get(section, "").split())
 
     @property
     def transitions(self) -> tuple[str, ...]:
-        """The transitions that the header lists, as ``source -event-> target``."""
+        """The transitions in the header, each as ``source -event-> target``."""
         text = " ".join(self.sections.get("Transitions", "").split())
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
     @cached_property
     def uses(self) -> dict[str, tuple[str, ...]]:
-        """The names that the file takes from each include, by include. Raises HeaderError for text that is not
+        """The names that the file takes from includes, by include. Raises HeaderError if the section is not a list of
         ``include(name…)``."""
         text = self.sections.get("Uses", "")
         if _USED.sub("", text):
@@ -71,7 +71,7 @@ class Header:
 
 
 def parse_header(text: str, where: str) -> Header:
-    """Parse the comment at the top of a Lua file. Raises HeaderError if it has none."""
+    """Parse the header of a Lua file. Raises HeaderError if the file has no header."""
     match = _HEADER.match(text)
     if match is None:
         raise HeaderError(f"{where}: does not begin with '--[[ name: purpose'")
@@ -82,8 +82,8 @@ def parse_header(text: str, where: str) -> Header:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A change of the scripts for a test: other includes, and text before the body. An empty variant changes
-    nothing."""
+    """A change of scripts for a test: includes that replace shipped ones, and Lua text before the body. An empty
+    variant changes nothing."""
 
     includes: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""

@@ -1,6 +1,7 @@
-"""Programs of ``lua/plain``, sent with EVAL: reads of many keys at one moment, and writes that change no job.
+"""The programs of ``lua/plain``, which are sent with EVAL. They read many keys at one moment, or write without changing
+a job.
 
-They make no transition, write no event and take no slot, so they need no assembler.
+They make no transition, write no event and use no call slot, so they are not assembled.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from rq_core.scripts.source import PLAIN, read
 
 
 def plain_names() -> tuple[str, ...]:
-    """Return the names of all programs in ``lua/plain``, sorted."""
+    """Return the names of the programs in ``lua/plain``, sorted."""
     return tuple(sorted(path.stem for path in (lua_directory() / PLAIN).glob("*.lua")))
 
 
 @cache
 def plain_text(name: str, **given: str | int) -> str:
-    """Return the text of a program, with locals for its keys and arguments, and for the constants that its header
-    names.
+    """Return the text of a program. Locals are added for its keys, its arguments and the constants in ``given``.
 
-    Raises HeaderError if other constants are given, or OSError if there is no such file.
+    Raises HeaderError if ``given`` differs from the constants that the header names, or OSError if the file does not
+    exist.
     """
     program = read(lua_directory() / PLAIN / f"{name}.lua")
     header = program.header

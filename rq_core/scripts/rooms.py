@@ -1,15 +1,15 @@
-"""Puts the includes of a script into rooms, one room for each folder of ``lua/``.
+"""Puts the includes of a script into rooms. Each folder of ``lua/`` is a room.
 
-    local emit, open_call = (function(digits)    names that the room gives to others, and names that it takes from them
+    local emit, open_call = (function(digits)    names that other rooms use, and names that this room takes from others
     local emit, fact, open_call                  names that files of the room give to other files
     do … end                                     one file
     return emit, open_call
     end)(digits)
 
-A file sees only the names of other files that its header lists under Uses. So the names in one room do not count
-against the 200 locals that Lua allows elsewhere. A room costs nothing at run time: it is a function that is called
-once, when the library is loaded. A room passes values, not variables, to others: functions and constants. The few
-variables of a call that every room reads (``VARIABLES``) are declared outside of all rooms.
+A file sees only the names of other files that its header lists under Uses. So the names in a room do not count against
+the 200 locals that Lua allows in the code outside. A room costs no time in a call, because it is a function that is
+called once, when the library is loaded. Rooms pass functions and constants to each other, but no variables. The few
+variables that every room reads (``VARIABLES``) are declared outside of all rooms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OPENING: Final = "(function("
 
 @dataclass(frozen=True)
 class Built:
-    """The includes of a script as text."""
+    """The includes of a script as Lua text, and what must be declared before them."""
 
     rooms: tuple[str, ...]
     words: frozenset[str]
@@ -60,7 +60,7 @@ class Built:
 
 @dataclass(frozen=True)
 class _File:
-    """The parts of an include that a script needs."""
+    """An include, reduced to the definitions that a script needs."""
 
     source: Source
     room: str
@@ -74,7 +74,7 @@ class _File:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words of the file that may be names of local variables."""
+        """The words in these definitions that may be names of locals."""
         return frozenset[str]().union(*(part.words for part in self.parts))
 
 
@@ -92,14 +92,15 @@ def _look_up(lua: Path, name: str, variant: Variant) -> Source:
 
 
 def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
-    """Return the facts that switch parts on, whether a script has the parts or not."""
+    """Return the fields of a queue's ``meta`` that switch parts on, for all parts. A part is an include for data that
+    may end with a job."""
     names = _look_up(lua, PARTS, variant).header.words("Parts")
     headers = (_look_up(lua, name, variant).header for name in names)
     return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
 
 
 def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
-    """Return the includes of a script, each once, in the order in which Lua must define them."""
+    """Return the includes that a script needs, by name. Each comes after the includes that it uses."""
     found: dict[str, Source] = {}
     look_up = partial(_look_up, lua, variant=variant)
 
@@ -125,8 +126,11 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the steps of each part of a script, in the order in which the parts run; empty if the script runs no
-    steps."""
+    """Return the steps of each part that a script runs, in the order in which the parts run; an empty dict if it runs
+    no parts.
+
+    A part is an include for data that may end with a job. Its steps are Lua functions.
+    """
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
@@ -141,7 +145,7 @@ def part_steps(
 def build(
     lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> Built:
-    """Return the rooms of a script. ``known`` has the constants, by name."""
+    """Return the rooms of a script. ``known`` has the Lua declarations of constants, by name."""
     files = _files(lua, script, includes)
     rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
     words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
@@ -177,13 +181,13 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return, by include, the words in the definitions that the script needs."""
+    """Return the words in each include, by include. Only the definitions that the script needs are read."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes with only the functions that the script needs, since EVALSHA creates all functions in each
-    call."""
+    """Return the includes with only the functions that the script needs. A script by digest (EVALSHA) creates all its
+    functions in each call, so each function costs time."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -207,12 +211,13 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the parts of a script that decide what ends with a job."""
+    """Return the names of the parts that have a function ``decide``. When a job ends, this function decides whether the
+    part's data end, too."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """Return the Lua lines by which a part joins the other parts."""
+    """Return the Lua lines that add a part to the tables PARTS and ENDINGS."""
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
@@ -222,7 +227,7 @@ def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
 
 
 def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
-    """Raise HeaderError if a file takes a name that is not there, or if one name is taken from two files."""
+    """Raise HeaderError if a file takes a name that does not exist, or if one name is taken from two files."""
     owners: dict[str, str] = {}
     for user in (*includes.values(), script):
         for include, names in user.header.uses.items():
@@ -234,7 +239,8 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """Return the rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
+    """Return the rooms in order: each comes after the rooms whose names it takes. Raises HeaderError if rooms take
+    names from each other in a circle."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:
@@ -254,7 +260,8 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return an include's parts, with only the functions that the ``wanted`` names need."""
+    """Return the definitions of an include that a script needs: the functions that the ``wanted`` names use, and
+    everything that is not a function."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()
@@ -266,8 +273,11 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
-    """Return the Lua text of a room: a function that is called once. Its arguments are the values that its files take
-    from other rooms, and its results are the values that other rooms take from its files."""
+    """Return the Lua text of a room: a function that is called once.
+
+    Its arguments are the values that its files take from other rooms. Its results are the values that other rooms take
+    from its files.
+    """
     names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
     given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)
     lines = [
@@ -282,8 +292,8 @@ def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]
 
 
 def _block(file: _File) -> str:
-    """Return an include between `do` and `end`. The names that other files take from the include are declared before
-    the block, so they outlive the block."""
+    """Return an include between ``do`` and ``end``. Names that other files take are declared before the block, so they
+    exist after it, too."""
     code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
     if "reset" in file.source.defines:
         code += f"\n{RESET}"

@@ -1,8 +1,7 @@
-"""A script in the two forms in which Redis runs it: a function, or, where no functions may be loaded, a script by
-digest.
+"""A script in the two forms that Redis runs: a function, or a script by digest for servers that load no functions.
 
-The names of a library and its function end with a digest of its text, so that clients of two versions can work side by
-side.
+The names of a library and of its function end with a digest of the text. So clients of two versions can use one server
+at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Script:
-    """One script, with all that its commands need."""
+    """One script: its text, and what the commands that load and call it need."""
 
     name: str
     header: Header
@@ -46,17 +45,17 @@ class Script:
 
     @cached_property
     def verb(self) -> tuple[str, str]:
-        """The first words of a call's command: FCALL and the function's name, or EVALSHA and the script's digest."""
+        """The first two words of a call: FCALL and the function's name, or EVALSHA and the script's digest."""
         return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
 
     @cached_property
     def has_tail(self) -> bool:
-        """Return whether a call with keys on demand ends with a tail, after its records. The tail may be empty."""
+        """Return whether a call may end with a tail: texts after its records."""
         return "Tail" in self.header.sections
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """Return the command that loads the script into a server. The command may be sent again."""
+        """Return the command that loads the script into a server. It may be sent more than once."""
         if self.function:
             return ("FUNCTION", "LOAD", "REPLACE", self.text)
         return ("SCRIPT", "LOAD", self.text)
@@ -64,9 +63,10 @@ class Script:
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
-        """Return the whole command.
+        """Return the whole command of a call.
 
-        ``args`` are the header's Args by name; ``each`` are the records, with fields in its order.
+        ``args`` are the values of the header's Args by name. ``each`` are the records; their fields are in the order of
+        the header's Each.
         """
         return self.filled(self.head(keys), args, each)
 
@@ -77,8 +77,11 @@ class Script:
         each: Iterable[tuple[Any, ...]],
         tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
-        """Return the whole command, from the ``head`` for its queue. ``tail`` has a note, which may be empty, and a
-        text for some records, by the record's place from 1. A call without the keys on demand carries no tail."""
+        """Return the whole command of a call, from its ``head``.
+
+        ``tail`` has a note (which may be empty) and a text for some records, by the record's number from 1. The tail is
+        left out if the head has only the keys of every call.
+        """
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
@@ -90,53 +93,53 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """Return the beginning of the command: the verb, the number of keys, the keys that every call carries, and the
-        keys that calls to queues with ``facts`` carry, too."""
+        """Return the first words of a call: the verb, the number of keys, and the keys. These are the keys of every
+        call, and the further keys for ``facts``."""
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """The keys that a call may carry."""
+        """All keys that a call may carry."""
         return (*self.keys, *(key for group in self.on_demand.values() for key in group))
 
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """Return the beginning of a command, as Script.head does. The result is cached."""
+    """Return the first words of a call, as Script.head does. The result is cached."""
     return (*verb, len(names), *map(keys, names))
 
 
 def lua_directory() -> Path:
-    """Return the folder of the Lua files: inside the wheel, or beside the package in a checkout."""
+    """Return the folder of the Lua files. It is inside the installed package, or beside the package in a checkout."""
     packaged = Path(__file__).parent.parent / "_lua"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
 
 
 def include(name: str) -> str:
-    """Return the text of an include as shipped."""
+    """Return the text of a shipped include."""
     return include_paths(lua_directory())[name].read_text(encoding="utf-8")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all scripts; a script has the name of its file."""
+    """Return the names of all scripts, sorted. They are the names of the files."""
     return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 
 @cache
 def function(name: str) -> Script:
-    """Return the script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
+    """Return a shipped script as a function. Raises HeaderError, or OSError if the files do not exist."""
     return build_function(name)
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script as shipped, for EVALSHA. Raises HeaderError, or OSError if the files are not there."""
+    """Return a shipped script as a script for EVALSHA. Raises HeaderError, or OSError if the files do not exist."""
     return build_script(name)
 
 
 def build_script(name: str, variant: Variant | None = None) -> Script:
-    """Return the script for EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
+    """Return a script for EVALSHA. The includes of ``variant`` replace the shipped ones."""
     variant = variant or Variant()
     return _as_script(name, assemble(lua_directory(), name, variant), variant)
 
@@ -152,7 +155,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """Return the script as a function, with the includes of ``variant``. The result is cached."""
+    """Return a script as a function. The includes of ``variant`` replace the shipped ones. The result is cached."""
     variant = variant or Variant()
     made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))

@@ -1,6 +1,6 @@
-"""A Lua file as ``assemble`` needs it: its header, and its code in parts.
+"""Parses a Lua file for ``assemble``: its header, and its code in parts.
 
-Several scripts are made of the same includes, so a file is read and parsed once in a process.
+Many scripts use the same includes, so each process reads and parses a file only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """One definition that begins in the first column, with all lines up to the next definition."""
+    """One definition that begins in the first column, with all lines before the next definition."""
 
     code: str
     names: tuple[str, ...]
@@ -40,14 +40,14 @@ class Part:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words that may be names of locals."""
+        """The words in the code that may be names of locals."""
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code. `local` is left out if all names that the code defines are in ``outside``, the names that
-        are declared before it.
+        """Return the code for a place where the names in ``outside`` are declared already. The word `local` is removed
+        if all names that the code defines are in ``outside``.
 
-        Raises HeaderError if only some of the names are in ``outside``.
+        Raises HeaderError if only some of its names are in ``outside``.
         """
         there = [name in outside for name in self.names]
         if not any(there):
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """A Lua file."""
+    """A parsed Lua file: its header and its code."""
 
     header: Header
     code: str
@@ -72,22 +72,23 @@ class Source:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The code, split at the definitions that begin in the first column."""
+        """The code, split into its definitions. Each begins in the first column."""
         return tuple(_part(code) for code in _PARTS.split(self.code))
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """The names that the file defines in the first column."""
+        """The names of the file's definitions."""
         return frozenset(name for part in self.parts for name in part.names)
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words that may be names of locals."""
+        """The words in the code that may be names of locals."""
         return words(self.code)
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that defines no local; empty if each line there defines a local."""
+        """The first line in the first column that does not define a local. The text is empty if the file has no such
+        line."""
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 
@@ -107,25 +108,25 @@ PLAIN: Final = "plain"
 
 @lru_cache(maxsize=256)
 def read(path: Path) -> Source:
-    """Return a Lua file, read once and cached. Raises HeaderError, or OSError if there is no such file."""
+    """Return a parsed Lua file. The result is cached. Raises HeaderError, or OSError if the file does not exist."""
     return source(path.read_text(encoding="utf-8"), path.name)
 
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Return the paths of the includes by name. Shared includes are in folders by subject; the includes of one script
-    are in the folder of its name."""
+    """Return the paths of the includes by name. A shared include is in a folder named after its subject; the include of
+    one script is in a folder named after the script."""
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
 def forget_files() -> None:
-    """Empty the cache, so that files are read again."""
+    """Empty the caches, so that files are read again."""
     read.cache_clear()
     include_paths.cache_clear()
 
 
 def source(text: str, where: str) -> Source:
-    """Return a Lua file from its text. Raises HeaderError if the text has no header."""
+    """Return a parsed Lua file from its text. Raises HeaderError if the text has no header."""
     lines = without_header(text).split("\n")
     code = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
     return Source(parse_header(text, where), code)

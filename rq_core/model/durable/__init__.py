@@ -1,8 +1,8 @@
 """Durable jobs. The handler of a durable job saves values under names, called steps. After a crash, the handler
 continues after the last saved step.
 
-- ``box_log``: the boxes according to events of the log.
-- ``boxes``: parses the entries in which Redis has the steps of durable jobs.
+- ``box_log``: computes boxes from events of the log.
+- ``boxes``: parses the members of a box, in which Redis has the steps of a durable job.
 - ``children``: the ids of children, and the entries and the header that join a child to its parent.
-- ``tries``: which failures and losses count.
+- ``tries``: decides which failures and losses of a durable job count.
 """

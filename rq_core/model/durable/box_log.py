@@ -1,4 +1,4 @@
-"""The boxes of durable jobs according to the log: their entries and their signals."""
+"""Computes the boxes of durable jobs from the log: their entries and their signals."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ members that the log does not have from the job's box."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
-    """Trust all events, such as those in Redis' outbox."""
+    """Return an empty mapping: no job's events are distrusted. It is used for events in Redis' outbox."""
     return {}
 
 
 class LoggedSignal(NamedTuple):
-    """A signal according to its event."""
+    """A signal, as its event in the log describes it."""
 
     at_ms: int
     facts: Mapping[str, Any]
     """The event's fields by name."""
 
     def text(self, *, is_taken: bool) -> str | None:
-        """Return the text of the signal in its box; None if no wait has taken the signal, and the log does not have the
+        """Return the text of the signal in its box. Returns None if no wait has taken the signal, and the log lacks the
         signal's value."""
         facts, value = self.facts, self.facts.get("value")
         if is_taken:
@@ -46,14 +46,16 @@ class LoggedSignal(NamedTuple):
         return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"), value)
 
     def text_of_lost(self) -> str:
-        """Return the text of a signal that is lost. The signal keeps its number, as if a wait had taken it. It loses
-        its key, so that its sender can send it again with this key."""
+        """Return the text of a signal whose value is lost. The signal keeps its number, as if a wait had taken it.
+
+        The text has no key. So the sender can send the signal again with the same key.
+        """
         return signal_text(self.facts["name"], self.at_ms, self.facts["digest"])
 
 
 @dataclass
 class LoggedBox:
-    """A box according to the events of a log, which may begin later than the box."""
+    """A box, computed from the events of a log. The log may begin later than the box."""
 
     steps: dict[int, StepEntry] = field(default_factory=dict)
     """The entries by number, each according to the last event about it. An entry has no value here if the log does not
@@ -77,7 +79,7 @@ class LoggedBox:
 
     @property
     def entries(self) -> int:
-        """The number of the last entry in the box."""
+        """The number of the last entry in the box; 0 without entries."""
         return max(self.steps, default=0)
 
     def add(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
@@ -101,8 +103,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` the first lines that a restore may have written because of this event, after Redis forgot it
-        or other events about the box."""
+        """Note in ``also`` other first lines that members of the box may have. A restore may have written them after
+        Redis forgot this event or others."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
@@ -122,7 +124,7 @@ class LoggedBox:
 
 
 def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEntry:
-    """Return the entry that an event ``step_begun`` or ``step_saved`` writes, without its value."""
+    """Return the entry that an event ``step_begun`` or ``step_saved`` writes. The entry's value is left out."""
     is_saved = event == Event.STEP_SAVED
     return StepEntry(
         facts["name"],
@@ -137,7 +139,8 @@ def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEnt
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Apply an event of the log to ``boxes`` if the event is about a box. ``boxes`` are by box id (life)."""
+    """Apply an event of the log to ``boxes``, which are by box id (life). An event that is not about a box changes
+    nothing."""
     if entry.event not in BOX_EVENTS:
         return
     for event in entry.jobs:

@@ -1,4 +1,5 @@
-"""Boxes. The box of a durable job has the steps that the job has saved; scripts write it into the key ``boxes``.
+"""Boxes. The box of a durable job has the steps that the job has saved. Scripts write it into the key ``boxes``, a
+hash:
 
     LIFE        job=ID entries=3 bytes=812 mail=1
     LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…
@@ -9,6 +10,14 @@
                 {"ok":true}
     LIFE>approval    1
     LIFE=webhook-9   1
+
+LIFE is the id of the box. Its members are:
+
+- LIFE: the header.
+- LIFE|N: the entry with the number N.
+- LIFE>N: the signal with the number N.
+- LIFE>NAME: the numbers of the signals of this name that no wait has taken.
+- LIFE=KEY: the number of the signal with this key.
 
 >>> read_entry("receipt begun at=5 fence=1-2").is_saved
 False
@@ -60,7 +69,7 @@ _SIGNAL: Final = re.compile(r"(\S+)(?: at=(\d+) digest=(\S*)(?: key=(\S+))?)?")
 
 
 class BoxHeader(NamedTuple):
-    """The header of a box, parsed."""
+    """The parsed header of a box: the job, and how much the box contains."""
 
     job_id: str
     entries: int
@@ -71,7 +80,7 @@ class BoxHeader(NamedTuple):
 
 
 class StepEntry(NamedTuple):
-    """One entry of a box, parsed: a step that was begun or saved, or a wait or a sleep."""
+    """One parsed entry of a box: a step that was begun or saved, a wait, or a sleep."""
 
     name: str
     is_saved: bool
@@ -91,14 +100,14 @@ class StepEntry(NamedTuple):
 
     @property
     def is_in_doubt(self) -> bool:
-        """True for a step that was begun and not saved: it may or may not have happened. An entry of
-        rq-core itself has no effect that could have happened."""
+        """True for a step that was begun and not saved: its effect may or may not have happened. rq-core's own entries
+        have no effect, so they are never in doubt."""
         is_own = self.name.startswith((OWN_PREFIX, MAP_PREFIX))
         return not self.is_saved and self.kind == "step" and not is_own
 
 
 class Signal(NamedTuple):
-    """One signal of a box, parsed."""
+    """One parsed signal of a box."""
 
     name: str
     at_ms: int | None
@@ -117,12 +126,12 @@ _WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
 
 def new_life() -> str:
-    """Return a new life, which is the random id of a job's box."""
+    """Return a new random id for a box (its life): 16 hex digits."""
     return secrets.token_hex(8)
 
 
 def read_header(text: str) -> BoxHeader:
-    """Parse the header of a box. Raises ValueError for any other text."""
+    """Parse the header of a box. Raises ValueError if the text is not a header."""
     found = _HEADER.fullmatch(text)
     if found is None:
         raise ValueError(f"the header of the box reads {text!r}")
@@ -130,7 +139,7 @@ def read_header(text: str) -> BoxHeader:
 
 
 def header_in(text: str | None) -> BoxHeader | None:
-    """Parse the header of a box; None for any other text."""
+    """Parse the header of a box. Returns None if the text is missing or not a header."""
     try:
         return read_header(text or "")
     except ValueError:
@@ -138,19 +147,19 @@ def header_in(text: str | None) -> BoxHeader | None:
 
 
 def write_header(job_id: str, entries: int, size: int, signals: int = 0) -> str:
-    """Return the text of a box's header, as scripts write it."""
+    """Return the text of a box's header, in the form that scripts write."""
     mail = f" mail={signals}" if signals else ""
     return f"job={job_id} entries={entries} bytes={size}{mail}"
 
 
 def life_of(member: str) -> str:
-    """Return the id (life) of the box to which a member of ``boxes`` belongs."""
+    """Return the id (life) of the box that has this member of the key ``boxes``."""
     return _LIFE.match(member)[0]  # type: ignore[index]
 
 
 def reserved_prefix(name: str) -> str | None:
-    """Return the beginning of a name that users may not give to steps, waits, sleeps and signals, because rq-core's own
-    entries have it; None: users may use the name.
+    """Return the reserved prefix with which a name begins; None: users may give the name to steps, waits, sleeps and
+    signals.
 
     >>> reserved_prefix("rq_core.life")
     'rq_core.'
@@ -161,12 +170,12 @@ def reserved_prefix(name: str) -> str | None:
 
 
 def signal_of(entry: str) -> str:
-    """Return the name of the signals that a wait takes, from the name of its entry."""
+    """Return the name of the signals that a wait takes. ``entry`` is the name of the wait's entry."""
     return entry.partition("#")[0]
 
 
 def read_signal(text: str) -> Signal:
-    """Parse a signal of a box. Raises ValueError for any other text."""
+    """Parse a signal of a box. Raises ValueError if the text is not a signal."""
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:
@@ -178,8 +187,8 @@ def read_signal(text: str) -> Signal:
 def signal_text(
     name: str, at_ms: int, digest: str, key: str | None = None, value: str | None = None
 ) -> str:
-    """Return the text of a signal, as scripts write it. ``value`` is the value that the signal brings, as JSON; None if
-    a wait has taken the signal.
+    """Return the text of a signal, in the form that scripts write. ``value`` is the signal's value as JSON; None if a
+    wait has taken the signal.
 
     >>> signal_text("approval", 5, "70c5", "webhook-9")
     'approval at=5 digest=70c5 key=webhook-9'
@@ -189,9 +198,11 @@ def signal_text(
 
 
 def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
-    """Return the members of a box that its signals imply: the signals themselves, the lists of untaken signals, and the
-    keys of signals. The names of the members are without the box's id (life) at their beginning. ``signals`` are texts
-    by number, in order. A text that cannot be read implies no list and no key.
+    """Return the members of a box that follow from its signals: the signals, the lists of untaken signals, and the
+    keys.
+
+    ``signals`` are the texts of the signals by number, in order. The names of the members are without the box's id
+    (life) at their beginning. An unreadable text leads to no list and no key.
 
     >>> list(members_of_signals({1: signal_text("approval", 5, "70c5", "webhook-9", "7")}))
     ['>1', '=webhook-9', '>approval']
@@ -210,7 +221,7 @@ def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
 
 
 def entry_text(entry: StepEntry) -> str:
-    """Return the text of an entry, as scripts write it.
+    """Return the text of an entry, in the form that scripts write.
 
     >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
@@ -227,7 +238,7 @@ def entry_text(entry: StepEntry) -> str:
 
 
 def entry_in(text: str | None) -> StepEntry | None:
-    """Parse an entry of a box; None for any other text."""
+    """Parse an entry of a box. Returns None if the text is missing or not an entry."""
     try:
         return read_entry(text or "")
     except ValueError:
@@ -235,7 +246,7 @@ def entry_in(text: str | None) -> StepEntry | None:
 
 
 def signal_in(text: str | None) -> Signal | None:
-    """Parse a signal of a box; None for any other text."""
+    """Parse a signal of a box. Returns None if the text is missing or not a signal."""
     try:
         return read_signal(text or "")
     except ValueError:
@@ -243,7 +254,7 @@ def signal_in(text: str | None) -> Signal | None:
 
 
 def read_entry(text: str) -> StepEntry:
-    """Parse an entry of a box. Raises ValueError for any other text."""
+    """Parse an entry of a box. Raises ValueError if the text is not an entry."""
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
     if found is None:

@@ -1,7 +1,7 @@
-"""The children of a durable job: jobs that it enqueues, and whose ends it waits for.
+"""The children of a durable job: jobs that it enqueues, and for whose ends it waits.
 
-A child's id is made of its parent's box, so a parent that runs again enqueues no second child. A header of the child
-names the parent's entry that waits for it. The worker that ends the child sends a signal to that entry.
+A child's id is computed from the id of its parent's box. So a parent that runs again does not enqueue a second child. A
+header of the child names the parent's wait. The worker that ends the child sends a signal to this wait.
 
 >>> child_wait(3, 17)
 'rq_core.child.3.17'
@@ -29,7 +29,7 @@ LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
 
 
 class Parent(NamedTuple):
-    """The place that waits for a child's end."""
+    """The job and the wait to which a child's end must be reported."""
 
     queue: str
     id: str
@@ -40,7 +40,7 @@ class Parent(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A child, according to the entries of its parent."""
+    """A child, as the entries of its parent describe it."""
 
     map: str
     """Name of the ``map`` or ``run`` that has enqueued the child."""
@@ -53,20 +53,23 @@ class Child(NamedTuple):
 
 
 def child_id(life: str, launch: str, index: int) -> str:
-    """Return the id of a child. ``life`` is the id of the parent's box, ``launch`` is the name of the entry that
-    enqueues the children, and ``index`` is the child's position among them, from 0."""
+    """Return the id of a child. ``life`` is the id of the parent's box, and ``launch`` the name of the ``map`` or
+    ``run`` that enqueues the child.
+
+    ``index`` is the child's position in this ``map`` or ``run``, from 0.
+    """
     return "f-" + hashlib.sha256(f"{life}/{launch}/{index}".encode()).hexdigest()[:30]
 
 
 def child_wait(number: int, index: int) -> str:
-    """Return the name of a parent's wait for a child. ``number`` is the number of the entry that enqueues the
-    children."""
+    """Return the name of a parent's wait for a child. ``number`` is the number of the entry that enqueues the children,
+    and ``index`` the child's position, from 0."""
     return f"{CHILD_PREFIX}{number}.{index}"
 
 
 def read_child_wait(name: str) -> tuple[int, int] | None:
-    """Return the number of the entry that enqueued a child, and the child's position, from the name of the wait for it;
-    None for the name of any other entry.
+    """Return the number of the entry that enqueued a child, and the child's position. ``name`` is the name of the wait
+    for the child. Returns None for the name of any other entry.
 
     >>> read_child_wait("rq_core.child.3.17#2")
     (3, 17)
@@ -78,12 +81,12 @@ def read_child_wait(name: str) -> tuple[int, int] | None:
 
 
 def launch_name(launch: str) -> str:
-    """Return the name of the entry that enqueues children."""
+    """Return the name of the entry by which a parent enqueues children."""
     return f"{MAP_PREFIX}{launch}"
 
 
 def pack_queues(queues: Sequence[str]) -> str:
-    """Return the value of the entry that enqueues children, as JSON: the queue of each.
+    """Return the queues of the children as JSON: the value of the entry that enqueues them.
 
     >>> pack_queues(["pages", "pages"])
     '{"count":2,"queue":"pages"}'
@@ -95,8 +98,8 @@ def pack_queues(queues: Sequence[str]) -> str:
 
 
 def read_queues(value: str | None) -> list[str]:
-    """Return the queue of each child, from the value of the entry that enqueued them. Raises ValueError for any other
-    value."""
+    """Return the queue of each child, from the value of the entry that enqueued the children. Raises ValueError if the
+    value is not valid."""
     said: Any = json.loads(value or "null")
     if isinstance(said, dict):
         count = said.get("count")
@@ -127,13 +130,13 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
 
 
 def item_name(launch: str, index: int | str) -> str:
-    """Return the name of the entry that has the result of a child that succeeded. The empty index gives the beginning
-    of all such names."""
+    """Return the name of the entry that has the result of a successful child. With an empty index, return the common
+    beginning of these names."""
     return f"{launch}={index}"
 
 
 def join_name(launch: str) -> str:
-    """Return the name of the entry that has the ends of the children that did not succeed."""
+    """Return the name of the entry that has the outcomes of the children that did not succeed."""
     return f"{launch}=join"
 
 
@@ -143,7 +146,7 @@ def parent_header(queue: str, job_id: str, wait: str) -> str:
 
 
 def parent_of(headers: Mapping[str, str]) -> Parent | None:
-    """Return the place that waits for the end of a job with these headers; None if no parent waits for it."""
+    """Return the parent that waits for a job with these headers; None if no parent waits for the job."""
     parts = headers.get(PARENT_HEADER, "").split(" ")
     if len(parts) != 3 or not parts[0].startswith(CHILD_PREFIX) or not all(parts):
         return None

@@ -1,5 +1,5 @@
-"""The failures and lost workers of a job that count against its limits. Of a durable job, only those since its last
-saved step count. ``lua/include/job/tries.lua`` decides the same.
+"""The failures and lost workers of a job that count against its limits. For a durable job, only those since its last
+saved step count. ``lua/include/job/tries.lua`` has the same rule.
 
 >>> is_spent(failures := 4, read_base("3/0").failures, limit := 2)
 False
@@ -18,7 +18,7 @@ step in each run."""
 
 
 class Base(NamedTuple):
-    """The failures and losses of a durable job at its last saved step."""
+    """The numbers of failures and losses that a durable job had at its last saved step."""
 
     failures: int = 0
     losses: int = 0
@@ -32,11 +32,15 @@ _BASE: Final = re.compile(r"(\d+)/(\d+)")
 
 
 def read_base(text: str | None) -> Base:
-    """Parse the field ``base`` of a state line; 0/0 if the line has none, or a damaged one."""
+    """Parse the field ``base`` of a state line. Returns 0/0 if the field is missing or damaged."""
     found = _BASE.fullmatch(text or "")
     return NO_BASE if found is None else Base(int(found[1]), int(found[2]))
 
 
 def is_spent(number: int, before: int, limit: int) -> bool:
-    """Return whether a job with ``number`` failures or losses, ``before`` of them at its last saved step, is dead."""
+    """Return whether a job dies of its failures (or of its losses). ``number`` counts all of them, and ``before`` those
+    up to its last saved step.
+
+    The job dies when ``limit`` of them came after the step, or TIMES * ``limit`` in all.
+    """
     return number - before >= limit or number >= TIMES * limit

@@ -1,6 +1,6 @@
-"""Filters, which choose the jobs of a queue for a change of many jobs. A filter is a Python object, or a text.
+"""Filters. A filter selects jobs of one queue for a change of many jobs. It is a Python object or a text.
 
 - ``job_filter``: the class Filter, and whether a job matches it.
-- ``copy_reader``: the protocol by which replays ask an audit log about jobs that died.
-- ``filter_text``: the text form, as in ``queue:mail task:send older:1h``.
+- ``copy_reader``: the questions that a replay asks an audit log about dead jobs.
+- ``filter_text``: the text form, such as ``queue:mail task:send older:1h``.
 """

@@ -1,7 +1,7 @@
-"""The questions that replays ask an audit log about jobs that died, so that the jobs can be copied.
+"""The questions that a replay asks an audit log about jobs that died, in order to enqueue copies of these jobs.
 
-The package that keeps the log implements :class:`CopyReader`; its entry point is found by
-:func:`rq_core.model.plugins.copies_opener`.
+The package that keeps the log implements :class:`CopyReader`. :func:`rq_core.model.plugins.copies_opener` finds its
+entry point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ After = tuple[int, str, str, str]
 
 
 class DiedJobs(NamedTuple):
-    """A page of jobs that died."""
+    """A page of the jobs that died."""
 
     ids: tuple[str, ...]
     last: frozenset[str]
@@ -30,30 +30,33 @@ class CopyReader(Protocol):
     """Reads one audit log. Threads may share it. Each method raises RqCoreError if the database does not answer."""
 
     def died(self, which: Filter, after: After | None, limit: int, /) -> DiedJobs:
-        """Return a page of the jobs that died while they were claimed and have not become alive again, the last death
-        first. ``which`` may have the terms queue, task, error, worker, scope and between. A page may be empty although
-        there are further pages."""
+        """Return a page of the jobs that died while they were claimed and did not become alive again, newest death
+        first.
+
+        ``which`` may have the terms queue, task, error, worker, scope and between. The page begins after the place
+        ``after``; None: at the beginning. A page may be empty although further pages follow.
+        """
         ...
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:
-        """Return which of these ids the log knows as jobs of the queue."""
+        """Return the ids in ``ids`` that the log knows as ids of jobs of the queue."""
         ...
 
     def reasons(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:
-        """Return the reasons with which these jobs were enqueued, by id. A job without a reason is left out."""
+        """Return, by id, the reason with which each of these jobs was enqueued. Jobs without a reason are left out."""
         ...
 
     def specs(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:
-        """Return the JSON with which these jobs were enqueued, by id. A job whose JSON the log did not keep is left
-        out."""
+        """Return, by id, the JSON with which each of these jobs was enqueued. Jobs whose JSON is not in the log are
+        left out."""
         ...
 
     def queues_of(self, job_id: str, /) -> list[str]:
-        """Return the queues in which the log knows a job with this id."""
+        """Return the queues in which the log has a job with this id."""
         ...
 
     def has_come_to(self, queue: str, entry: tuple[int, int], /) -> bool:
-        """Return whether the log has an entry of the queue's outbox (epoch and number), and all entries before it."""
+        """Return whether the log has all entries of the queue's outbox up to ``entry`` (epoch and number)."""
         ...
 
     def close(self) -> None:
@@ -62,9 +65,9 @@ class CopyReader(Protocol):
 
 
 class OpenCopies(Protocol):
-    """A function that returns the CopyReader of the audit log at a URL, without connecting.
+    """A function that returns a CopyReader for the audit log at a URL. It does not connect yet.
 
-    Raises RqCoreError for a bad URL and for a driver that is not installed.
+    Raises RqCoreError for a bad URL or a driver that is not installed.
     """
 
     def __call__(self, audit_url: str, /) -> CopyReader: ...

@@ -1,6 +1,6 @@
-"""The text form of filters and searches: ``word:value`` with quotes around a value that has spaces.
+"""The text form of filters and searches: terms like ``word:value``. A value with spaces is in quotes.
 
-The search box of the web page, ``rq-core cancel --where`` and :meth:`Filter.parse` use the same form.
+The search box of the web page, ``rq-core cancel --where`` and :meth:`Filter.parse` use this form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 class Term(NamedTuple):
-    """One term of a text."""
+    """One term of a filter's text: a word and its value."""
 
     word: str
     """The word before the colon; empty if the term has no word."""
@@ -25,7 +25,7 @@ class Term(NamedTuple):
 
 
 def terms_of(text: str) -> Iterator[Term]:
-    r"""Return the terms of a text, in order.
+    """Yield the terms of a text, in order.
 
     >>> [(term.word, term.value) for term in terms_of('queue:mail arg:to="a b" lost')]
     [('queue', 'mail'), ('arg', 'to="a'), ('', 'b" lost')]
@@ -37,7 +37,7 @@ def terms_of(text: str) -> Iterator[Term]:
 
 
 def text_of(terms: Iterable[tuple[str, str]]) -> str:
-    r"""Return pairs of a word and a value as text.
+    """Return terms, given as pairs of a word and a value, as text.
 
     >>> text_of([("queue", "mail"), ("arg", "to=a b")])
     'queue:mail arg:"to=a b"'

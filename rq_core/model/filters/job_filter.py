@@ -1,7 +1,7 @@
-"""The class Filter, which chooses the jobs of a queue for a change of many jobs.
+"""The class Filter, which selects jobs of one queue for a change of many jobs.
 
-A filter has one text form, as in ``queue:mail task:send state:dead error:Timeout since:"2026-11-21 10:00"``, which
-:meth:`Filter.parse` reads.
+A filter also has a text form, which :meth:`Filter.parse` reads: ``queue:mail task:send state:dead error:Timeout
+since:"2026-11-21 10:00"``.
 """
 
 from __future__ import annotations
@@ -134,35 +134,35 @@ class Filter:
 
     @property
     def is_for_all(self) -> bool:
-        """Return whether the filter has no other term than the queue."""
+        """Return whether the filter has no term except the queue."""
         return len(self.terms) == 1
 
     @property
     def only_states(self) -> tuple[State, ...]:
-        """The states that a job must have. Only dead jobs have an error, and only scheduled jobs are due; without these
-        terms, the states of the filter. Empty: any state."""
+        """The states that a matching job can have; empty: any state. Only dead jobs have an error, and only scheduled
+        jobs are due."""
         if self.error is not None:
             return (State.DEAD,)
         return (State.SCHEDULED,) if self.due is not None else tuple(map(State, self.states))
 
     @property
     def needs_error(self) -> bool:
-        """Return whether the jobs' errors must be read."""
+        """Return whether a match depends on the jobs' errors, which must then be read."""
         return self.error is not None
 
     @property
     def needs_spec(self) -> bool:
-        """Return whether the jobs' JSON must be read."""
+        """Return whether a match depends on the jobs' JSON, which must then be read."""
         return bool(self.headers or self.args)
 
     @property
     def instants_ms(self) -> tuple[int | None, int | None]:
-        """The two times of ``between`` in Unix ms."""
+        """The first and the last time of ``between``, in Unix ms."""
         return self._between_ms
 
     def matches_line(self, job: JobState, now_ms: int) -> bool:
-        """Return whether a job meets those terms of the filter that can be checked with its state line alone.
-        ``older`` and ``due`` count from ``now_ms`` (Unix ms)."""
+        """Return whether a job meets all terms that its state line can answer. ``older`` and ``due`` count from
+        ``now_ms`` (Unix ms)."""
         fields = job.fields
         first, last = self._between_ms
         since_ms = job.since_ms or 0
@@ -182,12 +182,11 @@ class Filter:
         )
 
     def matches_error(self, job: JobState) -> bool:
-        """Return whether a job died of an error of the filter's type."""
+        """Return whether a job meets the filter's term for errors."""
         return self.error is None or (job.error is not None and job.error.type == self.error)
 
     def matches_spec(self, spec: str | None) -> bool:
-        """Return whether a job's JSON has the headers and the arguments of the filter. Unreadable JSON counts as
-        JSON without headers and arguments."""
+        """Return whether a job's JSON has the filter's headers and arguments. Unreadable JSON has neither."""
         if not self.needs_spec:
             return True
         try:
@@ -207,7 +206,7 @@ class Filter:
 
     @property
     def terms(self) -> list[tuple[str, str]]:
-        """The terms as pairs of a word of the text and its value."""
+        """The terms as pairs (word, value), in the order of WORDS."""
         first, last = self._between_ms
         found: list[tuple[str, str | None]] = [
             ("queue", self.queue),
@@ -233,10 +232,11 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str, *, now: datetime | None = None) -> Filter:
-        """Return the filter with this text. Times such as ``10m ago`` count from ``now``, a datetime with a time zone;
-        None is the present.
+        """Return the filter with this text. Times such as ``10m ago`` count from ``now``, a datetime with a time zone
+        (default: the present).
 
-        Raises InvalidName or InvalidOption."""
+        Raises InvalidName or InvalidOption.
+        """
         _check_text("filter", text, TEXT_MAX)
         return cls.of_terms(
             ((term.word or term.text, term.value if term.word else "") for term in terms_of(text)),
@@ -245,7 +245,8 @@ class Filter:
 
     @classmethod
     def of_terms(cls, terms: Iterable[tuple[str, str]], *, now: datetime | None = None) -> Filter:
-        """Return the filter with these terms, each a word of WORDS and its value. See parse."""
+        """Return the filter with these terms, given as pairs (word of WORDS, value). ``now`` is as in parse. Raises
+        InvalidName or InvalidOption."""
         given: dict[str, str] = {}
         pairs: dict[str, dict[str, str]] = {word: {} for word in REPEATED}
         for word, value in terms:
@@ -320,7 +321,8 @@ def _instants_of(between: object) -> tuple[int | None, int | None]:
 
 
 def _checked(option: str, given: object) -> dict[str, Any]:
-    """Return a mapping of names to values. Raises InvalidOption for names that the text form cannot have."""
+    """Return the mapping ``given``, sorted by name. Raises InvalidOption for a name or value that the text form cannot
+    have."""
     if not isinstance(given, Mapping):
         raise InvalidOption.of(option, given, "must be a mapping of names to values")
     for name, value in given.items():
@@ -333,7 +335,7 @@ def _checked(option: str, given: object) -> dict[str, Any]:
 
 
 def _said(value: Any) -> str:
-    """Return the value of an argument as text: a text as it is, and any other value as JSON."""
+    """Return the value of an argument as text: a str unchanged, any other value as JSON."""
     if isinstance(value, str):
         return value
     try:

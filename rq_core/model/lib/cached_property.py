@@ -1,8 +1,8 @@
 """A ``cached_property`` without a lock, as Python 3.12 has it.
 
-In Python 3.11, ``functools.cached_property`` holds one lock for all objects of a class while it computes a value; a
-child that is forked meanwhile would wait for the lock for ever. Without the lock, two threads may both compute a value,
-and either of the two values may be kept.
+In Python 3.11, ``functools.cached_property`` holds one lock per class while it computes a value. A child that is forked
+at this moment would wait for the lock for ever. Without the lock, two threads may both compute the value, and one of
+the two values stays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts durations and instants. Users write seconds, a timedelta or a datetime; Redis and SQL have whole ms."""
+"""Converts durations and instants. Users pass seconds, a timedelta or a datetime; Redis and SQL have whole ms."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
 
 
 def instant_ms_of(option: str, value: datetime) -> int:
-    """Return an instant in Unix ms, rounded up. For instants before 1970, return 1.
+    """Return an instant in Unix ms, rounded up, and at least 1.
 
-    Raises InvalidOption, which names ``option``, for a value that is not a datetime, has no time zone, or is not before
-    the year 2286.
+    Raises InvalidOption for the option ``option`` if the value is not a datetime with a time zone before the year 2286.
     """
     given: object = value
     if not isinstance(given, datetime):
@@ -36,9 +35,10 @@ def instant_ms_of(option: str, value: datetime) -> int:
 
 
 def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
-    """Return ``value`` in seconds.
+    """Return a duration in seconds.
 
-    Raises InvalidOption, which names ``option``, for any value but a duration from ``minimum`` to SECONDS_MAX seconds.
+    Raises InvalidOption for the option ``option`` if the value is not a duration from ``minimum`` to SECONDS_MAX
+    seconds.
     """
     seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
     if (
@@ -54,9 +54,9 @@ def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
 
 
 def ms_of(option: str, value: Duration, *, minimum: float = 0.0) -> int:
-    """Return ``value`` in whole ms; at least 1 ms for a duration above 0.
+    """Return a duration in whole ms, at least 1 ms if it is above 0.
 
-    ``minimum`` is in seconds. Raises InvalidOption, as :func:`seconds_of` does.
+    ``minimum`` is in seconds. Raises InvalidOption as :func:`seconds_of` does.
     """
     seconds = seconds_of(option, value, minimum=minimum)
     return max(round(seconds * 1000), 1) if seconds > 0 else 0

@@ -30,7 +30,7 @@ configured: tuple[str, str] | None = None
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as ``2026-11-21T10:00:00.123Z INFO message name=value …``; further lines of the record are
+    """Formats a log record as ``2026-11-21T10:00:00.123Z INFO message name=value …``. Further lines of the record are
     indented."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -59,8 +59,8 @@ def warn_with_traceback(
     lines: str | None,
     facts: dict[str, Any],
 ) -> None:
-    """Log a warning with a traceback that is given as text. Every formatter of the standard library prints this
-    traceback."""
+    """Log a warning with a traceback. The traceback is the text ``lines``; every formatter of the standard library
+    prints it."""
     if not log.isEnabledFor(logging.WARNING):
         return
     where = log.findCaller(stacklevel=2)
@@ -72,14 +72,14 @@ def warn_with_traceback(
 
 
 def _kept(text: str) -> str:
-    """Return the excerpt of a text that goes into the log."""
+    """Return a text shortened to TEXT_MAX characters, with passwords masked."""
     return excerpt(text, TEXT_MAX)
 
 
 def configure(
     form: str = "text", level: str = "INFO", *, filters: Iterable[logging.Filter] = ()
 ) -> None:
-    """Send all logs to standard error. Raises InvalidOption for an unknown format or level."""
+    """Send the logs of the whole process to standard error. Raises InvalidOption for an unknown format or level."""
     if form not in FORMATS:
         raise InvalidOption.of("log_format", form, f"must be {' or '.join(FORMATS)}")
     number = logging.getLevelNamesMapping().get(level.upper())

@@ -1,4 +1,4 @@
-"""Parses times and time spans as people write them, such as ``10m ago`` and ``90d``."""
+"""Parses times and time spans such as ``10m ago`` and ``90d``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _MS_DIGITS: Final = 15
 
 
 def span_ms_of(text: str) -> int:
-    """Return a time span such as ``90d`` in ms; a year has 365 days. Raise ValueError if the text is not a span."""
+    """Return a time span such as ``90d`` in ms. A year has 365 days. Raises ValueError if the text is not a time
+    span."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
         raise ValueError(f"{text!r} is not a time span: write 90d (s, m, h, d, w or y)")
@@ -21,11 +22,18 @@ def span_ms_of(text: str) -> int:
 
 
 def moment_of(text: str, now: datetime) -> int:
-    """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last moment at which a clock showed
-    10:00), ``yesterday 10:00``, ``10m ago`` or ``10m``, ``now``, or a number of Unix ms. A time without a zone is in
-    UTC.
+    """Return a time in Unix ms. A time without a zone is in UTC.
 
-    Raise ValueError or OverflowError if the text is not such a time.
+    The text is one of these:
+
+    - ``2026-11-21 10:00``
+    - ``10:00``: the last moment at which clocks showed 10:00
+    - ``yesterday 10:00``
+    - ``10m ago`` or ``10m``
+    - ``now``
+    - a number of Unix ms
+
+    Raises ValueError or OverflowError for any other text.
     """
     if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
         return int(text)

@@ -1,4 +1,4 @@
-"""Words with which a process beside the workers says to its supervisor whether it is ready."""
+"""The bytes with which a mirror or relay reports to its supervisor whether it is ready."""
 
 from __future__ import annotations
 

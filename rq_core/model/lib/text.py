@@ -1,4 +1,4 @@
-"""Makes text from jobs and servers safe to show: such text may contain anything and be of any length."""
+"""Makes text from jobs and servers safe to show. Such a text may contain any character and have any length."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ length."""
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes that Redis has for a text. In the text, lone surrogates represent bytes that are not UTF-8."""
+    """Return the bytes that Redis has for a text. Lone surrogates in the text represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def number_in(text: str | None) -> int | None:
-    """Return a text of digits as a number; None for any other text, and for a text with more digits than scripts
-    write."""
+    """Return a text of at most 18 digits as a number; None for any other text."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     return int(text)
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that cannot control a terminal: line ends and other characters that are not printable
-    are escaped."""
+    """Return a text as one line that cannot control a terminal. Line ends and unprintable characters are escaped."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -35,8 +33,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text. If the text has more than ``most`` characters, its middle is left out. (The end stays, since the
-    end of a traceback has the error.)"""
+    """Return a text of at most about ``most`` characters. From a longer text the middle is removed, because the end of
+    a traceback has the error."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -44,14 +42,16 @@ def shorten(text: str, most: int) -> str:
 
 
 def excerpt(text: str, most: int) -> str:
-    """Return a shortened text with its passwords masked. Masking comes before shortening: a password that was cut in
-    half would not be found, and half a password is still a secret."""
+    """Return a text with its passwords masked, then shortened to about ``most`` characters.
+
+    A password that was cut in half would not be found, so masking comes first.
+    """
     return shorten(masked(_bounded(text)), most)
 
 
 def _bounded(text: str) -> str:
-    """Return the beginning and the end of a text, at most READ_MAX characters together. A word that would be cut is
-    omitted whole, since it may be a password."""
+    """Return the beginning and the end of a text, together at most about READ_MAX characters. A word at a cut is
+    removed as a whole, because it may be a password."""
     if len(text) <= READ_MAX:
         return text
     head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]
@@ -64,8 +64,8 @@ def _bounded(text: str) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number followed by ``one`` if the number is 1, else by ``many`` (by default ``one`` and an s).
+    """Return a number followed by a word: ``one`` if the number is 1, else ``many`` (default: ``one`` and an s).
 
-    Both texts may contain a verb: ``counted(n, "job waits", "jobs wait")``.
+    Both may contain a verb: ``counted(n, "job waits", "jobs wait")``.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

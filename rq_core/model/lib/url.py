@@ -1,4 +1,4 @@
-"""URLs of servers: the default URL, the environment variables for other URLs, and URLs of a Redis Cluster."""
+"""URLs of servers: the default URL, the environment variables for URLs, and the URLs of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
 
 
 def check_password(url: str) -> None:
-    """Raise InvalidOption for a URL whose password has an unescaped ``/``, ``?`` or ``#``. The rest of such a password
-    would be read as another part of the URL, and messages would show it."""
+    """Raise InvalidOption if a URL's password has an unescaped ``/``, ``?`` or ``#``. A part of this password would be
+    read as another part of the URL, and messages would show it."""
     rest = url.partition("://")[2]
     place = re.split("[/?#]", rest, maxsplit=1)[0]
     path = rest[len(place) :].partition("?")[0]
@@ -35,8 +35,8 @@ def check_password(url: str) -> None:
 
 
 def check_port(parts: SplitResult) -> int | None:
-    """Return the port of a URL; None if it has no port. Raises ValueError, with a message that completes "must be a
-    URL"."""
+    """Return the port of a URL; None without a port. Raises ValueError for an invalid port. The error's message
+    continues the words "must be a URL"."""
     try:
         return parts.port
     except ValueError:
@@ -45,11 +45,12 @@ def check_port(parts: SplitResult) -> int | None:
 
 
 def is_cluster(url: str) -> bool:
-    """Return whether a URL names a Redis Cluster. The URL's scheme decides."""
+    """Return whether the scheme of a URL is that of a Redis Cluster."""
     return url.partition("://")[0] in SCHEMES
 
 
 def cluster_url(url: str) -> str:
-    """Return the URL of a cluster, for a message to a user who passed the URL of a single node of the cluster."""
+    """Return the URL of a cluster, from the URL of one of its nodes. A message shows it to the user who passed the
+    node's URL."""
     parts = _URL.match(url)
     return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

@@ -1,4 +1,4 @@
-"""Time zones by their names in the IANA database."""
+"""Finds time zones by their names in the IANA database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ the offset."""
 
 
 def check_zone(tz: str) -> str:
-    """Return ``tz`` if this system knows a time zone of this name. Raises InvalidOption if it does not."""
+    """Return ``tz`` if this system has a time zone of this name. Raises InvalidOption otherwise."""
     given: object = tz
     if not isinstance(given, str) or not given:
         raise InvalidOption.of("tz", tz, _ZONE)
@@ -35,13 +35,13 @@ def check_zone(tz: str) -> str:
 
 @lru_cache(maxsize=1024)
 def zone_of(tz: str) -> ZoneInfo:
-    """Return the (cached) time zone of this name. Raises LookupError, OSError or ValueError if there is no such time
-    zone."""
+    """Return the cached time zone of this name. Raises LookupError, OSError or ValueError if the system does not have
+    it."""
     return ZoneInfo(tz)
 
 
 def _what_instead(tz: str) -> str:
-    """Return the part of a message that says what to write in place of ``tz``, which is no name of a time zone."""
+    """Return the part of an error message that says what to write in place of the invalid zone name ``tz``."""
     offset = _OFFSET.fullmatch(tz)
     if offset is None:
         return _MISSING

@@ -1,8 +1,8 @@
-"""Limits as text. A scope is a group of jobs that are counted together; a limit is the number of jobs that a scope
-admits; a policy says which scopes a task's jobs have.
+"""Scopes, limits and policies as text. A scope is a group of jobs that are counted together. A limit is the number of
+jobs that a scope admits. A policy names the scopes of a task's jobs.
 
 - ``scopes``: scopes and lanes.
 - ``limit``: caps and rates, and the two ways to write them.
-- ``costs``: how much of each unit a job takes from rates that count a unit.
+- ``costs``: how much of a unit a job takes from a rate that counts this unit.
 - ``policy``: the rules by which a task's jobs get their scopes, names and options.
 """

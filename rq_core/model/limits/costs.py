@@ -1,4 +1,4 @@
-"""Costs: how much of each unit a job takes from the rates that count the unit.
+"""Costs: how much of a unit a job takes from a rate that counts this unit.
 
 A rate may count tokens, points or megabytes in place of jobs. Its scopes then have the unit in their names
 (``ask.model@60s:tokens=gpt``), and each of its jobs has a cost in this unit. In ties, state lines and events, the costs
@@ -32,24 +32,24 @@ _UNIT: Final = re.compile(UNIT_PATTERN)
 
 
 def is_unit(text: str) -> bool:
-    """Return whether a text is a valid name of a unit."""
+    """Return whether a text is a valid name of a unit, such as ``tokens``."""
     return _UNIT.fullmatch(text) is not None
 
 
 def is_cost(value: Any) -> bool:
-    """Return whether a value is a valid cost of a job in one unit."""
+    """Return whether a value is a valid cost in one unit: a whole number from 1 to COST_MAX."""
     return type(value) is int and 1 <= value <= COST_MAX
 
 
 def costs_text(costs: Mapping[str, int]) -> str:
-    """Return the costs of a job, by unit, as text; empty without costs."""
+    """Return the costs of a job as text; an empty text without costs. ``costs`` are numbers by unit."""
     return ",".join(f"{unit}:{costs[unit]}" for unit in sorted(costs))
 
 
 @lru_cache(maxsize=1024)
 def read_costs(text: str) -> Mapping[str, int]:
-    """Return the costs of a job by unit. The units may have any order, each once. Raises ValueError for any other
-    text."""
+    """Return the costs of a job by unit. Raises ValueError if the text does not have the form of ``costs_text``; the
+    order of the units does not matter."""
     if len(text) > COSTS_LENGTH_MAX or _COSTS.fullmatch(text) is None:
         raise ValueError(f"{text!r} has no costs")
     parts = [part.partition(":") for part in text.split(",")]
@@ -60,7 +60,7 @@ def read_costs(text: str) -> Mapping[str, int]:
 
 
 def cost_of(costs: str | None, scope: str) -> int:
-    """Return how much a job with these costs takes from a rate; 1 if the rate counts jobs, or a unit in which the job
-    has no cost. Raises ValueError for a text that is not the costs of a job."""
+    """Return how much a job takes from the rate of a scope. It is 1 if the rate counts jobs, or if the job has no cost
+    in the rate's unit. Raises ValueError if ``costs`` is not the text of costs."""
     unit = unit_of(scope)
     return read_costs(costs).get(unit, 1) if costs and unit else 1

@@ -1,7 +1,7 @@
 """Limits: the number of jobs that a scope admits, and the two ways to write a limit.
 
-In Redis and in events a limit is stored as ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60
-s, 1 at once). Operators write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
+Redis and events store a limit as ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60 s, 1 at
+once). Operators write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
 
     >>> Limit.parse("100/60000ms/5")
     Limit(most=100, window_ms=60000, burst=5)
@@ -32,7 +32,7 @@ _STORED_RATE = re.compile(r"(\d{1,10})/(\d{1,12})ms/(\d{1,10})")
 
 
 class Limit(NamedTuple):
-    """The number of jobs that a scope admits. A cap admits ``most`` jobs at once (None: any number); a rate admits
+    """The number of jobs that a scope admits. A cap admits ``most`` jobs at once (None: any number). A rate admits
     ``most`` jobs per ``window_ms``."""
 
     most: int | None
@@ -42,7 +42,7 @@ class Limit(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a limit in the form in which Redis stores it. Raises ValueError for a text that is not a limit."""
+        """Parse a limit as Redis stores it. Raises ValueError if the text is not a limit."""
         if text == "none":
             return cls(None)
         rate = _STORED_RATE.fullmatch(text)
@@ -54,21 +54,26 @@ class Limit(NamedTuple):
 
     @property
     def interval_us(self) -> int | None:
-        """Microseconds between two jobs of a rate: the window divided by the number of jobs. None: the limit is not a
-        rate, or is a rate of 0 jobs."""
+        """Microseconds between two jobs of a rate: the window divided by the number of jobs. None for a cap, and for a
+        rate of 0 jobs."""
         return (
             None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """Return the latest time at which an exhausted rate can admit jobs again (Unix ms); None for any other limit.
-        If a stored time is later, it was written before the clock was set back, or while a slower limit was in
-        force."""
+        """Return the latest time (Unix ms) at which an exhausted rate can admit jobs again; None for a cap, and for a
+        rate of 0 jobs.
+
+        A later stored time was written before the clock was set back, or while a slower limit was in force.
+        """
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """Return the latest theoretical arrival time that a rate can have (Unix µs); None for any other limit. If a
-        stored time is later, it was written before the clock was set back, or while a slower limit was in force."""
+        """Return the latest theoretical arrival time (Unix µs) that a rate can have; None for a cap, and for a rate of
+        0 jobs.
+
+        A later stored time was written before the clock was set back, or while a slower limit was in force.
+        """
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:
@@ -80,7 +85,7 @@ class Limit(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The value in ``rates`` of a rate that counts a unit, or that is paused, as ``lua/include/caps/costs.lua`` writes
+    """The value in the key ``rates`` of a rate that counts a unit or is paused. ``lua/include/caps/costs.lua`` writes
     it."""
 
     arrival_us: int
@@ -96,12 +101,12 @@ class Spent(NamedTuple):
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate whose arrival time, in whole ms, is all that is known."""
+        """Return the value of a rate if only its arrival time (Unix ms) is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property
     def expires_ms(self) -> int:
-        """Unix ms at which nothing of the rate is in use any more, and its pause is over."""
+        """Unix ms at which the rate is unused again and its pause is over. The value can then be removed."""
         return max(-(-self.arrival_us // 1000), self.paused_ms or 0)
 
     def __str__(self) -> str:
@@ -115,7 +120,7 @@ _SPENT: Final = re.compile(
 
 
 def read_spent(text: str) -> Spent | None:
-    """Return the value in ``rates`` of a rate that counts a unit, or that is paused; None for any other text."""
+    """Parse a value in the key ``rates`` of a rate that counts a unit or is paused; None for any other text."""
     found = _SPENT.fullmatch(text)
     if found is None:
         return None
@@ -124,7 +129,7 @@ def read_spent(text: str) -> Spent | None:
 
 
 class CapEntry(NamedTuple):
-    """A parsed field of the key ``caps``: a limit, its version, and whether code declared it or an operator set it."""
+    """A parsed field of the key ``caps``: a limit, its version, and who set it."""
 
     limit: Limit
     version: int
@@ -141,7 +146,7 @@ class CapEntry(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a field in the form in which cap.lua writes it. Raises ValueError or KeyError for any other text."""
+        """Parse a field of ``caps``, as cap.lua writes it. Raises ValueError or KeyError if the text is not a field."""
         head, *rest = text.split()
         facts = dict(part.partition("=")[::2] for part in rest)
         was, declared, at_ms = map(facts.get, ("was", "code", "at"))
@@ -157,7 +162,7 @@ class CapEntry(NamedTuple):
 
 
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:
-    """Return ``value`` if it is a whole number from ``minimum`` to CAP_MAX. Raises InvalidOption if it is not."""
+    """Return ``value`` if it is a whole number from ``minimum`` to CAP_MAX. Raises InvalidOption otherwise."""
     if type(value) is not int or not minimum <= value <= CAP_MAX:
         raise InvalidOption.of(
             option, value, f"must be a whole number from {minimum} to {CAP_MAX:,}"
@@ -169,7 +174,7 @@ _TYPED_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,1
 
 
 def shown(limit: Limit) -> str:
-    """Return a limit as operators write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
+    """Return a limit in the form that operators write: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
     if limit.window_ms is None or limit.most is None:
         return str(limit)
     seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
@@ -177,7 +182,7 @@ def shown(limit: Limit) -> str:
 
 
 def read_limit(text: str) -> Limit:
-    """Parse a limit in the form in which operators write it, or in which Redis stores it. Raises InvalidOption for any
+    """Parse a limit in the form that operators write, or in the form that Redis stores. Raises InvalidOption for any
     other text."""
     try:
         rate = _TYPED_RATE.fullmatch(text)
@@ -204,8 +209,11 @@ def read_limit(text: str) -> Limit:
 
 
 def wanted_limit(text: str) -> Limit | int | Literal["code"] | None:
-    """Parse the limit that an operator wants for a scope. A number alone is returned as a number: for a rate, it means
-    this number per window of the rate. The word ``none`` is returned as None. Raises InvalidOption."""
+    """Parse the limit that an operator wants for a scope. ``none`` becomes None, and ``code`` stays text. Raises
+    InvalidOption for an invalid limit.
+
+    A number stays a number. For a rate, it means this number per window of the rate.
+    """
     if text == DECLARED:
         return "code"
     limit = read_limit(text)

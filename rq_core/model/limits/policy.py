@@ -1,7 +1,7 @@
-"""A task's *policy*: the rules by which its jobs get their scopes, names and options, as JSON.
+"""A task's *policy*: a JSON text with the rules by which the task's jobs get their scopes, names and options.
 
-A worker registers the policy of each of its tasks in a queue, so that producers without the task's code put jobs into
-the same lanes.
+A worker registers the policy of each of its tasks in a queue. With it, producers without the task's code put jobs into
+the same lanes as producers with the code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rq_core.model.unique_names import digest_of, unique_name
 
 
 class ScopeSource(NamedTuple):
-    """A rule that determines one scope of each job of a task."""
+    """A rule that gives each job of a task one scope."""
 
     family: str
     scope: str = ""
@@ -46,7 +46,7 @@ class ScopeSource(NamedTuple):
     """The cost of a job whose call left the argument out."""
 
     def document(self) -> dict[str, Any]:
-        """Return the rule's JSON object in a policy; fields at their defaults are left out."""
+        """Return the rule as a JSON object of a policy. Fields with their default values are left out."""
         facts = {
             "family": self.family,
             "scope": self.scope,
@@ -72,7 +72,7 @@ this value, so that the job gets its unique name."""
 
 
 class Naming(NamedTuple):
-    """The rule for the unique names of a task's jobs, in a form for producers that do not have the task's code."""
+    """The rule for the unique names of a task's jobs. Producers without the task's code can apply it."""
 
     ties: Mapping[str, Any]
     """Keyword arguments for :func:`rq_core.model.job.ties_of`: the rule for a name that another job holds, and how long
@@ -86,8 +86,8 @@ class Naming(NamedTuple):
     """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
-        """Return the name of a job with these arguments (in the types of JSON). ``key`` is the value that the rule's
-        function returns for the job, if the rule has a function."""
+        """Return the unique name of a job. ``values`` are its arguments, in the types of JSON. ``key`` is the value
+        that the rule's function returned for the job; None without a function."""
         if self.function:
             return unique_name(task, {self.function: _text(key)})
         whole = {**self.defaults, **values}
@@ -97,7 +97,7 @@ class Naming(NamedTuple):
         return unique_name(task, given)
 
     def document(self) -> dict[str, Any]:
-        """Return the rule's JSON object in a policy."""
+        """Return the rule as a JSON object of a policy."""
         per = self.function or (None if self.arguments is None else list(self.arguments))
         return {"ties": dict(self.ties), "per": per, "defaults": dict(self.defaults)}
 
@@ -110,7 +110,8 @@ def _text(value: Any) -> str:
 
 
 def families_of(text: str) -> list[str]:
-    """Return the families of the scopes that count a policy's jobs; empty for an unreadable policy."""
+    """Return the families of the scopes in a policy, except the family for fairness. The list is empty if the policy
+    cannot be read."""
     try:
         return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
@@ -118,8 +119,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """Return the families of a policy that have a single scope, regardless of the arguments; empty for an unreadable
-    policy."""
+    """Return the families in a policy that have one scope without a key, which counts all jobs. The list is empty if
+    the policy cannot be read."""
     try:
         return [
             str(each["family"])
@@ -135,8 +136,8 @@ def write_policy(
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a task's policy as JSON. ``options`` are the options of the task's jobs that differ from the defaults, by
-    their names in OPTIONS."""
+    """Return a task's policy as JSON. ``options`` are those options of the task's jobs, by their names in OPTIONS, that
+    differ from the defaults."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()
@@ -157,8 +158,8 @@ value. (The timeout is not among them: workers know it from the task.)"""
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Return the options of a task's jobs from its policy. Raises ValueError, KeyError or TypeError if the policy is
-    invalid."""
+    """Return the options of a task's jobs from the task's policy. Raises ValueError, KeyError or TypeError if the
+    policy is invalid."""
     said = _document(text).get("options", {})
     if not isinstance(said, dict) or not all(
         type(value) is OPTIONS.get(name) for name, value in said.items()
@@ -168,8 +169,8 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def read_naming(text: str) -> Naming | None:
-    """Read the rule for the unique names of a task's jobs from the task's policy. Return None if the jobs have no
-    unique names. Raises ValueError, KeyError or TypeError if the policy is invalid."""
+    """Return the rule for the unique names of a task's jobs from the task's policy; None if the jobs have no unique
+    names. Raises ValueError, KeyError or TypeError if the policy is invalid."""
     said = _document(text).get("name")
     if said is None:
         return None
@@ -189,13 +190,13 @@ def read_naming(text: str) -> Naming | None:
 
 
 def read_policy(text: str) -> list[ScopeSource]:
-    """Return the rules for the scopes of a task's jobs from its policy. Raises ValueError, KeyError or TypeError if the
-    policy is invalid."""
+    """Return the rules for the scopes of a task's jobs from the task's policy. Raises ValueError, KeyError or TypeError
+    if the policy is invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
 
 def _scopes(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of a policy's rules for scopes. Raises ValueError, KeyError or TypeError if the policy is
+    """Return a policy's rules for scopes as JSON objects. Raises ValueError, KeyError or TypeError if the policy is
     invalid."""
     scopes = _document(text)["scopes"]
     if not isinstance(scopes, list) or not all(isinstance(each, dict) for each in scopes):

@@ -1,11 +1,11 @@
-"""Scopes and lanes as text: the form that they have in Redis, in events and on the command line.
+"""Scopes and lanes as text, as Redis, events and the command line have them.
 
 A *scope* is a group of jobs that a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys,
-``tenant=acme``. Its *family* is the text before the ``=``. A rate's family is named with its window:
-``tenant@60s=acme``; and with the unit that the rate counts, if it does not count jobs: ``ask.model@60s:tokens=gpt``.
+such as ``tenant=acme``. Its *family* is the text before the ``=``. The family of a rate also names its window:
+``tenant@60s=acme``. If the rate counts a unit in place of jobs, the family also names the unit:
+``ask.model@60s:tokens=gpt``.
 
-A *lane* is the waiting line of the ready jobs that have the same priority and the same scopes:
-``2+task=send+tenant=acme``.
+A *lane* is the waiting line of the ready jobs with the same priority and scopes: ``2+task=send+tenant=acme``.
 
     >>> lane_name(2, ["tenant=acme", "task=send"])
     '2+task=send+tenant=acme'
@@ -47,34 +47,34 @@ _SCOPE = re.compile(SCOPE_PATTERN)
 
 
 def encode_key(value: str) -> str:
-    """Return a key's value in the form that it has in a scope: percent-encoded, so that it contains no separators."""
+    """Return a key's value as a scope contains it: percent-encoded, without separators."""
     return quote(value, safe="-_.:~")
 
 
 def scope(family: str, value: str) -> str:
-    """Return the scope of one value of a family."""
+    """Return the scope of one key value of a family."""
     return f"{family}={encode_key(value)}"
 
 
 def family_of(scope_name: str) -> str:
-    """Return the family of a scope. The name of a family is returned unchanged."""
+    """Return the family of a scope. A name that is already a family is returned unchanged."""
     return scope_name.partition("=")[0]
 
 
 def is_rate(scope_name: str) -> bool:
-    """Return whether a scope belongs to a rate: the name of such a scope contains a window."""
+    """Return whether a scope belongs to a rate. The name of a rate's scope contains the rate's window."""
     return "@" in family_of(scope_name)
 
 
 def unit_of(scope_name: str) -> str | None:
-    """Return the unit that the rate of a scope counts, such as tokens; None for a rate that counts jobs, and for a
-    cap."""
+    """Return the unit that a scope's rate counts, such as tokens; None for a cap, and for a rate that counts jobs."""
     _, at, window = family_of(scope_name).partition("@")
     return window.partition(":")[2] or None if at else None
 
 
 def is_counted(scope_name: str) -> bool:
-    """Return whether the key ``holders`` has the claimed jobs of a scope."""
+    """Return whether the key ``holders`` lists the claimed jobs of a scope. It does for caps, but not for rates and
+    fairness."""
     return not is_rate(scope_name) and family_of(scope_name) != FAIR
 
 
@@ -84,19 +84,19 @@ def is_scope(text: str) -> bool:
 
 
 def canonical(scopes: Iterable[str]) -> list[str]:
-    """Return scopes in their fixed order, each once: first the task's scope, then the other scopes by name."""
+    """Return scopes without repetitions, in their fixed order: the task's scope first, then the others by name."""
     return sorted(set(scopes), key=lambda s: (not s.startswith("task="), s))
 
 
 def lane_name(rank: int, scopes: Iterable[str]) -> str:
-    """Return the lane of jobs with this priority (0 critical to 3 low) and these scopes; empty if there are no
+    """Return the lane of jobs with this priority (0 critical to 3 low) and these scopes; an empty text without
     scopes."""
     ordered = canonical(scopes)
     return "+".join((str(rank), *ordered)) if ordered else ""
 
 
 def scopes_of(lane: str) -> tuple[str, ...]:
-    """Return the scopes of a lane, in the lane's order; an empty tuple for the empty lane."""
+    """Return the scopes of a lane, in the lane's order. The empty lane has no scopes."""
     return tuple(lane.split("+")[1:])
 
 

@@ -1,4 +1,4 @@
-"""The progress and the streams that running jobs show.
+"""The progress of running jobs, and the streams that their handlers emit.
 
-- ``shown``: how far a job has come, and the chunks of its stream; parses what Redis has of both.
+- ``shown``: parses what Redis has of a job's progress and of its stream's chunks.
 """

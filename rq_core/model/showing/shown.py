@@ -1,4 +1,4 @@
-"""The progress of a job and the chunks of its stream, as its handler shows them. The script ``show`` writes them into
+"""The progress of a job and the chunks of its stream, as its handler reports them. The script ``show`` writes them into
 the key ``shown``:
 
     ID      claim=2 fence=1795225746504-88 at=1795226391000 says=2 said=7 start=40 from=1 to=57 bytes=812 base=0
@@ -53,10 +53,10 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job, as its handler said last.
+    """The progress of a job, as its handler reported it last.
 
-    ``done`` of ``total`` is done; without a ``total``, the handler does not know it. ``text`` is what the handler also
-    said. ``at_ms`` is when Redis heard of it (Unix ms), ``claim`` the number of the claim whose handler said it.
+    ``done`` of ``total`` is done; a ``total`` of None is unknown. ``text`` is a text that the handler added. ``at_ms``
+    is when Redis got the report (Unix ms). ``claim`` is the number of the claim whose handler reported it.
     """
 
     done: Number
@@ -75,11 +75,13 @@ class Progress:
 class Chunk:
     """One chunk of a job's stream.
 
-    ``number`` counts the chunks of all claims of the job from 1; pass it to ``stream(after=…)`` to go on behind it.
-    ``claim`` is the number of the claim whose handler emitted the chunk, ``at_ms`` when Redis got it (Unix ms).
-    ``begins_claim`` is True for the first chunk that this reader gets of a claim: an earlier claim may have emitted the
-    same. ``missed`` is the number of chunks between the chunk before and this one that the reader did not get, because
-    they were no longer kept.
+    ``number`` counts the chunks of all claims of the job from 1; pass it to ``stream(after=…)`` to continue after this
+    chunk. ``claim`` is the number of the claim whose handler emitted the chunk. ``at_ms`` is when Redis got it (Unix
+    ms).
+
+    ``begins_claim`` is True for the first chunk of a claim that this reader gets: an earlier claim may have emitted the
+    same text. ``missed`` is the number of chunks before this one that the reader did not get, because Redis had removed
+    them.
     """
 
     number: int
@@ -91,7 +93,7 @@ class Chunk:
 
 
 class ShownLine(NamedTuple):
-    """The line of a job that shows something, parsed, without the chunks."""
+    """The parsed line of a job in the key ``shown``: its progress, and which chunks are kept."""
 
     claim: int
     fence: str
@@ -112,12 +114,12 @@ class ShownLine(NamedTuple):
 
     @property
     def chunks(self) -> range:
-        """The numbers of the chunks that may be kept."""
+        """The numbers of the chunks that Redis may still have."""
         return range(self.first, self.last + 1)
 
 
 def check_said(done: object, total: object) -> None:
-    """Raise InvalidOption unless these may be the two numbers of a progress."""
+    """Raise InvalidOption if ``done`` and ``total`` are not valid numbers of a progress."""
     if not _is_count(done):
         raise InvalidOption.of("done", done, "must be a number, at least 0")
     if total is not None and not _is_count(total):
@@ -131,7 +133,7 @@ def _is_count(value: object) -> bool:
 
 
 def said_as_text(done: Number, total: Number | None, text: str) -> str:
-    """Return a progress as Redis keeps it."""
+    """Return a progress in the form that Redis stores. A text of more than TEXT_MAX characters is cut."""
     words = valid_text(_BREAKS.sub(" ", text).strip())
     if len(words) > TEXT_MAX:
         words = words[: TEXT_MAX - 1] + "…"
@@ -141,17 +143,18 @@ def said_as_text(done: Number, total: Number | None, text: str) -> str:
 
 
 def _plain(number: Number) -> str:
-    """Return a number as its type's base writes it: an enum's member, or a number of numpy, writes itself otherwise."""
+    """Return a number as an int or a float writes itself. A member of an enum, or a number of numpy, writes itself in
+    another form."""
     return int.__repr__(number) if isinstance(number, int) else float.__repr__(number)
 
 
 def valid_text(text: str) -> str:
-    """Return a text in which each lone surrogate, which has no bytes in UTF-8, is a question mark."""
+    """Return a text with a question mark in place of each lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def read_said(text: str) -> tuple[Number, Number | None, str] | None:
-    """Parse a progress as Redis keeps it; None if it cannot be read."""
+    """Parse a progress in the form that Redis stores: (done, total, text). Returns None if it cannot be read."""
     found = _SAID.fullmatch(text)
     if found is None:
         return None
@@ -167,7 +170,7 @@ def _number(text: str) -> Number:
 
 
 def read_shown(line: str | None) -> ShownLine | None:
-    """Parse a job's line in ``shown``. None: there is no line, or it cannot be read."""
+    """Parse a job's line in the key ``shown``. Returns None if the line is missing or cannot be read."""
     found = _LINE.fullmatch(line or "")
     if found is None:
         return None
@@ -190,7 +193,7 @@ def read_shown(line: str | None) -> ShownLine | None:
 
 
 def read_chunk(number: int, field: str | None) -> Chunk | None:
-    """Parse a chunk's field. None: the chunk is not there, or cannot be read."""
+    """Parse a chunk. Returns None if it is missing or cannot be read."""
     found = _CHUNK.fullmatch(field or "")
     if found is None:
         return None
@@ -198,10 +201,10 @@ def read_chunk(number: int, field: str | None) -> Chunk | None:
 
 
 def chunk_field(job_id: str, number: int) -> str:
-    """Return the field of a chunk."""
+    """Return the name of the field of ``shown`` that has a chunk."""
     return f"{job_id}~{number}"
 
 
 def id_in_field(field: str) -> str:
-    """Return the id of the job to which a field of ``shown`` belongs."""
+    """Return the job's id, from the name of a field of ``shown``."""
     return field.partition("~")[0]

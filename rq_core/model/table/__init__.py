@@ -1,5 +1,4 @@
-"""The table of states and events. Lua, Python, SQL and the docs are all derived from this description, or checked
-against it.
+"""The table of states and events. Lua, Python, SQL and the docs are made from this table, or checked against it.
 
 Read ``machine`` first.
 

@@ -1,16 +1,16 @@
 """The effect of each event on a job's fields, as one table, and sets of events that are computed from the table.
 
-:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply the table with code of their own, so that
-a mistake in one of them shows as a difference. The following rules hold for all events and are not in the table:
+:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply the table with code of their own. So a
+mistake in one of the three shows as a difference. These rules hold for all events and are not in the table:
 
-- the event's time becomes ``since_ms``; ``due_ms`` becomes the event's ``due_ms``, or null if the event has none;
-- a job that becomes ready has ``ready_at_ms``; a job that becomes scheduled has no ``ready_at_ms``;
-- the event's ``error``, if it has one, becomes ``error_type`` and ``error_message``;
-- a job that dies has ``finished_at_ms``, and as its reason the event's ``reason`` or the reason that the table names; a
-  live job in any other state has neither of the two fields;
-- the times that a baseline sets are its own ``since_ms``; a baseline which says that Redis does not have the job
-  changes nothing else;
-- a job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
+- The event's time becomes ``since_ms``. ``due_ms`` becomes the event's ``due_ms``, or null without one.
+- A job that becomes ready gets ``ready_at_ms``, and a job that becomes scheduled loses it.
+- The event's ``error``, if it has one, becomes ``error_type`` and ``error_message``.
+- A job that dies gets ``finished_at_ms``. Its reason is the event's ``reason``, or the reason in the table. A job
+  in Redis that is not dead has neither of the two fields.
+- A baseline sets times to its own field ``since_ms``. If it says that Redis does not have the job, it changes nothing
+  else.
+- A job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
   event has ended, counts as lost.
 """
 
@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """The ways in which an event that may lead to several states determines the job's next state."""
+    """The ways in which an event determines a job's next state, if the event may lead to several states."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -170,8 +170,9 @@ REVIVALS: Final = frozenset(
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
-    """Return the state to which an event with these fields leads; None: the job has left Redis. Raises KeyError for an
-    event that is not about a job's state, ValueError for a target that is not a state.
+    """Return the state to which an event with the fields ``facts`` leads; None: the job has left Redis.
+
+    Raises KeyError if the event is not about a job's state, or ValueError if its target is not a state.
     """
     leads_to = EFFECTS[event].leads_to
     if leads_to is Leads.BY_DUE:

@@ -1,6 +1,6 @@
-"""The fields of each event, in their order. An entry of the outbox has arrays of the fields' values in this order.
+"""The fields of each event, in order. An outbox entry has arrays with the values of these fields.
 
-The effect of each event on a job's fields is in :mod:`rq_core.model.table.effects`. This module does no I/O.
+:mod:`rq_core.model.table.effects` has the effect of each event on a job's fields. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _E = Event
 
 
 class EventField(NamedTuple):
-    """One position of an array in an outbox entry: a job's array, or the array of an event about the queue. Trailing
-    fields may be left out (null)."""
+    """One position of an array in an outbox entry. Each job of an event has an array, and an event about the queue has
+    one. Null fields at the end may be left out."""
 
     name: str
     meaning: str

@@ -1,8 +1,8 @@
-"""A job's fields: the name of each in a state line and elsewhere, its kind, and its default.
+"""A job's fields: the two names of each, its kind, and its default.
 
-A field has the same name in events, in a folded record and as a column of SQL's table ``job``. In state lines, fields
-have short names, since Redis keeps a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of
-each event; :mod:`rq_core.model.table.effects` has the effect of each event on the fields.
+Events, folded records and the columns of SQL's table ``job`` use the same name of a field. State lines use a short
+name, because Redis has a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of each event;
+:mod:`rq_core.model.table.effects` has the effect of each event on the fields.
 
     >>> BY_LINE["failed"].name
     'failures'
@@ -21,7 +21,7 @@ WORD_LENGTH_MAX: Final = 512
 
 
 class FieldKind(Enum):
-    """The kinds of values that a field has, if it is not null. In SQL a number is a BIGINT, any other kind a text."""
+    """The kinds of values that a field may have. In SQL, a number is a BIGINT, and any other kind is a text."""
 
     WORD = "a short text"
     NUMBER = "a whole number, 0 or more"
@@ -31,7 +31,7 @@ class FieldKind(Enum):
 
 
 class Field(NamedTuple):
-    """One field of a job."""
+    """One field of a job: its names, kind and default."""
 
     name: str
     kind: FieldKind

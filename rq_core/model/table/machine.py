@@ -1,9 +1,15 @@
 """The table of states, events and transitions.
 
-These parts are derived from this table, so that they agree: the Lua constants, the check of every script's header,
-``docs/reference/states.md``, the CHECK constraints in SQL, the legal transitions in :mod:`rq_core.model.events`, and
-the tests' matrix of states and scripts. The fields of events and their effects on a job are in
-:mod:`rq_core.model.table.event_fields` and :mod:`rq_core.model.table.effects`. This module does no I/O.
+The following are made from this table, so that they agree:
+
+- the constants in Lua, and the check of every script's header
+- ``docs/reference/states.md``
+- the CHECK constraints in SQL
+- the legal transitions in :mod:`rq_core.model.events`
+- the tests' matrix of states and scripts
+
+:mod:`rq_core.model.table.event_fields` has the fields of events, and :mod:`rq_core.model.table.effects` their effects
+on a job. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """The states of a job in Redis. A job in none of these states has left Redis; SQL still has its history."""
+    """The states of a job in Redis. A job without one of these states has left Redis; SQL still has its history."""
 
     SCHEDULED = "scheduled"
     """The job waits until its due time: for its delay, for a retry's delay, or after a rollback."""
@@ -35,8 +41,8 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 
 class Event(StrEnum):
-    """The events of jobs and queues. Their names end in past participles, except ``baseline``. The script that makes a
-    change also writes the event."""
+    """The events of jobs and queues. The script that makes a change also writes its event. All names except
+    ``baseline`` are past participles."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
@@ -78,7 +84,7 @@ class Event(StrEnum):
 
 
 class Transition(NamedTuple):
-    """One legal transition. ``None`` as source or target means that the job is not in Redis."""
+    """One legal transition of a job. A source or target of None means that the job is not in Redis."""
 
     source: State | None
     event: Event
@@ -175,8 +181,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
 
 
 class Priority(StrEnum):
-    """The four priorities of jobs. A worker claims a job of a priority only if it can claim no job of a higher
-    priority."""
+    """The four priorities of jobs. A worker claims a job only if it can claim no job of a higher priority."""
 
     CRITICAL = "critical"
     HIGH = "high"
@@ -202,7 +207,7 @@ task then decides."""
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:
-    """Return the transitions that one script may make."""
+    """Return the transitions that a script may make."""
     return tuple(t for t in TRANSITIONS if t.script == script)
 
 
@@ -210,5 +215,5 @@ _ARROWS: Final = frozenset((t.source, t.event, t.target) for t in TRANSITIONS)
 
 
 def legal(source: State | None, event: Event, target: State | None) -> bool:
-    """Return whether the table has this transition, for any script."""
+    """Return whether a transition is in the table, for any script."""
     return (source, event, target) in _ARROWS

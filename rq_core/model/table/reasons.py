@@ -1,10 +1,11 @@
-"""The words that rq-core writes as reasons: why a job died, why a worker gave a job back to its queue, why the end of a
-claim was refused, and why an epoch began.
+"""The words that rq-core writes as reasons: for deaths of jobs, for rollbacks, for refused settlements, and for new
+epochs.
 
-A task's own retry policy and other clients may use other words. A new word needs only a line in this module, since
-scripts and SQL accept any word. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the
-end (``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at
-all.
+A task's own retry policy and other clients may use other words. To add a word, only this module changes, because
+scripts and SQL accept any word.
+
+After a rollback whose reason begins with ``unknown_``, the job waits longer each time, and dies in the end
+(``lua/rollback.lua``). After any other rollback, it waits as long as the worker asks, or not at all.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """The reason why a job died, why a worker gave a job back, or why the end of a claim (its settlement) was
-    refused."""
+    """The reason why a job died, why a worker gave a job back, or why a settlement was refused."""
 
     ATTEMPTS_SPENT = "attempts_spent"
     """The job died: it had failed max_attempts times."""
@@ -66,7 +66,7 @@ class Reason(StrEnum):
 
 
 class Began(StrEnum):
-    """The reason why an epoch (a new numbering of the outbox) began."""
+    """The reason why an epoch began. An epoch is a new numbering of the outbox."""
 
     CREATED = "created"
     """The queue is new: Redis had no keys of the queue."""

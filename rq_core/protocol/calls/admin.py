@@ -1,4 +1,4 @@
-"""Changes that operators make in a queue: cancel, edit, requeue, prune, and its settings."""
+"""The changes that operators make in a queue: cancel, edit, requeue, prune, configure and delete."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ class Change(NamedTuple):
 
 
 class Admin:
-    """The calls with which an operator changes jobs and settings. One call changes at most IDS_CHUNK jobs; more ids
-    make several calls. ``slot``, a call slot and the call's number, is for ids that fit into one call."""
+    """The calls with which an operator changes jobs and settings.
+
+    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. ``slot`` (a call slot and the
+    call's number) is allowed only if all ids fit into one call.
+    """
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -48,8 +51,10 @@ class Admin:
         why: str = "",
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone. With ``only``, a
-        job in a state that is not in ``only`` is not changed, and its outcome is its state."""
+        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
+
+        With ``only``, a job in any state outside ``only`` stays unchanged; the outcome is then the job's state.
+        """
         args = {"only": " ".join(only)}
         return (yield from self._for_ids("cancel", queue, ids, by, why, args, slot=slot))
 
@@ -64,10 +69,17 @@ class Admin:
         why: str = "",
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
-        """Change priority, due time or deadline of waiting jobs. Returns the outcome by id: edited; same (the job has
-        these options already); never (the job would become ready at its deadline or later); gone; or the state of a job
-        that does not wait. With ``line``, a job is edited only if its state line is ``line``; else the outcome is
-        ``changed``. Raises AuditBacklogFull."""
+        """Change the priority, due time or deadline of waiting jobs. Returns the outcome by id.
+
+        - edited: the job has the new options.
+        - same: the job had these options already.
+        - never: the job would become ready at its deadline or later. It stays unchanged.
+        - gone: Redis does not have the job.
+        - a state: the job is in this state, so it does not wait, and it stays unchanged.
+        - changed: ``line`` was given, and the job's state line differs from it. The job stays unchanged.
+
+        Raises AuditBacklogFull.
+        """
         args = change._asdict()
         return (yield from self._for_ids("edit", queue, ids, by, why, args, line, slot=slot))
 
@@ -131,8 +143,8 @@ class Admin:
     def configure(
         self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Change settings and flags (``paused``, ``fair``: 0 or 1) of a queue. Returns the outcome by field: changed or
-        same. Raises InvalidOption for an unknown field or an invalid value."""
+        """Change settings and flags of a queue. The flags ``paused`` and ``fair`` are 0 or 1. Returns the outcome by
+        field: changed or same. Raises InvalidOption for an unknown field or an invalid value."""
         for name, value in values.items():
             minimum = SETTINGS[name].minimum if name in SETTINGS else 0
             if name not in SETTINGS and name not in FLAGS:
@@ -155,7 +167,7 @@ def _is_whole(value: object) -> bool:
 
 
 def check_why(why: str) -> str:
-    """Return an operator's reason for a change, if the log can keep the text. Raises InvalidOption if it cannot."""
+    """Return an operator's reason for a change. Raises InvalidOption if the log cannot store the text."""
     given: object = why
     if isinstance(given, str) and len(given) <= WHY_MAX and "\0" not in given:
         try:
@@ -197,8 +209,8 @@ class Deletion:
     def delete(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[str]:
         """Delete a queue that has neither jobs nor claims. Returns DELETED, WAITS or ABSENT.
 
-        No handshake comes first, since a handshake would create a missing queue. Raises QueueInUse if the queue has
-        jobs or claims.
+        This call makes no handshake, because a handshake would create a missing queue. Raises QueueInUse if the queue
+        has jobs or claims.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         (answer,) = yield from self._delivery.carry_out([Call("delete", queue, args, _parse)])
@@ -211,7 +223,7 @@ class Deletion:
         return str(answer.word)
 
     def _strike(self, queue: str) -> Plan[None]:
-        """Remove the queue from the list of queues, unless a producer has created it again."""
+        """Remove the queue from the list of queues. A queue that a producer has created again stays on the list."""
         listed = queues_key(self._delivery.prefix)
         yield from self._delivery.ask([["SREM", listed, queue]])
         if (yield from self._reads.is_there(queue)):
@@ -224,9 +236,9 @@ class Deletion:
         return int(claims)
 
     def empty(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[int]:
-        """Cancel all jobs, and remove the dead ones.
+        """Cancel all jobs of a queue, and remove the dead jobs. Returns the number of removed jobs.
 
-        Returns the number of removed jobs. A job that runs is asked to stop, and stays in the queue until it ends.
+        A running job is asked to stop. It stays in the queue until it ends.
         """
         keys, gone, cursor = queue_keys(queue, self._delivery.prefix), 0, "0"
         while True:

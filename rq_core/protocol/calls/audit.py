@@ -1,4 +1,4 @@
-"""The calls of the mirror, of a restore after a loss, and of the doctor."""
+"""The calls of the mirror and the doctor, and the calls that restore jobs after a loss of Redis."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4
 
 
 class Restoration(NamedTuple):
-    """The work of restore.lua for one job."""
+    """One record of a restore: what restore.lua does for one job."""
 
     id: str
     kind: str
@@ -69,7 +69,7 @@ class Restoration(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The outcome of a restore."""
+    """The outcome of one restore call."""
 
     last: str
     """The value of ``after`` for the next restore."""
@@ -86,14 +86,17 @@ class Audit:
         self._delivery = delivery
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> Plan[None]:
-        """Switch the audit log on, for this audit database. Writes a baseline of the live jobs, unless the outbox still
-        has the whole history. Raises AuditElsewhere if another database mirrors the queue.
+        """Switch the audit log on, for this audit database. Raises AuditElsewhere if another database mirrors the
+        queue.
+
+        If the outbox lacks a part of the queue's history, the call writes a baseline of the live jobs.
 
         ``known`` is an epoch that the database has. A queue in an earlier epoch starts a new epoch above ``known``,
-        with a baseline. An epoch that a later handshake of this client starts is above ``known``, too.
+        with a baseline. Later handshakes of this client also start epochs above ``known``.
 
-        ``stamp`` is the mark by which the database identifies the queue. It is written into a queue without a mark; a
-        queue with another mark raises AuditStampDiffers. Empty: any mark is accepted."""
+        ``stamp`` is the mark by which the database identifies the queue. A queue without a mark gets this mark. If the
+        queue has another mark, AuditStampDiffers is raised. With an empty ``stamp``, any mark is accepted.
+        """
         self._delivery.set_floor(queue, known)
         answer = yield from self._attach(queue, audit_id, "on", known, stamp)
         if answer != "baseline":
@@ -105,7 +108,7 @@ class Audit:
                 return
 
     def detach(self, queue: str, audit_id: str) -> Plan[None]:
-        """Switch the audit log off: the outbox becomes a ring of recent events."""
+        """Switch the audit log off. From now on the outbox holds only recent events."""
         yield from self._attach(queue, audit_id, "off")
 
     def _attach(
@@ -123,7 +126,8 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of the next jobs. Returns the cursor for the jobs after these; "0" after the last jobs."""
+        """Write the baseline of some jobs, from ``cursor`` on. Returns the cursor for the next jobs, or "0" after the
+        last jobs."""
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(
@@ -134,8 +138,8 @@ class Audit:
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox, from ``start`` on (inclusive; "-": from the
-        first)."""
+        """Return at most ``count`` undecoded entries of the outbox. The first is ``start`` itself, if it exists; "-"
+        means the oldest entry."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
@@ -145,7 +149,8 @@ class Audit:
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox before ``before`` (exclusive), the newest first."""
+        """Return at most ``count`` undecoded entries of the outbox before ``before``, newest first. ``before`` itself
+        is left out."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
@@ -153,8 +158,8 @@ class Audit:
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
-        """Remove the entries of the outbox before ``upto``, which is committed in SQL and stays as the anchor of the
-        next read. If Redis has lost ``upto`` itself, nothing is removed.
+        """Remove the entries of the outbox before ``upto``. The entry ``upto`` is committed in SQL, and stays as the
+        anchor of the next read. If Redis has lost ``upto``, nothing is removed.
 
         ``jobs`` is the number of job events that were mirrored since the last trim; an event about the queue counts as
         one. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
@@ -172,12 +177,12 @@ class Audit:
         by: str | None = None,
         why: str = "",
     ) -> Plan[Restored]:
-        """Restore lost jobs, and remove jobs that had ended and are in Redis again, as SQL knows them: see restore.lua.
-        Takes at most BATCH_MAX records.
+        """Restore lost jobs from SQL, and remove jobs that are in Redis although SQL has their end. See restore.lua.
 
-        ``after`` identifies the last restore that was known when SQL was read: the field ``restored`` of the queue's
-        ``meta``, or ``last`` of the previous :class:`Restored`. Raises RestoredMeanwhile if another restore came since,
-        AuditBacklogFull, QueueFull."""
+        ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore before SQL was read. It is the
+        field ``restored`` of the queue's ``meta``, or ``last`` of the previous :class:`Restored`. Raises
+        RestoredMeanwhile if Redis has carried out another restore since then, AuditBacklogFull, QueueFull.
+        """
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
         return (
@@ -189,15 +194,20 @@ class Audit:
     def repair(
         self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
     ) -> Plan[int]:
-        """Carry out edits, given as (finding, key, member, was, value); see repair.lua. Returns the number of findings
-        that were repaired."""
+        """Repair single members of keys. Returns the number of findings that were repaired.
+
+        A record is (number of the finding, key, member, value that the doctor read, new value). See repair.lua.
+        """
         call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Remove the outbox entries whose numbers are too great: no script assigns such a number. If no other entry is
-        left, a new epoch begins. Raises ServerUnsuitable, and changes nothing, if the other entries are more than
-        STRIKE_ENTRIES_MAX or have more than STRIKE_BYTES_MAX bytes."""
+        """Remove the outbox entries whose numbers are higher than any number that a script assigns. If no other entry
+        remains, a new epoch begins.
+
+        Raises ServerUnsuitable and changes nothing if the remaining entries exceed STRIKE_ENTRIES_MAX entries or
+        STRIKE_BYTES_MAX bytes.
+        """
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
         yield from self._delivery.ask(
@@ -213,10 +223,12 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Return the record that restores a job. Its last state in the log decides its new state: see _TARGETS. The job
-    keeps its counters; a claim that was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is
-    the job's immutable JSON. ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not
-    in PUT_BACK."""
+    """Return the record that restores a job. The job's last state in the log decides its new state: see _TARGETS.
+
+    The job's counters stay. A claim in force is dropped; it counts as neither a failure nor a loss. ``spec`` is the
+    job's immutable JSON. ``missing`` is true if the job is live in the log. Raises KeyError if the state is not in
+    PUT_BACK.
+    """
     assert record.state is not None
     target = _TARGETS[record.state]
     kept = replace(
@@ -252,10 +264,13 @@ def entries_again(
     signals: Sequence[str] = (),
     lost: Collection[int] = (),
 ) -> list[Restoration]:
-    """Return the records that put back a job's lost box. Its entries and signals are given as texts, in order. All
-    other members come first, then the last signal, then the entries in order. Until the last one is written, no
-    worker continues the job, and no signal changes the box. ``lost`` are the numbers of the signals that their senders
-    must send again."""
+    """Return the records that put back a job's lost box. ``entries`` and ``signals`` are the texts of the box, in
+    order.
+
+    The entries come last, in order. The last signal comes directly before the entries. So no worker continues the job
+    and no signal changes the box before the last record is written. ``lost`` has the numbers of the signals that their
+    senders must send again.
+    """
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
     line = f"entry life={life} entries={len(entries)} bytes={size}"
@@ -273,20 +288,20 @@ def entries_again(
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
-    """Return the record that removes a job that had ended with the event ``ended``, if its state line is still
-    ``line``."""
+    """Return the record that removes an ended job, if its state line is still ``line``. ``ended`` is the event that had
+    ended the job."""
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
 
 
 def remember(job_id: str, until_ms: int, line: str) -> Restoration:
-    """Return the record by which Redis remembers the id of an ended job until ``until_ms`` (Unix ms). ``line`` is its
-    line in ``results``."""
+    """Return the record that makes Redis remember an ended job's id until ``until_ms`` (Unix ms). ``line`` is the job's
+    line in the key ``results``."""
     return Restoration(job_id, "remember", until_ms, line, "null")
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record that lets an ended job hold its name until ``until_ms`` (Unix ms). A throttle holds names in
-    this way."""
+    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). It is for a
+    name that was given until an instant."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

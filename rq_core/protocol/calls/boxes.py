@@ -1,5 +1,4 @@
-"""The calls about the boxes of durable jobs: workers save the steps of the jobs, and programs send signals to the
-jobs."""
+"""The calls about the boxes of durable jobs. Workers save steps of jobs, and programs send signals to jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ BATCH_MAX: Final = 250
 
 
 class Saving(NamedTuple):
-    """One entry that a worker reports: a step that it begins or has carried out, or a wait or a sleep."""
+    """One entry that a worker reports: the begin or the result of a step, a wait, or a sleep."""
 
     id: str
     fence: str
@@ -34,7 +33,7 @@ class Saving(NamedTuple):
 
 
 class NotSaved(NamedTuple):
-    """The reason why a record was not carried out."""
+    """The reason why Redis did not carry out one record of a call."""
 
     why: str
     """``waits``: the wait or sleep is not over; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis
@@ -46,8 +45,7 @@ class NotSaved(NamedTuple):
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
-    """Return the call that reports steps that begin or were carried out, waits and sleeps. Its answer has the records
-    that were not carried out, by their places from 0."""
+    """Return the call that reports steps, waits and sleeps. Its answer has the refused records by position, from 0."""
     tail = {
         place: unpack_result(record.packed)
         for place, record in enumerate(records, 1)
@@ -90,16 +88,16 @@ class Sent(NamedTuple):
 def send_signals(
     queue: str, records: Sequence[Sending], *, by: str, why: str = "", value_max: int = 0
 ) -> Call[list[Sent]]:
-    """Return the call that sends signals. Its answer has the outcome of each, in order. The log has values of up to
-    ``value_max`` bytes."""
+    """Return the call that sends signals. Its answer has the outcome of each signal, in order. The log stores a value
+    of at most ``value_max`` bytes."""
     each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
     args = {"by": by, "why": why, "value_max": value_max}
     return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that wakes the jobs among ``ids`` that are parked although their boxes have a signal for which
-    they wait. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Return the call that wakes each of these parked jobs whose awaited signal is already in its box. The call sends
+    no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     return Call("signal", queue, args, _parse_sent, each, tuple(ids))

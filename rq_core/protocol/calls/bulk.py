@@ -1,11 +1,11 @@
 """Changes of all jobs of a queue that match a filter: cancel, edit, requeue and prune.
 
-A change goes through the queue page by page. :meth:`Bulk.step` reads one page, at most 250 jobs, and changes those that
-match, at most 50 in one call. It needs nothing but the filter and a *place*, which is a short text. So a program, the
-command line and a page with a form can drive the same steps, and can continue where another process stopped.
+A change goes through the queue page by page. :meth:`Bulk.step` reads one page of at most 250 jobs, and changes the jobs
+that match, at most 50 in one call. A step needs only the filter and a *place*, which is a short text. So any process
+can continue a change where another process stopped: a program, the command line or a page with a form.
 
-All calls of a change have one call slot, which is named after the change. A call's number says how many jobs were
-changed before it. So a process that continues a change learns from Redis what a call has changed whose answer was lost.
+All calls of a change use one call slot, named after the change. A call's number says how many jobs were changed before
+it. If the answer to a call is lost, the next process reads from Redis how many jobs the call changed.
 
 The events of all calls have the id of the change at the beginning of their reason.
 """
@@ -133,7 +133,7 @@ class BulkChange:
 
 @dataclass(frozen=True, slots=True)
 class BulkPlace:
-    """The place in a queue up to which a change was made. ``str`` returns the place as text, which parse reads."""
+    """The place in a queue that a change has reached. ``str`` returns the place as a text, which ``parse`` reads."""
 
     id: str
     """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
@@ -152,18 +152,18 @@ class BulkPlace:
 
     @property
     def slot(self) -> Slot:
-        """The call slot of the change, with the number of the next call. A later call has a higher number."""
+        """The call slot of the change, with the number of the next call. Each later call has a higher number."""
         number = self.changed * _SAME_MAX + self.idle + 1
         return named_slot(f"bulk.{self.id}", number)
 
     def after_call(self, changed: int) -> BulkPlace:
-        """Return this place after a call that changed ``changed`` jobs."""
+        """Return the place after one more call, which changed ``changed`` jobs."""
         idle = 0 if changed else self.idle + 1
         return replace(self, changed=self.changed + changed, idle=idle)
 
     @property
     def begun_ms(self) -> int:
-        """The time at which the change began, by the clock of the queue's server (Unix ms)."""
+        """The time at which the change began (Unix ms, by the clock of the queue's server)."""
         return int(self.id[:12], 16)
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ class BulkPlace:
 
     @classmethod
     def parse(cls, text: str) -> BulkPlace:
-        """Return the place with this text. Raises InvalidOption."""
+        """Return the place that ``str`` has written as this text. Raises InvalidOption for another text."""
         given: object = text
         found = _PLACE.fullmatch(given) if isinstance(given, str) else None
         if found is None:
@@ -249,10 +249,11 @@ class Bulk:
     def run(
         self, change: BulkChange, place: BulkPlace | None = None, progress: Progress | None = None
     ) -> Plan[JobsChanged]:
-        """Make a whole change, from ``place`` on; None: from the beginning.
+        """Make a whole change. It begins at ``place``; None: at the beginning of the queue.
 
-        After each step the change pauses for 1.5 times the duration of the step, so that workers have more than half of
-        the server's time."""
+        After each step, the change pauses for 1.5 times the step's duration, but at most for PAUSE_S_MAX seconds. So
+        workers get more than half of the server's time.
+        """
         at = place or (yield from self.begin(change.filter.queue))
         told: Counter[str] = Counter()
         damaged: dict[str, None] = {}
@@ -287,7 +288,8 @@ class Bulk:
     def step(self, change: BulkChange, place: BulkPlace) -> Plan[BulkStep]:
         """Read one page of jobs, and change the jobs that match.
 
-        The step may be repeated at the same place: a job that was changed does not match again."""
+        A step may be repeated at the same place, because a changed job does not match again.
+        """
         sources = sources_of(change.states)
         if place.source >= len(sources):
             raise InvalidOption.of("resume", str(place), "must be the place of a change like this")
@@ -338,7 +340,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, its jobs that the change is for, and a message for each damaged job."""
+        """Return a page of a key, those of its jobs that the change must change, and a message for each damaged job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
@@ -356,9 +358,11 @@ class Bulk:
     def _change(
         self, change: BulkChange, ids: Sequence[str], place: BulkPlace
     ) -> Plan[dict[str, str]]:
-        """Change jobs in one call; a cancel and a requeue also change the jobs' children, in other calls. If an earlier
-        process has made the call with this number already, and its answer was lost, return that answer, with the
-        outcomes of its jobs. Raises StaleCall if the change has made later calls."""
+        """Change jobs in one call; a cancel and a requeue also change the jobs' children, in further calls.
+
+        If an earlier process has already made the call with this number, the answer of that call is returned. The
+        answer may name other jobs. Raises StaleCall if the change has made later calls.
+        """
         admin, queue = self._admin, change.filter.queue
         by, why, slot = change.by, change.why(place.id), place.slot
         match change.verb.name:
@@ -376,7 +380,7 @@ class Bulk:
         return (yield from admin.prune(queue, ids, by=by, why=why, slot=slot))
 
     def _caught_up(self, change: BulkChange, place: BulkPlace) -> Plan[BulkPlace]:
-        """Return the place with the number of jobs that the change has changed, by its last call in Redis."""
+        """Return the place after the last call of the change that Redis has carried out."""
         queue, slot = change.filter.queue, place.slot.name
         slots = queue_keys(queue, self._delivery.prefix)("slots")
         fields = slot, f"{slot}{SLOT_ANSWER}"
@@ -390,28 +394,32 @@ class Bulk:
 
 
 def pause_after(step_s: float) -> float:
-    """Return the length of the pause after a step that took ``step_s`` seconds, in seconds."""
+    """Return the length in seconds of the pause after a step that took ``step_s`` seconds."""
     return min(PAUSE_STEPS * step_s, PAUSE_S_MAX)
 
 
 def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> BulkStep:
-    """Return a step that only counts the jobs that calls without an answer have changed. The next step reads the same
-    page."""
+    """Return a step whose place counts the jobs that an unanswered call has changed. The next step reads the same page
+    again."""
     is_full = change.limit is not None and place.changed >= change.limit
     return BulkStep(place, is_full, outcomes)
 
 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
-    """Return whether the change may have brought a job into its state: the job came into it after the change began, and
-    may be a requeued job that died again, or an edited job that ran and waits again."""
+    """Return whether this change itself may have brought a job into its state.
+
+    The job must have entered its state after the change began. For example, it was requeued and died again.
+    """
     if (job.since_ms or 0) <= begun_ms:
         return False
     return verb in (REQUEUE, PRUNE) or (verb is EDIT and "claim" in job.fields)
 
 
 def _from_the_beginning(change: Change, begun_ms: int) -> Change:
-    """Return an edit whose times count from the beginning of the change of many jobs, not from each call: so an edit
-    of a job that was edited already changes nothing."""
+    """Return an edit with absolute times in place of relative times. They count from the beginning of the whole change.
+
+    So each call sets the same times, and a repeated edit of a job changes nothing.
+    """
 
     def instant(text: str) -> str:
         return str(begun_ms + int(text[1:])) if text.startswith("+") else text

@@ -1,4 +1,4 @@
-"""Sends caps, rates and weights to a queue: the limits that code declares when a worker starts, and the changes of
+"""Sets caps, rates and weights of a queue: those that code declares when a worker starts, and the changes of
 operators."""
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s(?::|$)")
 
 
 class KeptLimit(NamedTuple):
-    """A limit of a queue that differs from the code's limit.
+    """A limit that a queue keeps although this code declares another limit.
 
-    An operator or other code set the limit, or it is a task's cap that code declared earlier and declares no longer.
+    An operator or other code set the limit. Or an earlier version of the code declared a cap for a task, and this code
+    declares none.
     """
 
     queue: str
@@ -63,7 +64,7 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """The outcome of a change of a limit, and the limit that is stored afterwards."""
+    """The outcome of a change of a limit, and the limit that is stored now."""
 
     outcome: str
     """The outcome: changed, same, kept or conflict."""
@@ -78,7 +79,7 @@ class Caps:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """Return the policy that workers registered for a task (JSON); None if no worker did."""
+        """Return the policy (JSON) that workers registered for a task; None if no worker registered one."""
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
@@ -104,13 +105,17 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, CapChange]]:
-        """Change limits, given as (scope, stored text of a Limit, version). Returns the outcome by scope.
+        """Change limits. Each is given as (scope, stored text of a Limit, version). Returns the outcome by scope.
 
-        ``version`` is the version that the change is based on (0: no limit was stored). If another version is stored by
-        now, the outcome is ``conflict``; -1 skips the comparison. ``source`` is ``live`` for an operator's change, and
-        ``code`` for a limit that a task declares: such a limit never replaces a live limit, and is not set again once
-        code has declared another limit (the outcome is ``kept``). The limit ``code`` restores the declared limit, or
-        for a key the limit of its family. Raises NothingDeclared if there is neither.
+        ``version`` is the version of the limit that the caller has read (0: no limit was stored). If another version is
+        stored, the outcome is ``conflict``. With -1, versions are not compared.
+
+        ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
+        never replaces a live limit. Nor is an earlier declared limit set again, once code has declared another one. In
+        both cases the outcome is ``kept``.
+
+        The text ``code`` in place of a limit restores the declared limit; for a single key, the limit of its family.
+        Raises NothingDeclared if neither exists.
         """
         for name, limit, _ in limits:
             if not is_scope(name):
@@ -140,7 +145,7 @@ class Caps:
     def register(
         self, queue: str, policies: Mapping[str, str], *, by: str | None = None
     ) -> Plan[dict[str, str]]:
-        """Store tasks' policies (JSON by task name), so that producers without the tasks' code give jobs the same
+        """Store the policies of tasks (JSON by task name). Producers without the tasks' code then give jobs the right
         scopes. Returns the outcome by task: changed or same."""
         args = {"by": check_name("actor", by or self._delivery.name)}
         records = tuple((check_name("task", name), text) for name, text in policies.items())
@@ -152,11 +157,11 @@ class Caps:
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
     ) -> Plan[list[KeptLimit]]:
-        """Store the limits that code declares in a queue, then the policies of its tasks.
+        """Store the limits that code declares in a queue, then the policies of its tasks. Returns the limits that the
+        queue keeps although this code declares others.
 
-        Policies that are stored already are not sent. Returns the limits that the queue keeps although this code
-        declares others. Among them are caps of tasks for which this code declares no cap: other code may still declare
-        them, so they stay until an operator removes them.
+        The returned limits include caps of tasks for which this code declares no cap. Other code may still declare
+        these caps, so only an operator removes them. Policies that are stored already are not sent.
         """
         kept: list[KeptLimit] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -201,11 +206,11 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a live limit, or restore the declared one, if the version that was read is still stored.
+        """Set a live limit, or restore the declared limit.
 
-        Without ``version``, a limit that another operator set in between is read and replaced; with ``version``,
-        CapConflict is raised. ``declared`` are known families, in addition to the families of the queue. Raises
-        InvalidOption, UnknownScope, NothingDeclared.
+        If another operator changes the limit meanwhile, the call reads it again and replaces it. With ``version``,
+        CapConflict is raised if another version is stored. ``declared`` are known families, in addition to those of the
+        queue. Raises InvalidOption, UnknownScope, NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
@@ -228,9 +233,12 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task that is unknown in a queue: the queue has no cap and no policy for
-        the task, and no job or event that was read names the task. The task's name may be misspelt: its cap would then
-        count no job."""
+        """Raise UnknownScope if ``scope`` is that of a task that the queue does not know. The name may be misspelt: the
+        cap would then count no job.
+
+        A task is known if the queue has a cap or a policy for it. It is also known if a job or an event that was read
+        names it.
+        """
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return
@@ -269,8 +277,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """Return the stored limits of the scope and its family. Raises UnknownScope if the scope can count no job of
-        the queue."""
+        """Return the stored limits of a scope and of its family. Raises UnknownScope if no job of the queue can have
+        the scope."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -290,8 +298,7 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """Return the limit to store. For a rate, a plain number means this number per window of the rate. Raises
-    InvalidOption."""
+    """Return the limit to store. For a rate, a plain number N means N per window of the rate. Raises InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))
@@ -330,7 +337,7 @@ def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
 
 
 def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
-    """Raise InvalidOption or InvalidName for an invalid change, before anything is read."""
+    """Raise InvalidOption or InvalidName for invalid arguments of a change, before anything is read."""
     if not isinstance(scope, str):
         must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
         raise errors.InvalidOption.of("scope", scope, must)

@@ -1,11 +1,13 @@
 """The calls of workers.
 
-``claim`` takes jobs. ``complete``, ``fail`` and ``rollback`` end claims. ``park`` ends
-them, too: the jobs wait for a moment or a signal. ``turn`` completes claims and takes jobs.
-``extend`` extends leases.
+- ``claim`` takes jobs.
+- ``complete``, ``fail`` and ``rollback`` end claims.
+- ``park`` ends claims of jobs that now wait for a moment or a signal.
+- ``turn`` reports successes and takes jobs, in one call.
+- ``spend`` corrects what jobs have taken from their rates.
+- ``extend`` extends leases.
 
-A worker puts several of these calls into one round trip:
-:meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
+A worker sends several of these calls in one round trip: :meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
 """
 
 from __future__ import annotations
@@ -48,14 +50,13 @@ class Claimed:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch in which the jobs were claimed; None if no job was claimed."""
+        """The epoch in which the jobs were claimed; None without jobs."""
         return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The result of an extension: ids of jobs whose claim is no longer in force, and of jobs that were asked to
-    stop."""
+    """The result of an extension: the ids of jobs that have lost their claim, and of jobs that were asked to stop."""
 
     lost: tuple[str, ...]
     cancelling: tuple[str, ...]
@@ -69,7 +70,8 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases and promoted due jobs."""
+    """Return the call that claims at most ``limit`` jobs. Before it claims, it ends expired leases and promotes due
+    jobs."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -84,9 +86,12 @@ def turn(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that reports success of (id, fence) pairs and claims up to ``limit`` jobs as ``claim`` does. Both
-    happen, or neither. ``values`` are the kept results of handlers, by the number of their pair from 1: JSON after its
-    digest (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why a result is not kept."""
+    """Return the call that reports successes and claims at most ``limit`` jobs. Redis carries out both or neither.
+
+    ``held`` are the successful jobs, given as (id, fence). ``values`` are the kept results, by the position of the job
+    in ``held``, from 1. A value is the digest of the result and its JSON (:mod:`rq_core.model.result_encoding`), or
+    ``!`` and the reason why no result is kept.
+    """
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
     return Call(
@@ -106,8 +111,8 @@ def complete(
     held: Sequence[tuple[str, str]],
     values: Mapping[int, str] = NO_VALUES,
 ) -> Call[dict[str, str]]:
-    """Return the call that reports success of (id, fence) pairs. Its answer has, by id, the reason of each refused
-    success. ``values``: see turn."""
+    """Return the call that reports successes, given as (id, fence) pairs. Its answer has, by id, why a success was
+    refused. See ``turn`` for ``values``."""
     ids = tuple(h[0] for h in held)
     return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))
 
@@ -119,8 +124,10 @@ def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
 def fail(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that reports failures, given as (id, fence, retry|final, delay_ms, reason, error JSON). Its
-    answer is the outcome by id."""
+    """Return the call that reports failures. Its answer is the outcome by id.
+
+    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON).
+    """
     return Call("fail", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
@@ -133,8 +140,11 @@ def rollback(
     backoff_max_ms: int = 60_000,
     unknown_max: int = 100,
 ) -> Call[dict[str, str]]:
-    """Return the call that gives jobs back, given as (id, fence, reason, error JSON, lane, delay_ms). Its answer is the
-    outcome by id. ``lane`` is the lane of the job by its task's present policy; empty: the job stays in its lane."""
+    """Return the call that gives jobs back. Its answer is the outcome by id.
+
+    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane follows from the task's present policy.
+    With an empty text, the job stays in its lane.
+    """
     args = {
         "worker": worker,
         "backoff_ms": backoff_ms,
@@ -145,23 +155,27 @@ def rollback(
 
 
 def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[dict[str, str]]:
-    """Return the call that parks jobs, given as (id, fence, waits). ``waits`` are the numbers of the entries that
-    the job waits for, separated by commas. The answer is the outcome by id: ``ready`` if the wait of one of these
-    entries is already over."""
+    """Return the call that parks jobs, given as (id, fence, waits). Its answer is the outcome by id.
+
+    ``waits`` are the numbers of the box entries for which the job waits, separated by commas. If one of these waits is
+    already over, the job becomes ready at once, and the outcome is ``ready``.
+    """
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
 def spend(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that says what jobs have really taken of the units that their rates count, and that pauses their
-    scopes, given as (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. The call is
-    sent before the call that ends the claims. Its answer has, by id, why a record was not carried out."""
+    """Return the call that reports how much of their units running jobs have really taken. It may also pause scopes.
+
+    A record is (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. A worker sends
+    this call before the call that ends the claims. The answer has, by id, why a record was not carried out.
+    """
     return Call("spend", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
 def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
-    """Return the call that extends the leases of (id, fence) pairs."""
+    """Return the call that extends the leases of claims, given as (id, fence) pairs."""
     return Call("extend", queue, {"worker": worker}, parse_extended, held)
 
 

@@ -33,7 +33,7 @@ Record = tuple[str, str, str, str, str]
 
 
 class Accepted(NamedTuple):
-    """The outcome of an enqueue."""
+    """The outcome of an enqueue of one or more jobs."""
 
     ids: tuple[str, ...]
     """Ids of the jobs that are now in their queues; within each queue, in the order given."""
@@ -56,7 +56,7 @@ class Accepted(NamedTuple):
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Return one outcome that joins the outcomes of several chunks, in their order."""
+        """Return one outcome for several chunks, in their order."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -66,7 +66,7 @@ class Accepted(NamedTuple):
         return cls(*map(tuple, wholes))
 
     def others(self) -> dict[str, Accepted]:
-        """Return the outcome of each job that was not accepted, or that replaced another job, by id."""
+        """Return, by id, the outcome of each job that was not accepted or that replaced another job."""
         return (
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
@@ -86,8 +86,8 @@ class Enqueue:
     def chunk(
         self, queue: str, jobs: Sequence[NewJob], by: str | None = None, why: str = ""
     ) -> Call[Accepted]:
-        """Return the call that enqueues one chunk of jobs, all of one queue and with one ``spec_max``. For ``by`` and
-        ``why`` see many."""
+        """Return the call that enqueues one chunk: jobs of one queue with equal ``spec_max``. ``many`` explains ``by``
+        and ``why``."""
         kinds, records = pack_jobs(jobs, why)
         return Call(
             "enqueue",
@@ -103,7 +103,7 @@ class Enqueue:
         )
 
     def fitting(self, jobs: Sequence[NewJob]) -> int:
-        """Return how many of these jobs of one queue fit into one chunk, counted from the first."""
+        """Return how many jobs, counted from the first, fit into one chunk. All jobs are of one queue."""
         return len(next(iter(_chunks(jobs)), ("", []))[1])
 
     def one(self, job: NewJob) -> Plan[Accepted]:
@@ -118,12 +118,14 @@ class Enqueue:
         by: str | None = None,
         why: str = "",
     ) -> Plan[Accepted]:
-        """Enqueue jobs, of one queue or several, in chunks that are each carried out as a whole or not at all.
-        ``on_chunk`` is called with the queue of each chunk and its outcome. The log has ``by`` and the reason ``why``
-        with each job; without ``by``, it has the name of this client.
+        """Enqueue jobs of one or more queues, in chunks. Redis carries out each chunk as a whole or not at all.
 
-        While one chunk is on its way, the next chunk is prepared. An error that stops the enqueue has an attribute
-        ``accepted``: the outcome of the chunks before it. Raises InvalidOption for an object that is not a job.
+        ``on_chunk`` is called with the queue and the outcome of each chunk. The log stores ``by`` (default: the name of
+        this client) and the reason ``why`` with each job.
+
+        The next chunk is prepared while the server works on the present one. An error that stops the enqueue gets an
+        attribute ``accepted``: the outcome of the chunks before the error. Raises InvalidOption for an object that is
+        not a job.
         """
         parts: list[Accepted] = []
         calls = PreparedItems(starmap(partial(self.chunk, by=by, why=why), _chunks(jobs)))
@@ -141,15 +143,19 @@ class Enqueue:
 
 
 def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
-    """Set the attribute ``accepted`` of an error that stopped an enqueue: the outcome of the chunks before it."""
+    """Set the attribute ``accepted`` of an error that stopped an enqueue. Its value is the outcome of the chunks before
+    the error."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
         error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
 
 
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
-    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job). It
-    has each job that was not accepted, and each job that replaced another job."""
+    """Return the outcome of a chunk.
+
+    ``others`` is a flat list of (position from 1, outcome, scope or other job). It has the jobs that were not accepted,
+    and the jobs that replaced another job.
+    """
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {
@@ -167,7 +173,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
 
 
 class _Chunk:
-    """The jobs of one queue that are collected for a call, with their bytes and their cost."""
+    """The jobs of one queue that are collected for one call, with their total bytes and cost."""
 
     __slots__ = ("cost", "jobs", "size")
 
@@ -178,7 +184,7 @@ class _Chunk:
 
 
 def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
-    """Yield jobs by queue, in chunks that are bounded in number and bytes; order within a queue is kept."""
+    """Yield (queue, jobs) in chunks of bounded number and bytes. Jobs of one queue keep their order."""
     waiting: dict[str, _Chunk] = {}
     for job in jobs:
         given: object = job
@@ -205,12 +211,15 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
 
 
 def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]:
-    """Return the ``kinds`` and the records of a call that enqueues these jobs. ``why`` is the reason of the call.
+    """Return the argument ``kinds`` and the records of a call that enqueues these jobs. ``why`` is the reason of the
+    call.
 
-    A kind is [priority, delay in ms, head, detail, full], followed by the due time (Unix ms) and the ties, if its jobs
-    have them. (Ties are further options as a JSON object, see ``ties_of``.) A record is id, kind (its number in
-    ``kinds``, from 1), digest of the arguments and the timeout (followed by the job's ``name`` and ``call``, if it has
-    them), lane, and spec.
+    A kind has what several jobs share: [priority, delay in ms, head, detail, full] (see Profile and NewJob). The due
+    time (Unix ms) and the ties follow if the jobs have them. Ties are further options as a JSON object (see
+    ``ties_of``).
+
+    A record has five texts of one job: the id; the number of its kind, from 1; the digest; the lane; and the spec. The
+    digest is that of the arguments and the timeout. The job's ``name`` and ``call`` follow it, if the job has them.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}
@@ -260,7 +269,7 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """Return the argument ``kinds`` of an enqueue whose jobs are all of one kind."""
+    """Return the argument ``kinds`` of an enqueue whose jobs all have the same options."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
@@ -287,7 +296,7 @@ KINDS_MAX: Final = 1_000
 
 
 class Single:
-    """The calls that enqueue a single job."""
+    """Enqueues one job with one command, without a plan."""
 
     def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
         self._delivery = delivery
@@ -297,10 +306,10 @@ class Single:
         ``kinds`` depend. The profile is cached, too, so that no other object gets its ``id()``."""
 
     def begin(self, job: NewJob) -> Begun | None:
-        """Return the command that enqueues a job, to be sent at once. None: there was no handshake with the job's queue
-        yet; a plan must enqueue the job.
+        """Return the command that enqueues a job, for the client to send at once. Returns None if this client has made
+        no handshake with the queue yet; then a plan must enqueue the job.
 
-        If the replies are not ACCEPTED, ``rest`` finishes the call. ``end`` must be called in any case.
+        If the replies differ from ACCEPTED, ``rest`` finishes the call. In any case, call ``end`` afterwards.
         """
         delivery = self._delivery
         if not delivery.has_met(job.queue):
@@ -345,10 +354,11 @@ class Single:
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """Finish a call that was begun, and return the job's outcome.
+        """Finish a call that ``begin`` began, and return the job's outcome. Raises the error with which the job was
+        refused.
 
-        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
-        send the command again. Raises the error with which the job was refused.
+        The plan first yields the command that was sent already. Do not send it again: give the plan the replies that
+        came.
         """
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
@@ -357,5 +367,5 @@ class Single:
         return accepted
 
     def end(self, job: NewJob, begun: Begun) -> None:
-        """Release the slot for other calls."""
+        """Release the call's slot, so that other calls can use it."""
         self._delivery.end("enqueue", job.queue, begun)

@@ -1,7 +1,7 @@
-"""The calls about durable jobs and their children: a change of a parent also changes its children that have not
-succeeded, and the children of these.
+"""The calls about durable jobs and their children.
 
-Each change of a job that is made through a handle, the command line, the web page or a filter is made here.
+A cancel or a requeue of a parent also changes its children that have not succeeded, and the children of these children.
+Handles, the command line, the web page and changes by filter all use these calls.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Families:
         self._reads = reads
 
     def children(self, job_id: str, queues: Sequence[str]) -> Plan[list[Child] | None]:
-        """Return the children of a job, in the order in which it has enqueued them, from the first of these queues that
-        has the job; None if no queue has it."""
+        """Return the children of a job, in the order in which it enqueued them. The first of ``queues`` that has the
+        job is read. Returns None if no queue has the job."""
         steps = yield from self._reads.steps(job_id, queues)
         if steps is None:
             return None
@@ -47,8 +47,8 @@ class Families:
     def cancel(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs of a queue, and then the children of those that were cancelled. Return the outcomes of the jobs,
-        as Admin.cancel does, but not those of the children."""
+        """Cancel jobs of a queue, then the children of each cancelled job. Returns the outcomes of the jobs by id,
+        without the children."""
 
         def verb(chosen: Sequence[str]) -> Plan[dict[str, str]]:
             return self._admin.cancel(queue, chosen, by=by, why=why)
@@ -58,8 +58,8 @@ class Families:
     def cancel_by(
         self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs of a queue by ``verb``, and then the children of those that it has cancelled. Return the outcomes
-        of ``verb``."""
+        """Cancel jobs of a queue with ``verb``, then the children of each cancelled job. Returns the outcomes of
+        ``verb``."""
         families = yield from self._unsaved(queue, ids)
         outcomes = yield from verb(ids)
         gone = [family for each, family in families.items() if outcomes.get(each) in CANCELLED]
@@ -70,8 +70,8 @@ class Families:
     def requeue(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Requeue dead jobs of a queue, and before them their dead children, so that the jobs find these alive. Return
-        the outcomes of the jobs, as Admin.requeue does, but not those of the children."""
+        """Requeue dead jobs of a queue. Their dead children are requeued first, so that each parent finds its children
+        alive. Returns the outcomes of the jobs by id, without the children."""
 
         def verb(chosen: Sequence[str]) -> Plan[dict[str, str]]:
             return self._admin.requeue(queue, chosen, by=by, why=why)
@@ -81,16 +81,18 @@ class Families:
     def requeue_by(
         self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Requeue the dead children of those of these jobs that are dead, and then the jobs by ``verb``. Return the
-        outcomes of ``verb``."""
+        """Requeue the dead children of the dead jobs among ``ids``, then the jobs with ``verb``. Returns the outcomes
+        of ``verb``."""
         families = yield from self._unsaved(queue, ids, only=State.DEAD)
         for each, chosen in _by_queue(families.values()):
             yield from self.requeue(each, chosen, by=by, why=why)
         return (yield from verb(ids))
 
     def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
-        """Return those of these places that wait for a child which the parent has enqueued itself. A header that names
-        a parent may come from any producer, but no producer can choose an id that is a child's."""
+        """Return the parents in ``said`` that have really enqueued the child for which they wait.
+
+        Any producer can write a header that names a parent. But no producer can choose the id of a child.
+        """
         found: list[Parent] = []
         by_queue: dict[str, list[Parent]] = {}
         for each in said:
@@ -114,8 +116,8 @@ class Families:
     def _unsaved(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[Mapping[str, list[Child]]]:
-        """Return the children whose success their parents have not saved, by the parent's id. With ``only``, jobs in
-        other states are left out."""
+        """Return the children whose success their parents have not saved, by the parent's id. With ``only``, only
+        parents in this state are read."""
         found: dict[str, list[Child]] = {}
         lives = yield from self._reads.lives(queue, ids, only)
         for job_id, life in lives.items():

@@ -12,7 +12,7 @@ from rq_core.protocol.engine.plan import Plan
 
 
 class Mail:
-    """The calls that send signals, and that wake parked jobs whose signals have arrived."""
+    """The calls that send signals, and that wake parked jobs whose awaited signal has arrived."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -26,15 +26,14 @@ class Mail:
         why: str = "",
         value_max: int = 0,
     ) -> Plan[Sent]:
-        """Send a signal, and return its outcome. The log has the signal's value if the value has at most
-        ``value_max`` bytes."""
+        """Send a signal. Returns its outcome. The log stores a value of at most ``value_max`` bytes."""
         actor = check_name("actor", by or self._delivery.name)
         call = send_signals(queue, [record], by=actor, why=check_why(why), value_max=value_max)
         (found,) = yield from self._delivery.call(call)
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Wake the jobs among ``ids`` that are parked although their boxes have a signal for which they wait."""
+        """Wake each of these parked jobs whose awaited signal is already in its box."""
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

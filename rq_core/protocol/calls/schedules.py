@@ -1,4 +1,5 @@
-"""The calls about schedules: declare and change them, and report their instants, which enqueues their jobs."""
+"""The calls that declare and change schedules, and that report their instants. A reported instant enqueues the
+schedule's job."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ Record = tuple[str, int, int, int, str, str]
 
 
 class Declaration(NamedTuple):
-    """A schedule to be stored."""
+    """A schedule to be stored: its rule and its packed job."""
 
     rule: Recurrence
     packed: str
@@ -45,7 +46,8 @@ class Declaration(NamedTuple):
 
     @classmethod
     def of(cls, job: NewJob, rule: Recurrence) -> Declaration:
-        """Pack a job for a schedule. Raises InvalidOption for a job that no schedule can have."""
+        """Return the declaration of a schedule with this job and rule. Raises InvalidOption if no schedule can have the
+        job."""
         made = job_of(job, rule)
         kinds, ((_, _, digest, lane, spec),) = pack_jobs([made])
         packed = f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"
@@ -56,7 +58,7 @@ class Declaration(NamedTuple):
 
 
 class ScheduleChange(NamedTuple):
-    """The outcome of a change, and the version that is stored now."""
+    """The outcome of a change of a schedule, and the version that is stored now."""
 
     outcome: str
     """The outcome: changed, same, kept, conflict, undeclared (no code declares the schedule), gone, or late (after
@@ -68,7 +70,7 @@ class ScheduleChange(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The outcome of an instant, or of a run that an operator asked for."""
+    """The outcome of an instant, or of an extra run that an operator asked for."""
 
     outcome: str
     holder: str | None = None
@@ -76,7 +78,7 @@ class Told(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """A worker's report about a schedule that it was given."""
+    """A worker's report about a schedule that Redis gave to the worker."""
 
     name: str
     version: int
@@ -87,7 +89,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Return the report about a schedule. ``passed`` has the schedule's instants that have passed."""
+        """Return the report about a schedule. ``passed`` are the instants of the schedule that have passed."""
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
@@ -96,7 +98,7 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """The answer to a worker that reports instants."""
+    """The answer to a worker's report about instants."""
 
     now_ms: int
     told: dict[str, Told]
@@ -113,14 +115,14 @@ def tick(
     hand_max: int = HAND_MAX,
     why: str = "",
 ) -> Call[Ticked]:
-    """Report instants, and get schedules that are due."""
+    """Return the call that reports instants, and that gets the schedules that are due."""
     args = {"by": worker, "why": why, "spec_max": spec_max, "hand_max": hand_max}
     count = len(instants)
     return Call("tick", queue, args, lambda reply: parse_ticked(reply, count), tuple(instants))
 
 
 def parse_ticked(reply: Sequence[Any], count: int) -> Ticked:
-    """Read the answer to a call that reported ``count`` instants."""
+    """Return the parsed answer to a call that reported ``count`` instants."""
     end = 1 + 3 * count
     told = {
         reply[at]: Told(reply[at + 1], None if reply[at + 2] == "-" else reply[at + 2])
@@ -130,7 +132,7 @@ def parse_ticked(reply: Sequence[Any], count: int) -> Ticked:
 
 
 def parse_changes(reply: Sequence[Any]) -> dict[str, ScheduleChange]:
-    """Read the outcome of each schedule of a call."""
+    """Return the outcomes of a call that changed schedules, by the schedule's name."""
     return {
         reply[at]: ScheduleChange(reply[at + 1], int(reply[at + 2]), int(reply[at + 3]))
         for at in range(0, len(reply), 4)
@@ -138,7 +140,7 @@ def parse_changes(reply: Sequence[Any]) -> dict[str, ScheduleChange]:
 
 
 class Schedules:
-    """The calls about schedules of a queue."""
+    """The calls that read and change the schedules of a queue."""
 
     def __init__(self, delivery: Delivery, caps: Caps, reads: Reads) -> None:
         self._delivery = delivery
@@ -146,9 +148,9 @@ class Schedules:
         self._reads = reads
 
     def stored(self, queue: str, names: Sequence[str] | None = None) -> Plan[dict[str, Schedule]]:
-        """Return the schedules of a queue, or only those with these names, by name.
+        """Return the schedules of a queue by name. With ``names``, only the schedules with these names are returned.
 
-        Raises QueueDamaged for an entry that no script wrote.
+        Raises QueueDamaged for an entry that cannot be read.
         """
         key = queue_keys(queue, self._delivery.prefix)("schedules")
         if names is None:
@@ -187,12 +189,14 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Store schedules of a queue. Returns the outcome of each, by name.
+        """Store schedules of a queue. Returns the outcome of each schedule by name.
 
-        ``version`` is the version that the change is based on (0: nothing was stored). If another version is stored by
-        now, the outcome is ``conflict``; -1 skips the comparison. ``source`` is ``live`` for an operator's change, and
-        ``code`` for a schedule that a worker declares. Code never replaces a rule that was set live, and brings back
-        neither a rule that it declared before nor a schedule that an operator removed: the outcome is ``kept``.
+        ``version`` is the version of the schedule that the caller has read (0: none was stored). If another version is
+        stored, the outcome is ``conflict``. With -1, versions are not compared.
+
+        ``source`` is ``live`` for an operator's change, and ``code`` for a schedule that a worker declares. Code
+        replaces no rule that an operator set. It brings back neither a rule that it declared earlier nor a schedule
+        that an operator removed. In these cases the outcome is ``kept``.
         """
         changes: dict[str, ScheduleChange] = {}
         of_queue = ((queue, each) for each in declarations)
@@ -210,9 +214,9 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[None]:
-        """Store schedules, each with its queue. ``on_chunk`` is called with the outcomes of each call.
+        """Store schedules, given as (queue, schedule). ``on_chunk`` is called with the outcomes of each call.
 
-        While one call is under way, the schedules of the next call are prepared. See ``put``.
+        The schedules of the next call are prepared while the server works. ``put`` explains the options.
         """
         check_whole("version", version, -1, VERSION_MAX)
         chunks = PreparedItems(_chunks(declarations))
@@ -240,8 +244,11 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume, remove or release a schedule. Without ``version``, only a resume depends on the stored
-        version: the version whose rule it has read must still be stored."""
+        """Pause, resume, remove or release a schedule.
+
+        With ``version``, the change is made only if this version is stored. Without it, only a resume compares
+        versions, because its next instant follows from the rule that was read.
+        """
         check_name("queue", queue)
         check_schedule_name(name)
         expected = -1 if version is None else version
@@ -266,9 +273,8 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Store a schedule again that Redis lost and that was set live. ``version`` and ``last_ms`` are its last
-        version and its last instant according to the log. The outcome is ``conflict`` if Redis has the schedule
-        again."""
+        """Store a live schedule again that Redis has lost. ``version`` and ``last_ms`` (Unix ms) are its last version
+        and instant in the log. The outcome is ``conflict`` if Redis already has the schedule again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -282,7 +288,7 @@ class Schedules:
     def run(
         self, queue: str, name: str, *, by: str | None = None, why: str = "", spec_max: int = 0
     ) -> Plan[Told]:
-        """Enqueue a schedule's job once now, in addition to its instants."""
+        """Enqueue a schedule's job now, as an extra run in addition to its instants."""
         check_name("queue", queue)
         check_schedule_name(name)
         actor = check_name("actor", by or self._delivery.name)
@@ -291,10 +297,10 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap of the family that makes jobs of a schedule run one at a time, unless it is stored. Code stores
-        the cap, and an operator may change it.
+        """Store the cap by which jobs of one schedule run one at a time. Nothing is stored if no declaration needs the
+        cap, or if the queue already has it. An operator may change the cap later.
 
-        Raises ServerUnsuitable if the user may not store it: the role producer may store schedules, but no caps.
+        Raises ServerUnsuitable if the user of Redis may not store caps: a producer may not.
         """
         if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
             return
@@ -330,8 +336,12 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, each with its first instant after a given moment. If the instant of a schedule
-        has passed before the server receives the change, send the change of this schedule again."""
+        """Send a change of schedules, until no first instant lies in the past. ``after`` is, by name, the time (Unix
+        ms) after which the first instant comes.
+
+        If an instant passes before the server gets the change, the change of this schedule is sent again, with a later
+        instant. It is sent at most LATE_MAX times.
+        """
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):
             records = [
@@ -355,12 +365,12 @@ def _record(rule: Recurrence, after: int, packed: str | None, version: int) -> R
 
 
 def _bytes_in(text: str) -> int:
-    """Return the number of bytes of a text in UTF-8."""
+    """Return the length of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 class _Chunk:
-    """The schedules of one queue that are collected for a call, and the bytes of their jobs."""
+    """The schedules of one queue that are collected for one call, and the total bytes of their jobs."""
 
     __slots__ = ("names", "schedules", "size")
 
@@ -370,8 +380,8 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Return whether a schedule can be added to the call: no schedule of the call has its name, and all have its
-        ``spec_max``."""
+        """Return whether the call can take one more schedule: its name must be new, and its ``spec_max`` equal to that
+        of the call."""
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
 
@@ -379,7 +389,7 @@ class _Chunk:
 def _chunks(
     declarations: Iterable[tuple[str, Declaration]],
 ) -> Iterator[tuple[str, list[Declaration]]]:
-    """Yield schedules by queue, in chunks that each fit into a call; order within a queue is kept."""
+    """Yield (queue, schedules) in chunks that fit into one call. Schedules of one queue keep their order."""
     waiting: dict[str, _Chunk] = {}
     for queue, each in declarations:
         chunk = waiting.get(queue)

@@ -1,4 +1,4 @@
-"""The call with which a worker shows how far its jobs have come, and the chunks of their streams."""
+"""The call with which a worker reports the progress of its jobs, and chunks of their streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rq_core.protocol.engine.plan import Call, parse_pairs
 
 
 class Show(NamedTuple):
-    """One report of a running job."""
+    """One report of a running job: its progress or a chunk of its stream."""
 
     id: str
     fence: str
@@ -23,6 +23,9 @@ class Show(NamedTuple):
 
 
 def show_jobs(queue: str, worker: str, records: Sequence[Show]) -> Call[Mapping[str, str]]:
-    """Return the call that shows something of running jobs. Its answer has, by the job's id, the number before the
-    claim's first chunk; or why the job's reports are refused: ``gone`` or ``stale``, the claim is not in force."""
+    """Return the call that reports progress and chunks of running jobs.
+
+    Its answer has, by the job's id, the number before the claim's first chunk. For a claim that is not in force, it has
+    ``gone`` or ``stale``.
+    """
     return Call("show", queue, {"worker": worker}, parse_pairs, records)

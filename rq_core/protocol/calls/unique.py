@@ -25,7 +25,7 @@ PAGE: Final = 1_000
 
 
 class HeldName(NamedTuple):
-    """A unique name, and the job that holds it."""
+    """A unique name, and the job that holds the name."""
 
     name: str
     job_id: str
@@ -39,7 +39,7 @@ class HeldName(NamedTuple):
 
 
 class UniqueNames:
-    """The calls that list and free names."""
+    """The calls that list and free unique names."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -47,16 +47,18 @@ class UniqueNames:
     def held(
         self, queue: str, name: str | None = None, *, limit: int | None = None
     ) -> Plan[list[HeldName]]:
-        """Return the held names of a queue, sorted, each with the job that took it; with ``name``, only this name,
-        if it is held. At most ``limit`` names are returned, not necessarily the first by name."""
+        """Return the held names of a queue, sorted, each with its job. With ``name``, only this name is looked up. At
+        most ``limit`` names are returned, not necessarily the first by name."""
         keys = queue_keys(queue, self._delivery.prefix)
         return run_steps(self._delivery, queue, _held(keys, name, limit))
 
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str | None]]:
-        """Free names. Returns by name the id of the job that held the name; None if no job held it. A job that has not
-        ended continues without its name. Raises InvalidOption for an invalid name."""
+        """Free names. Returns, by name, the id of the job that held the name; None if no job held it.
+
+        A live job continues without its name. Raises InvalidOption for an invalid name.
+        """
         holders: dict[str, str | None] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         once = tuple(dict.fromkeys(map(check_unique_name, names)))

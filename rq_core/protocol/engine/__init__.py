@@ -2,11 +2,11 @@
 
 Read ``plan`` first.
 
-- ``plan``: the vocabulary of plans.
+- ``plan``: the types from which plans are made.
 - ``delivery``: call slots, re-sending and the handshake.
-- ``prepared_items``: makes the next call of many while the server works.
-- ``replies``: the answers of scripts, and the errors that callers get for refusals and for errors of Redis.
-- ``retried_commands``: plain commands, sent until there is an answer, and their errors.
+- ``prepared_items``: makes the next of many calls while the server works.
+- ``replies``: turns answers of scripts into results, and refusals and errors of Redis into errors for callers.
+- ``retried_commands``: sends plain commands until they are answered, and makes errors of their failures.
 - ``prepare``: loads functions into a server.
 - ``server_check``: checks whether jobs are safe on a server.
 - ``queue_check``: checks whether this version can use a queue.

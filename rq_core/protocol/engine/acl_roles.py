@@ -1,12 +1,11 @@
-"""The rights that a user of Redis needs, by role: the fewest with which the role can do all its work.
+"""The rights that a user of Redis needs, by role. They are the fewest with which the role can do all its work.
 
-The rights for scripts follow from the texts of the scripts: when a user calls a script, Redis checks the user's rights
-for the keys of the call and for each command in the script. The commands that are sent outside of scripts are in ROLES.
-``rq-core acl`` and docs/reference/rights.md are generated from this module.
+When a user calls a script, Redis checks the user's rights for the call's keys and for each command in the script. So
+the rights for scripts follow from the texts of the scripts. ROLES names the commands that a role sends outside of
+scripts. ``rq-core acl`` and docs/reference/rights.md are generated from this module.
 
-Rights are given per command and per key, not per script. A producer cannot settle claims, because that needs
-``leases``, which it may not touch. But with the keys that it shares with other roles it may do anything that its
-commands allow, also without a script.
+Redis gives rights per command and per key, not per script. For example, a producer cannot settle claims, because it has
+no right to the key ``leases``. But a role may use each of its commands on each of its keys, also without a script.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
 class Role(NamedTuple):
-    """The work and the rights of a kind of user of Redis."""
+    """A kind of user of Redis: its work and its rights."""
 
     does: str
     scripts: tuple[str, ...]
@@ -143,12 +142,13 @@ function that other users call, and so act with their rights."""
 
 @cache
 def commands_of_script(name: str) -> frozenset[str]:
-    """Return the commands that a script may send, in lower case."""
+    """Return the names of the commands that a script may send, in lower case."""
     return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
 
 
 def commands_of_role(role: str) -> list[str]:
-    """Return the commands of a role, sorted, without those for the keys that all queues share (lists, inbox)."""
+    """Return the commands of a role, sorted. The commands for keys that all queues share (``lists`` and ``inbox``) are
+    left out."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
     of_scripts = (c for name in known.scripts for c in commands_of_script(name))
@@ -156,7 +156,8 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role, or a script that it calls, may write; and the keys that it only reads."""
+    """Return the keys of a queue that a role may write, and the keys that it may only read. The keys of the role's
+    scripts count as written."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -167,14 +168,15 @@ def keys(role: str) -> tuple[list[str], list[str]]:
 
 
 def uses_channel(role: str) -> bool:
-    """Return whether a role publishes ends of jobs, or subscribes to them."""
+    """Return whether a role publishes or receives messages about ends of jobs."""
     return not OF_CHANNEL.isdisjoint(commands_of_role(role))
 
 
 def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
-    """Return the rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
+    """Return the rules of ``ACL SETUSER`` that give exactly the role's rights, in all queues whose name matches the
+    pattern ``queue``.
 
-    Raises InvalidOption for an unknown role, or an invalid pattern.
+    Raises InvalidOption for an unknown role or an invalid pattern.
     """
     if role not in ROLES:
         raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
@@ -196,8 +198,8 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
 
 
 def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
-    """Return the rules for a key that all queues share: a selector, so that the role can send no other command for
-    this key."""
+    """Return the rules for a key that all queues share. They form a selector: the role may use this key only with these
+    commands."""
     if not commands:
         return []
     mark = "%R~" if commands == ("smembers",) else "~"
@@ -206,8 +208,7 @@ def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts of other roles that need no more than this role's rights. Redis cannot keep the role from
-    calling these scripts."""
+    """Return the scripts of other roles that this role can call with its rights. Redis cannot prevent these calls."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [
@@ -227,14 +228,14 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return, as ACL rules, the keys that the user may not use with these plain commands."""
+    """Return the keys of these plain commands that the user may not use, as ACL rules."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Return, as ACL rules, the rights that a script needs in a queue and that the user lacks; empty if they cannot
-    be determined."""
+    """Return the rights that the user lacks to call a script in a queue, as ACL rules. The list is empty if Redis does
+    not say which."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
@@ -258,7 +259,7 @@ def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
 
 
 def is_denial(text: str) -> bool:
-    """Return whether an error reply says that the user lacks a right."""
+    """Return whether the text of an error reply means that the user lacks a right."""
     return (
         text.startswith("NOPERM")
         or "The user executing the script" in text
@@ -267,6 +268,6 @@ def is_denial(text: str) -> bool:
 
 
 def lacking_words(lacks: Sequence[str], text: str) -> str:
-    """Return the message for a user that lacks rights."""
+    """Return the message for a user that lacks the rights ``lacks``. ``text`` is the error reply of Redis."""
     what = f"the right {' '.join(lacks)}" if lacks else "a right"
     return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

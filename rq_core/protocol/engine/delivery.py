@@ -1,7 +1,7 @@
-"""Carries calls out, in spite of lost replies, forgotten scripts and new epochs.
+"""Carries out calls, even if replies are lost, the server forgets scripts, or a new epoch begins.
 
-This module assigns call slots and their numbers. After a lost reply it sends a call again with the same number. It
-loads scripts that the server forgot, and makes the handshake that a new epoch needs.
+This module assigns call slots and their numbers. After a lost reply, it sends the call again with the same number. It
+loads scripts that the server has forgotten, and makes the handshake for a new epoch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _unprepared: Final[set[str]] = set()
 
 
 def _say_unprepared(url: str) -> None:
-    """Log how an operator can load this version's functions, if this user may not. Each process logs this once per
-    server."""
+    """Log how an operator can load this version's functions, because this user has no right to load them. A process
+    logs this once per server."""
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
@@ -61,7 +61,7 @@ def _say_unprepared(url: str) -> None:
 
 
 class Begun(NamedTuple):
-    """A call that a client sends without a plan."""
+    """A call that a client sends by itself, without a plan."""
 
     command: Sequence[Any]
     slot: Slot | None
@@ -76,7 +76,7 @@ def _too_many(rounds: int) -> Exception | None:
 
 
 class Delivery:
-    """Carries out the calls of a client. ``name`` is the client's name; by default it is a name that is unique for each
+    """Carries out the calls of a client. ``name`` is the client's name; the default is a name that is unique for each
     start."""
 
     def __init__(
@@ -127,12 +127,12 @@ class Delivery:
         self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
 
     def has_met(self, queue: str) -> bool:
-        """Return whether a handshake with a queue was made, so that a call needs none before it."""
+        """Return whether this client has made a handshake with a queue. If so, a call needs no further handshake."""
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """Return the beginning of a call's command, in the form that this server takes at present: a function or a
-        script, with its keys."""
+        """Return the first words of a call's command, with its keys. They name a function, or a script if the server
+        takes no functions."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -141,7 +141,7 @@ class Delivery:
         return head
 
     def get_ready(self, *names: str) -> None:
-        """Assemble the texts of these scripts now, so that the first call of each need not wait for that."""
+        """Assemble the texts of these scripts now, which makes the first call of each script faster."""
         for name in names:
             self._script(name)
 
@@ -153,7 +153,7 @@ class Delivery:
         return None
 
     def take_slot(self, queue: str, name: str) -> Slot:
-        """Return a slot of this script that no call is using, with its next number."""
+        """Return a free slot of this script, with its next number."""
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
             self._begin_process(boot_id(self.name.partition("-")[0]))
@@ -166,10 +166,11 @@ class Delivery:
         return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
-        """Carry out calls in one pipelined round trip, and send unanswered calls again, until each call has an answer.
+        """Carry out calls in one pipelined round trip. Calls without an answer are sent again until each call has an
+        answer.
 
-        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when the client's
-        patience is over.
+        Returns one item per call: its result, or an RqCoreError. Raises ServerUnavailable or OutcomeUnknown when the
+        client's patience is over.
         """
         if not calls:
             return []
@@ -181,25 +182,26 @@ class Delivery:
                 self._release(call.script, call.queue, slot)
 
     def begin(self, call: Call[Any]) -> Begun:
-        """Give a call its slot and number, for a client that sends the command by itself, without a plan.
+        """Give a call its slot and number, and return its command. The client then sends the command by itself, without
+        a plan.
 
-        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` finishes the call. ``end`` must be
-        called in any case.
+        If the answer begins with ``ok``, ``call.parse`` reads the words after it. For any other answer, ``go_on``
+        finishes the call. In both cases, call ``end`` afterwards.
         """
         slot = self._slot_for(call)
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
-        """Finish a call that was begun and sent.
+        """Finish a call that ``begin`` began and the client sent. Returns the result or an RqCoreError.
 
-        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
-        send the command again. Returns a value or an RqCoreError.
+        The plan first yields the command that was sent already. Do not send it again: give the plan the replies that
+        came.
         """
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
 
     def end(self, script: str, queue: str, begun: Begun) -> None:
-        """Release the slot for other calls."""
+        """Release the call's slot, so that other calls can use it."""
         self._release(script, queue, begun.slot)
 
     def _release(self, script: str, queue: str, slot: Slot | None) -> None:
@@ -207,7 +209,8 @@ class Delivery:
             self._free[queue, script].append(slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """Return the command of a call, in the form that this server takes at present."""
+        """Return the whole command of a call, with its slot. It calls a function, or a script if the server takes no
+        functions."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -280,11 +283,11 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Make handshakes with queues whose epoch has changed.
+        """Make handshakes with these queues, whose epoch has changed. Returns two values.
 
-        Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. The
-        calls to other queues continue. ``sent`` says that calls may have been carried out: the error of a handshake
-        without an answer is then a second returned value; without ``sent`` the error is raised.
+        The first has, by unusable queue, the result of its calls: an error, or ``absent`` of the call if the queue does
+        not exist. The second is the error of a handshake without an answer, or None. The error is raised instead if
+        ``sent`` is false: then no call can have been carried out.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
@@ -305,8 +308,11 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns a temporary error, or None. After a permanent error for a function, calls are sent as
-        scripts; a permanent error for a script raises ServerUnsuitable."""
+        """Load scripts. Returns a temporary error, or None.
+
+        After a permanent error for a function, later calls are sent as scripts. A permanent error for a script raises
+        ServerUnsuitable.
+        """
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
@@ -345,14 +351,14 @@ class Delivery:
         calls: Sequence[Call[Any]],
         attempt: int,
     ) -> Pause:
-        """Return the pause before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when the
-        patience is over."""
+        """Return the pause before calls are sent again. Raises ServerUnavailable or OutcomeUnknown when the patience is
+        over."""
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call, after a handshake if the queue needs one. Raises the error with which the call was
-        refused."""
+        """Carry out one call, after a handshake if this client has made none with the queue. Raises the error with
+        which the call was refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
@@ -363,9 +369,9 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Return whether a call is for a missing queue that the call does not create.
+        """Return whether a call is for a missing queue, and must not create the queue.
 
-        Because of this check, a cancel or an edit of jobs in an unknown queue writes nothing.
+        Because of this check, a cancel or an edit in an unknown queue writes nothing.
         """
         if call.absent is None:
             return False
@@ -376,11 +382,11 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Make the epochs that this client's handshakes begin greater than ``epoch``, the last epoch that SQL has."""
+        """Make every epoch that this client starts later greater than ``epoch``, the last epoch in SQL."""
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Make a handshake with a queue: create the queue if it is missing, and start a new epoch if Redis' history has
+        """Make a handshake with a queue. It creates a missing queue, and starts a new epoch if Redis' history has
         changed."""
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
@@ -402,11 +408,11 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Add the queue to the list of queues. A full server refuses this command; the refusal is an error only if the
-        queue is not on the list yet.
+        """Add the queue to the list of queues. A full server may refuse this. Raises QueueFull if it refuses and the
+        queue is not on the list.
 
-        In a cluster the list may be on another shard. A queue that existed before was listed by its creator, so its
-        handshake does not wait for that shard.
+        In a cluster the list may be on another shard. An existing queue was listed by its creator, so its handshake
+        waits at most LISTING for that shard.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -1,4 +1,4 @@
-"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. This
+"""The types from which plans are made: commands, pauses, calls, patience, and errors in the place of replies. This
 module does no I/O."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Send(NamedTuple):
-    """Commands for one round trip. Their replies come back in the same order."""
+    """Commands for one round trip. The plan gets their replies in the same order."""
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
@@ -24,7 +24,7 @@ class Send(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A request to wait before the plan continues."""
+    """A request of a plan to wait before it continues."""
 
     seconds: float
 
@@ -33,21 +33,21 @@ Plan = Generator[Send | Pause, Any, T]
 
 
 class Unsent(Exception):
-    """Takes the place of a reply: the command was not sent, since no connection could be made."""
+    """A value in the place of a reply: no connection could be made, so the command was not sent."""
 
 
 class Lost(Exception):
-    """Takes the place of a reply: the command may have been carried out, but its reply did not come."""
+    """A value in the place of a reply: no reply came, so the command may have been carried out or not."""
 
 
 class ReplyError(Exception):
-    """Takes the place of a reply: Redis answered with an error."""
+    """A value in the place of a reply: Redis answered with an error."""
 
 
 def says_full(error: BaseException | None) -> bool:
-    """Return whether Redis refused a command because it has reached maxmemory.
+    """Return whether an error means that Redis has reached maxmemory and refused a command.
 
-    ``error`` is the reply, or an error with the reply as its cause.
+    ``error`` is the error reply itself, or an error that the reply has caused.
     """
     return error is not None and (str(error).startswith("OOM") or says_full(error.__cause__))
 
@@ -56,8 +56,8 @@ def says_full(error: BaseException | None) -> bool:
 class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
-    ``unsent`` is for a call that could not be sent at all; after this time, ServerUnavailable is raised. ``unknown`` is
-    for a call that was sent, and that is sent again until there is an answer; after this time, OutcomeUnknown is
+    ``unsent`` is for a call that could not be sent; after this time, ServerUnavailable is raised. ``unknown`` is for a
+    call that was sent at least once without an answer. It is sent again until this time is over; then OutcomeUnknown is
     raised.
     """
 
@@ -66,7 +66,7 @@ class Patience:
 
 
 class Slot:
-    """A call slot. Its calls are numbered, and at most one of them is on its way."""
+    """A call slot. Its calls are numbered, and only one of them is under way at a time."""
 
     __slots__ = ("is_callers", "name", "number")
 
@@ -78,16 +78,16 @@ class Slot:
 
 
 def named_slot(name: str, number: int) -> Slot:
-    """Return a slot that the caller of a call names, with the call's number.
+    """Return a slot with a name and a call number that the caller has chosen.
 
-    The caller must never give a number to another call, nor a lower number after a higher one.
+    The caller must give each call of the slot a higher number than the call before.
     """
     return Slot(name, number, is_callers=True)
 
 
 @dataclass(slots=True)
 class Call(Generic[T_co]):
-    """One script call: its script, queue and arguments, and how to read its answer."""
+    """One call of a script: its script, queue and arguments, and the function that reads its answer."""
 
     script: str
     queue: str
@@ -109,7 +109,7 @@ class Call(Generic[T_co]):
 
 
 def pairs_of(value: Any) -> dict[str, Any]:
-    """Return a reply of pairs as a dict; RESP2 gives a flat list, RESP3 a map or a list of pairs."""
+    """Return a reply of pairs as a dict. The reply is a map, a list of pairs, or a flat list."""
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
@@ -118,9 +118,9 @@ def pairs_of(value: Any) -> dict[str, Any]:
 
 
 def parse_nothing(_reply: Sequence[Any]) -> None:
-    """Accept an answer without contents, which means that the call was carried out."""
+    """Accept an answer without contents. It means that the call was carried out."""
 
 
 def parse_pairs(reply: Sequence[Any]) -> dict[str, str]:
-    """Return an answer that is a flat list of pairs as a dict."""
+    """Return an answer of pairs, in a flat list, as a dict."""
     return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Loads the functions of this version into a server, for users that may call functions but not load them."""
+"""Loads the functions of this version into a server. Users that may not load functions can then call them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rq_core.scripts.script import function, names
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The names of the function libraries that a server has after ``prepare``."""
+    """The function libraries of rq-core that a server has after ``prepare``, by name."""
 
     loaded: tuple[str, ...]
     """The functions that were loaded: the server lacked them, or had them with another text. In a cluster: all."""
@@ -26,10 +26,10 @@ class Prepared:
 
 
 def prepare(asking: Asking) -> Plan[Prepared]:
-    """Load the functions of this version that the server lacks; in a cluster, load all functions into each primary.
+    """Load those functions of this version that the server lacks. In a cluster, load all functions into each primary.
 
-    A library with the right text is not loaded again, since that would empty its cache about queues.
-    Raises ServerUnsuitable if the user may load no functions or the server takes none, and ServerUnavailable.
+    A library with the right text is not loaded again, because loading would empty its cache of facts about queues.
+    Raises ServerUnavailable, or ServerUnsuitable if the user may load no functions or the server takes none.
     """
     yield from server_check.inspect(asking)
     (found,) = yield from asking.ask([["FUNCTION", "LIST", "LIBRARYNAME", "rqc_*", "WITHCODE"]])

@@ -1,4 +1,4 @@
-"""Makes the next item of a series while the server works on the present item."""
+"""Makes the next item of a series while the server works on the item before."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class PreparedItems(Generic[T]):
-    """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
+    """An iterator over ``items``. Its method :meth:`prepare` makes the next item in advance.
 
-    An error from making an item is raised when the item's turn comes.
+    If making an item fails, the error is raised when the iterator reaches this item.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -20,7 +20,7 @@ class PreparedItems(Generic[T]):
         self._error: BaseException | None = None
 
     def prepare(self) -> None:
-        """Make the next item, unless it has been made. Does not raise."""
+        """Make the next item, unless it has been made already. Raises nothing."""
         if self._made or self._error is not None:
             return
         try:

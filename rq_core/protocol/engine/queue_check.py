@@ -1,4 +1,4 @@
-"""Checks by the fields of a queue's ``meta`` whether a client can use the queue."""
+"""Checks whether this release can use a queue, from the fields of the queue's key ``meta``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHOWN_MAX: Final = 40
 
 
 def check_queue(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys, and QueueDamaged if the queue's epoch is not a
-    number."""
+    """Raise LayoutMismatch if this release cannot read the queue's keys, or QueueDamaged if the epoch is not a number.
+    ``facts`` are the fields of the queue's ``meta``."""
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))
 
 
 def epoch_of(queue: str, text: object) -> int:
-    """Return the epoch as a number. Raises QueueDamaged for any other text."""
+    """Return a queue's epoch as a number. Raises QueueDamaged if the text is not a number."""
     shown = str(text)
     if _is_number(shown):
         return int(shown)
@@ -37,7 +37,7 @@ def epoch_of(queue: str, text: object) -> int:
 
 
 def number_of(facts: Mapping[str, str], name: str) -> int:
-    """Return a number of ``meta``, or its default if the field is missing or not a number."""
+    """Return a field of ``meta`` as a number. If the field is missing or not a number, return its default."""
     text = facts.get(name, "")
     if _is_number(text):
         return int(text)
@@ -49,8 +49,8 @@ def _is_number(text: str) -> bool:
 
 
 def check_layout(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without a layout does not exist
-    yet."""
+    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without the field ``layout`` does not
+    exist yet, and is accepted."""
     found = facts.get("layout")
     if found is not None and found != str(LAYOUT):
         raise LayoutMismatch(queue=queue, found=found, known=LAYOUT)

@@ -1,4 +1,4 @@
-"""Replies to calls: the answer or the refusal of a script, an error of Redis, and the answer to a handshake."""
+"""Reads replies to calls: a script's answer or refusal, an error of Redis, and the answer to a handshake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rq_core.protocol.engine.retried_commands import Asking, wrong_type
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A queue's answer to a handshake."""
+    """The answer to a handshake: the queue's epoch, time, lease and flags."""
 
     epoch: int
     now_ms: int
@@ -29,7 +29,7 @@ class Handshake:
 
 
 def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
-    """Parse a queue's answer to a handshake. Raises QueueDamaged if the queue's epoch is not a number."""
+    """Return the parsed answer to a handshake. Raises QueueDamaged if the queue's epoch is not a number."""
     epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
     return Handshake(
         epoch=epoch_of(queue, epoch),
@@ -43,7 +43,7 @@ def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
 
 
 def answer_of(call: Call[Any], reply: Sequence[Any]) -> Any:
-    """Return the result of ``call.parse`` for the answer to an accepted call, or the error for a refused call."""
+    """Return the result of a call, as ``call.parse`` reads it. For a refused call, return the error for its caller."""
     if reply[0] == "ok":
         return call.parse(reply[1:])
     match list(reply[1:]):
@@ -72,7 +72,7 @@ def answer_of(call: Call[Any], reply: Sequence[Any]) -> Any:
 
 
 def error_for(asking: Asking, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
-    """Return the error that the caller gets for an error reply of Redis."""
+    """Return the error for the caller of a call to which Redis replied with an error."""
     text = str(reply)
     if says_full(reply):
         return errors.QueueFull(queue=call.queue)

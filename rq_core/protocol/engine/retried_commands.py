@@ -1,4 +1,4 @@
-"""Sends plain commands again until there is an answer, and finds the meaning of an error in the place of a reply."""
+"""Sends plain commands again until they are answered, and classifies errors that come in the place of replies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,28 @@ _OUTAGE: Final = (
 
 
 def pause(attempt: int, left: float) -> Pause:
-    """Return the pause before the next attempt: 0.05 s, doubling up to a second. The last attempt comes when the
-    patience ends, in ``left`` seconds."""
+    """Return the pause before the next attempt: 0.05 s, doubled each time, but at most 1 s.
+
+    ``left`` is the patience that is left, in seconds. The pause does not exceed it, so the last attempt comes when the
+    patience ends.
+    """
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
 
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
-    """Return the meaning of a script's reply, or of the error in its place: answer, epoch, with, unsent, lost,
-    forgotten, no functions or fatal. ``lost``: an earlier reply to the same call was lost."""
+    """Return the kind of a script's reply, or of the error in its place.
+
+    - answer: the script answered.
+    - epoch: the call needs a handshake, because the queue's epoch has changed.
+    - with: the call lacks keys.
+    - unsent: the call was not carried out, and may be sent again.
+    - lost: the call may have been carried out.
+    - forgotten: the server does not have the script.
+    - no functions: the server or the user cannot call functions.
+    - fatal: another error.
+
+    ``lost`` is true if an earlier reply to this call was lost.
+    """
     if not isinstance(reply, Exception):
         return reply[0] if reply[0] in ("epoch", "with") else "answer"
     if isinstance(reply, Unsent):
@@ -56,7 +70,7 @@ def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
 
 
 class Asking:
-    """Sends plain commands to one server, with the patience of a client."""
+    """Sends plain commands to one server, and waits as long as the client's patience allows."""
 
     def __init__(
         self,
@@ -73,21 +87,24 @@ class Asking:
         self.clock = clock
 
     def left(self, since: float, *, sent: bool) -> Patience:
-        """Return the patience that is left for a call that was begun at ``since``. ``sent``: the call may have been
-        carried out."""
+        """Return the patience that is left for a call that was begun at ``since``. ``sent`` is true if the call may
+        have been carried out."""
         waited = self.clock() - since
         unknown = max(0.0, self.patience.unknown - waited)
         return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
 
     def _left_to_read(self, since: float) -> Patience:
-        """Return the patience that is left for plain reads, whether they were sent or not, since a read can be sent
-        twice."""
+        """Return the patience that is left for plain reads. A read may be sent twice, so it does not matter whether it
+        was sent before."""
         left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
         return Patience(left, left)
 
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
-        """Send plain commands in one round trip, again until all are answered. No command may do harm if it is sent
-        twice. Raises ServerUnavailable, ServerUnsuitable, or QueueDamaged if a key of ``queue`` has the wrong type."""
+        """Send plain commands in one round trip, and repeat this until all are answered. Each command must be harmless
+        if it is sent twice.
+
+        Raises ServerUnavailable, ServerUnsuitable, or QueueDamaged if a key of ``queue`` has the wrong type.
+        """
         first, attempt = self.clock(), 0
         while True:
             replies = yield Send(commands, None, self._left_to_read(first))
@@ -111,9 +128,12 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Send plain reads in one round trip. A command that fails has its error in the place of its reply: an error
-        from one part of a cluster, or from one key, must not hide the other replies. Raises ServerUnavailable or
-        ServerUnsuitable if no read was answered, unless each of them read a key of another type."""
+        """Send plain reads in one round trip. A read that fails has its error in the place of its reply, so that the
+        successful reads have replies.
+
+        If all reads fail, ServerUnavailable or ServerUnsuitable is raised. Nothing is raised if each read failed
+        because its key has the wrong type.
+        """
         if not commands:
             return []
         first, attempt = self.clock(), 0
@@ -150,8 +170,8 @@ class Asking:
 
 
 def _mended(why: str, url: str) -> str:
-    """Return a text that says how to correct a URL whose user or password the server refused; ``why`` is the reason.
-    (Stars replace the password, since it is masked in any text.)"""
+    """Return a text that says how to correct the user or password in a URL. ``why`` is the server's reason. The text
+    shows stars in place of the password."""
     if "without any password configured" in why:
         return "the URL has a password, and the server has none: take it out of the URL"
     scheme, _, rest = url.partition("://")
@@ -167,16 +187,18 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """Return the beginning that a URL must have for the opposite choice about TLS: with TLS if the URL is without TLS,
-    and without TLS if the URL is with TLS."""
+    """Return the beginning of a URL with the opposite choice of TLS: ``rediss://`` for ``redis://``, and ``redis://``
+    for ``rediss://``."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"
 
 
 def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the command that carries out ``commands``, each with its one key as first argument, and answers with a
-    list of their answers. A command that fails has its error in the place of its answer."""
+    """Return one command that carries out all of ``commands`` and answers with the list of their answers.
+
+    Each of ``commands`` has one key, its first argument. A command that fails has its error in the place of its answer.
+    """
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
     return ["EVAL", plain_text("in_one_step"), len(keys), *keys, *words]

@@ -1,7 +1,8 @@
 """Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
 Every client checks INFO before its first handshake with a queue. It refuses a server that is too old, may delete jobs
-or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports them.
+or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports the
+remarks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark about a server."""
+    """A remark about a server: what is wrong, and how serious the problem is."""
 
     about: str
     """The subject of the remark: version, replica, eviction, persistence, fsync, coverage or hidden."""
@@ -49,7 +50,7 @@ class Remark:
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from INFO. A missing field leads to no remark."""
+    """Return the remarks about a server's INFO. A missing field causes no remark."""
     remarks = []
     version = info.get("redis_version", "")
     major = version.partition(".")[0]
@@ -79,7 +80,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks about data that a restart of the server would lose, from INFO and CONFIG."""
+    """Return the remarks about data that would be lost if the server restarted. They follow from INFO and CONFIG."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
@@ -96,7 +97,7 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
 
 
 def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from CONFIG about a cluster."""
+    """Return the remarks about a cluster's CONFIG: whether a lost shard makes all queues unusable."""
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
@@ -107,9 +108,11 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
 
 
 def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
-    """Check INFO, and return its fields; None if this user may not read INFO. In a cluster, the shard of ``queue`` is
-    asked, if a queue is given, since another shard may be down. Raises ServerUnsuitable if the server must not be used,
-    or ServerUnavailable if it does not answer."""
+    """Check INFO, and return its fields; None if this user may not read INFO.
+
+    In a cluster, the shard of ``queue`` is asked if a queue is given, because another shard may be down. Raises
+    ServerUnsuitable if the server must not be used, or ServerUnavailable if it does not answer.
+    """
     waited = 0.0
     while True:
         info = yield from _ask_info(asking, queue)
@@ -131,7 +134,8 @@ def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] 
 
 
 def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
-    """Check INFO as ``inspect`` does, and CONFIG. Returns the remarks. Raises ServerUnsuitable, ServerUnavailable."""
+    """Check INFO and CONFIG, and return the remarks about both. Raises ServerUnsuitable if the server must not be used,
+    or ServerUnavailable."""
     info = yield from inspect(asking, queue)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
@@ -150,13 +154,14 @@ def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
 
 
 def of_all(reply: Sequence[str], name: str) -> set[str]:
-    """Return the values of a setting on all nodes, from their joined answers to CONFIG GET."""
+    """Return the values that a setting has on the nodes of a cluster. ``reply`` has the joined answers of all nodes to
+    CONFIG GET."""
     return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """Return the remarks for a user that may not read CONFIG. (An operator may withhold this right, since CONFIG also
-    shows the server's passwords.)"""
+    """Return the remarks for a user that may not read CONFIG. (CONFIG shows the server's passwords, so an operator may
+    withhold the right.)"""
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"
@@ -176,12 +181,12 @@ def warn(remarks: Iterable[Remark]) -> None:
 
 
 def forced() -> bool:
-    """Return whether an operator lets this process use a server that the checks refuse."""
+    """Return whether an operator has overruled the checks, so that this process may use a server that they refuse."""
     return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
 
 
 def force() -> None:
-    """Let this process, and the processes that it starts, use a server that the checks refuse."""
+    """Overrule the checks: this process, and the processes that it starts, may use a server that the checks refuse."""
     os.environ[FORCE_VARIABLE] = "1"
 
 

@@ -1,4 +1,4 @@
-"""Reads the boxes of durable jobs, for the worker that holds a job's claim, and for operators."""
+"""Reads the boxes of durable jobs, for workers and for operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 
 
 class Box(NamedTuple):
-    """The entries that a job has saved or begun."""
+    """A job's box, as its worker reads it: the steps that the job has begun or saved."""
 
     life: str | None
     """The name of the job's box; None: the job has saved nothing."""
@@ -46,7 +46,7 @@ class Box(NamedTuple):
 
 
 class SavedSteps(NamedTuple):
-    """The steps of a job, for operators."""
+    """The steps of a job, as an operator sees them."""
 
     size: int
     """Number of entries of the job's box."""
@@ -66,11 +66,11 @@ class BoxReads(QueueReader):
     def box(
         self, queue: str, job_id: str, fence: str, worker: str, *, first: int = 1
     ) -> Plan[Box | None]:
-        """Return the box of a job, with its entries from ``first`` on, for the worker that holds its claim; None if the
-        worker does not hold the claim.
+        """Return the box of a job, for the worker that holds the job's claim. Entries before number ``first`` are left
+        out. Returns None if the worker does not hold the claim.
 
-        Raises QueueDamaged if the box cannot be read, or if two entries have one name: the step of one of them would
-        run again.
+        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. One of these
+        two steps would run again.
         """
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
@@ -116,8 +116,8 @@ class BoxReads(QueueReader):
             pages = 1 if is_cut else min(PAGES_MAX, -(-(entries - len(found)) // PAGE))
 
     def steps(self, job_id: str, queues: Sequence[str]) -> Plan[SavedSteps | None]:
-        """Return the steps of a job, for operators, from the first of these queues that has the job; None if no queue
-        has it."""
+        """Return the steps of a job, for operators. The first of ``queues`` that has the job is read. Returns None if
+        no queue has the job."""
         for queue in queues:
             keys = self._keys(queue)
             asked = [["HGET", keys(key), job_id] for key in ("state", "jobs")]
@@ -131,8 +131,8 @@ class BoxReads(QueueReader):
     def lives(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[dict[str, str]]:
-        """Return the ids (lives) of the boxes of those of these jobs that have one, by the job's id. With ``only``,
-        jobs in other states are left out."""
+        """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out. With
+        ``only``, jobs in other states are left out, too."""
         state, found = self._keys(queue)("state"), {}
         for first in range(0, len(ids), PAGE):
             chunk = ids[first : first + PAGE]
@@ -147,8 +147,8 @@ class BoxReads(QueueReader):
     def names(
         self, queue: str, places: Sequence[tuple[str, int]]
     ) -> Plan[dict[tuple[str, int], str]]:
-        """Return the names of entries, each given by the life of its box and its number. An entry that is missing, or
-        cannot be read, is left out."""
+        """Return the names of box entries. Each entry is given as (life of its box, number). An entry that is missing
+        or cannot be read is left out."""
         if not places:
             return {}
         fields = [f"{life}|{number}" for life, number in places]
@@ -160,8 +160,8 @@ class BoxReads(QueueReader):
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
     ) -> Plan[SavedSteps]:
-        """Return the last steps of a job, at most ``last``, for operators. ``life`` is the id of the job's box;
-        None: the job has saved nothing."""
+        """Return the last steps of a job, for operators: at most ``last`` entries. ``life`` is the name of the job's
+        box; None if the job has saved nothing."""
         if life is None:
             return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")
@@ -178,7 +178,7 @@ class BoxReads(QueueReader):
     def _entries(
         self, boxes: str, queue: str, life: str, last: int
     ) -> Plan[tuple[BoxHeader | None, dict[int, StepEntry]]]:
-        """Return the header of a box, and its last entries by number."""
+        """Return the header of a box, and its last entries by number: at most ``last``."""
         (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
         header = header_in(text)
         count = header.entries if header else 0
@@ -195,7 +195,7 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Return the signals that no wait has taken, by number, among the last signals of a box."""
+        """Return those of the last ``last`` signals of a box that no wait has taken, by number."""
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):
@@ -211,7 +211,7 @@ class BoxReads(QueueReader):
 
 
 def _refuse_doubled(entries: Sequence[StepEntry]) -> None:
-    """Raise ValueError if two entries have one name."""
+    """Raise ValueError if two entries have the same name."""
     if len({entry.name for entry in entries}) < len(entries):
         ((name, _),) = Counter(entry.name for entry in entries).most_common(1)
         raise ValueError(f"two entries have the name {name}")

@@ -1,4 +1,4 @@
-"""The jobs of a queue, one by one: running, waiting, scheduled, parked and dead jobs. Every read is bounded.
+"""Reads the running, ready, scheduled, parked and dead jobs of a queue. Every read is bounded.
 
 found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
@@ -49,7 +49,7 @@ _STEPS: Final = frozenset(
 
 
 class GivenBack(NamedTuple):
-    """The return of a job by the worker that had claimed it."""
+    """The rollback of a job: why, by which worker and when the job was given back."""
 
     reason: str
     by: str
@@ -58,7 +58,7 @@ class GivenBack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs of a queue, each in the state in which it was read."""
+    """Jobs of a queue. Each job is in the state that it had when it was read."""
 
     jobs: tuple[JobState, ...]
     """The jobs, without their arguments: claimed jobs first, then ready, scheduled, parked and dead jobs."""
@@ -73,7 +73,7 @@ class JobList:
 
 
 class _Source(NamedTuple):
-    """A list or a sorted set that has the jobs of some states, in their order."""
+    """A list or sorted set in Redis that has the ids of jobs in some states, in order."""
 
     key: str
     states: frozenset[State]
@@ -82,7 +82,7 @@ class _Source(NamedTuple):
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
-        """Return the command that reads the members from one place to another, both included."""
+        """Return the command that reads the members with the ranks ``first`` to ``last``, both included."""
         command = "LRANGE" if self.key.startswith("ready:") else "ZRANGE"
         return [command, keys(self.key), first, last, *self.order]
 
@@ -102,7 +102,7 @@ _SOURCES: Final = (
 
 
 class JobReads(QueueReader):
-    """Reads the jobs of a queue: lists of jobs, single jobs, and their states."""
+    """Reads the jobs of a queue: lists of jobs, and the ends and rollbacks of single jobs."""
 
     def jobs(
         self,
@@ -115,13 +115,15 @@ class JobReads(QueueReader):
         now_ms: int = 0,
         members: int | None = None,
     ) -> Plan[JobList]:
-        """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
-        ``which``, only jobs that match it, at the time ``now_ms``. At most ``members`` members of keys are read (by
-        default MEMBERS_MAX).
+        """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task are
+        returned.
 
-        Running jobs are ordered by the expiry of their lease, and ready jobs by list and then by lane. Scheduled jobs
-        are ordered by due time, parked jobs by the time since when they are parked, and dead jobs by death, the last
-        first. The list is not a snapshot: a job that moves while the list is read may be missing.
+        With ``which``, only jobs that match this filter at the time ``now_ms`` (Unix ms) are returned. At most
+        ``members`` members of keys are read (default: MEMBERS_MAX).
+
+        Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane. Scheduled jobs are
+        ordered by due time, and parked jobs by the time at which they parked. Dead jobs are ordered by death, newest
+        first. A job that changes its state during the read may be missing.
         """
         keys = self._keys(queue)
 
@@ -136,15 +138,18 @@ class JobReads(QueueReader):
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
-        """Return the jobs that died last, newest first, with the errors that they died of."""
+        """Return the jobs that died last, newest first, each with the error of its death."""
         return self.exactly(queue, _dead(self._keys(queue), limit))
 
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """Find the first of these queues that has a line in `results` for the id of an ended job. Return this queue,
-        the parsed line, and the job's result, if Redis has it. Return None if no queue has a line. Expired lines and
-        results are ignored."""
+        """Return what Redis still knows of an ended job: its queue, its parsed line in ``results``, and its result or
+        None.
+
+        The first of ``queues`` that has a line for the job is read. Returns None if no queue has one. Expired lines and
+        results are ignored.
+        """
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)
@@ -161,8 +166,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return, by id, the jobs among ``jobs`` that wait because a worker gave them back. Only the outbox's last
-        RECENT_MAX entries are read; earlier returns are left out."""
+        """Return the rollbacks of the jobs in ``jobs`` that wait because a worker gave them back, by job id. Only the
+        last RECENT_MAX entries of the outbox are searched."""
         open_ids = {
             job.id
             for job in jobs
@@ -191,7 +196,7 @@ class JobReads(QueueReader):
         return found
 
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
-        """Return the tasks of the workers that work for the queue now."""
+        """Return the tasks of the workers that serve the queue now."""
         # The time of the queue's own shard: a cluster's servers have clocks of their own.
         commands = [["TIME"], rows_command(self._keys(queue))]
         now, (cursor, found) = yield from self._delivery.ask(commands, queue)
@@ -206,7 +211,8 @@ def _jobs(
     limit: int,
     most: int,
 ) -> Steps[JobList]:
-    """Return the jobs in these states that ``chosen`` chooses. At most ``most`` members are read."""
+    """Return at most ``limit`` jobs in these states that ``chosen`` selects. At most ``most`` members of keys are
+    read."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True
@@ -242,6 +248,6 @@ def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
 
 
 def _each(jobs: Sequence[JobState]) -> Steps[list[JobState]]:
-    """Choose all jobs. It sends nothing."""
+    """Select all jobs. No command is sent."""
     yield from ()
     return list(jobs)

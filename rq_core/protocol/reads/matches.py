@@ -19,8 +19,10 @@ SPECS_BYTES_MAX: Final = 1024 * 1024
 def matching(
     keys: QueueKeys, jobs: Sequence[JobState], which: Filter, now_ms: int
 ) -> Steps[list[JobState]]:
-    """Return the jobs that match a filter. Errors and JSON are read only if the filter asks for them, and only of the
-    jobs that meet its other terms. ``older`` and ``due`` count from ``now_ms`` (Unix ms)."""
+    """Return the jobs that match a filter. The filter's terms ``older`` and ``due`` count from ``now_ms`` (Unix ms).
+
+    Errors and JSON are read only if the filter needs them, and only for jobs that match all other terms.
+    """
     found = [job for job in jobs if which.matches_line(job, now_ms)]
     if which.needs_error and found:
         errors = yield from errors_of(keys, [job.id for job in found])
@@ -34,8 +36,8 @@ def matching(
 
 
 def specs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
-    """Read the JSON of jobs, in order; None for a job that Redis does not have. A command reads at most
-    SPECS_BYTES_MAX bytes, unless a single job is larger."""
+    """Return the JSON of these jobs, in order; None for a job that Redis does not have. One command reads at most
+    SPECS_BYTES_MAX bytes, or a single larger job."""
     sizes: list[int] = (yield [["HSTRLEN", keys("jobs"), job_id] for job_id in ids]) if ids else []
     commands: list[list[Any]] = []
     together = 0

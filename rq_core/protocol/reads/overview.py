@@ -1,12 +1,12 @@
-"""A bounded read of all queues: how many jobs, how old the oldest is, which scopes are full, which workers run.
+"""A bounded read of all queues: numbers of jobs, ages of the oldest jobs, full scopes, workers.
 
     found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
-It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
-cost grows with the number of jobs or lanes. So some numbers are not always exact; the fields whose names end in
-``_exact`` say whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
-numbers of one queue.
+The read takes four round trips for any number of queues, and at most COMMANDS_MAX commands per queue. No command's cost
+grows with the number of jobs or lanes. So some numbers may be inexact; a field whose name ends in ``_exact`` says
+whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one
+queue.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead", "parked")
 
 
 def sizes(keys: QueueKeys) -> list[Command]:
-    """Return the commands that ask for the numbers of a queue's jobs, and the facts in its ``meta``."""
+    """Return the commands that read the numbers of a queue's jobs, and the fields of its ``meta``."""
     lists = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
     sets = [["ZCARD", keys(name)] for name in _SIZED]
     return [*lists, *sets, ["HLEN", keys("jobs")], ["HGETALL", keys("meta")]]
@@ -79,8 +79,10 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` returns a fact as a
-    number."""
+    """Return the fields of QueueCounts and QueueOverview that follow from the replies to ``sizes``.
+
+    ``facts`` are the fields of ``meta``. ``number`` returns the field with a given name as a number.
+    """
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, parked, alive = map(int, replies[many : many + 7])
     elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead + parked
@@ -105,7 +107,7 @@ def counts_of(
 
 
 class _Lane(NamedTuple):
-    """A lane whose first job is read."""
+    """An open or blocked lane whose first job is read."""
 
     scope: str
     """The scope that the lane waits for; empty: the lane is open."""
@@ -117,7 +119,7 @@ class _Lane(NamedTuple):
 
 
 def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
-    """Read the numbers of one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+    """Read the numbers of one queue, in three round trips. Raises LayoutMismatch or QueueDamaged."""
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
     ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
     first = yield from ask(
@@ -252,8 +254,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
 
 
 def _latest(lines: Iterable[tuple[str, str | None]], now_ms: int) -> LateSchedule | None:
-    """Return the schedule, out of these, that has been due for the longest time; None if no schedule is due. (The
-    doctor reports a line that cannot be read.)"""
+    """Return the schedule that has been due for the longest time; None if no schedule is due. ``lines`` are names and
+    stored texts of schedules; an unreadable text is left out."""
     found = []
     for name, line in lines:
         with contextlib.suppress(ValueError):
@@ -269,7 +271,8 @@ def _oldest_ready(
     opened: Sequence[int | None],
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
-    """Return the age of the oldest job at the head of a list or an open lane, and whether no job in a list is older."""
+    """Return the age (ms) of the oldest job at the head of a list or an open lane; None: unknown. Also return whether
+    the first live job of each list was read, so that no job in a list is older."""
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]
@@ -280,10 +283,10 @@ def _oldest_ready(
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """Return three facts about the blocked lanes that wait for a scope or a family: the age of their oldest job, the
-    number of their jobs, and whether this number is exact. Only the lanes in ``looked_at`` are counted.
+    """Return the fields of ScopeLoad about the lanes that wait for a scope or family: age of the oldest job, number of
+    jobs, and whether this number is exact.
 
-    ``lanes`` is the number of all lanes that wait for the scope or family.
+    Only lanes in ``looked_at`` are counted. ``lanes`` is the number of all lanes that wait for the scope or family.
     """
     found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
     return {
@@ -294,8 +297,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the most frequent task among the ``due`` jobs that workers gave back because of an unknown task or unknown
-    arguments; None without such jobs."""
+    """Return the task that most of the unserved jobs in ``due`` have; None without unserved jobs. Workers gave these
+    jobs back, because their code lacks the task or refuses the arguments."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -304,8 +307,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """Return the readable stored limits, and whether these are all limits. (An unreadable limit has no effect, and the
-    doctor reports it.)"""
+    """Return the limits that can be read, by name, and whether all stored limits were read. An unreadable limit has no
+    effect."""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -314,7 +317,7 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """Return the scopes with a limit, without single keys of families. Scopes for which a lane waits come first."""
+    """Return the scopes with a limit, without single keys of families. The scopes for which a lane waits come first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

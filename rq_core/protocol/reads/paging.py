@@ -1,9 +1,10 @@
-"""Pages of all jobs of a queue in some states, for changes of many jobs.
+"""Reads all jobs of a queue in some states, page by page, for changes of many jobs.
 
-A page begins at a place, which is text. While other programs change the queue, a job may be on two pages, but no job
-that stays in its key is left out. Lists are read from the tail to the head. Since jobs leave at the head and are
-added at the tail, a job may be read twice, but none is skipped. A page of a sorted set begins after the last member of
-the page before.
+A page begins at a place, which is a text. Other programs may change the queue meanwhile. Then a job may be on two
+pages, but a job that stays in its key is on at least one.
+
+A list is read from the tail to the head, because jobs leave at the head and are added at the tail. A page of a sorted
+set begins after the last member of the page before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SKIPPED_PAGE: Final = 64
 
 
 class JobPage(NamedTuple):
-    """Jobs of one key."""
+    """A page of jobs of one key, and the place at which the next page begins."""
 
     ids: list[str]
     place: str | None
@@ -35,18 +36,19 @@ class JobPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedKey:
-    """A key that has jobs of some states."""
+    """A key that has the jobs in some states, and that is read page by page."""
 
     key: str
     states: frozenset[State]
 
     @property
     def is_list(self) -> bool:
-        """True for the lists of ready jobs, which keep the entries of jobs that are gone."""
+        """True for the lists of ready jobs. Such a list keeps the entries of jobs that have left Redis."""
         return self.key.startswith("ready:")
 
     def page(self, keys: QueueKeys, place: str, count: int) -> Steps[JobPage]:
-        """Return the page of at most ``count`` jobs that begins at ``place``; an empty place is the beginning."""
+        """Return the page of at most ``count`` jobs that begins at ``place``. An empty place is the beginning of the
+        key."""
         if self.is_list:
             return _of_list(keys(self.key), place, count)
         if self.key == "waiting":
@@ -54,16 +56,16 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return the new place, after ``gone`` of the jobs before ``place`` have left the key. If ``gone`` is wrong,
-        more is read than needed, but no job is skipped."""
+        """Return the place, corrected after a change: ``gone`` of the jobs before it have left the key. If ``gone`` is
+        too high, some jobs are read again, but none is skipped."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
 
     def skipping(self, keys: QueueKeys) -> list[list[Any]]:
-        """Return the command that removes entries without a job from the head of a list; no command for a key that is
-        not a list."""
+        """Return a list with the command that removes entries without a job from the head of a list of ready jobs. For
+        other keys, the returned list is empty."""
         if not self.is_list:
             return []
         program = plain_text("skip", PAGE=_SKIPPED_PAGE)
@@ -83,19 +85,20 @@ SOURCES: Final = (
 
 
 def sources_of(states: Collection[State]) -> list[PagedKey]:
-    """Return the keys that have jobs in these states."""
+    """Return the keys that have jobs in these states, in the order in which they are read."""
     return [source for source in SOURCES if not source.states.isdisjoint(states)]
 
 
 def _of_list(key: str, place: str, count: int) -> Steps[JobPage]:
-    """Return a page of a list. The place is the number of entries between the page and the tail."""
+    """Return a page of a list. ``place`` is the number of entries that were read before, counted from the tail."""
     passed = int(place or 0)
     (ids,) = yield [["LRANGE", key, -passed - count, -passed - 1]]
     return JobPage(ids[::-1], str(passed + count) if len(ids) == count else None)
 
 
 def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
-    """Return a page of a sorted set whose members have one score. The place is the last member of the page before."""
+    """Return a page of a sorted set whose members all have the same score. ``place`` is the last member of the page
+    before."""
     (members,) = yield [["ZRANGEBYLEX", key, f"({place}" if place else "-", "+", "LIMIT", 0, count]]
     return JobPage(list(map(job_of, members)), members[-1] if len(members) == count else None)
 
@@ -104,7 +107,8 @@ def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 class _Place(NamedTuple):
-    """The last member of the page before, and an estimate of the number of members before the place."""
+    """A place in a sorted set: the last member that was read, with its score, and an estimate of the next member's
+    rank."""
 
     score: float
     member: str
@@ -120,11 +124,11 @@ class _Place(NamedTuple):
 
 
 def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
-    """Return a page of a sorted set, in the order of scores and then of members.
+    """Return a page of a sorted set, ordered by score and then by member.
 
-    Many members may have the same score, so the set is read by rank. The range that is read must begin at the last
-    member of the page before, or earlier; this shows that no member was skipped. If it begins later, since members have
-    left the set meanwhile, it is read again from a lower rank.
+    Many members may have the same score, so the set is read by rank. To skip no member, a range must begin at the last
+    member of the page before, or earlier. If members have left the set meanwhile, it may begin later. Then a range with
+    a lower rank is read.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count
@@ -145,7 +149,7 @@ def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 def _job_of(member: str) -> str:
-    """Return the job of a member of a set by score; empty text for a member without a job."""
+    """Return the job's id in a member of a set that is ordered by score; an empty text for a member without a job."""
     kind, found, rest = member.partition("|")
     if not found:
         return member

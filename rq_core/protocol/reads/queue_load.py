@@ -1,4 +1,4 @@
-"""The load of all queues: the numbers that an overview has, and ratios that follow from them."""
+"""The numbers that an overview of queues returns, and ratios of these numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.protocol.reads.worker_registry import PresentWorker
 
 @dataclass(frozen=True, slots=True)
 class ScopeLoad:
-    """The load of a scope that has a limit of its own. The scopes of a family count together, as one scope."""
+    """The load of a scope that has a limit of its own. A family counts as one scope."""
 
     scope: str
     limit: Limit
@@ -30,15 +30,13 @@ class ScopeLoad:
 
     @property
     def is_family(self) -> bool:
-        """Return whether the limit holds for each key of a family, not for all jobs of the scope together."""
+        """Return whether the limit holds for each key of a family separately."""
         return "=" not in self.scope and self.scope != QUEUE
 
     @property
     def full(self) -> bool:
-        """Return whether no job of the scope can be claimed now.
-
-        For a family or a rate, return whether a lane waits for one of its keys.
-        """
+        """Return whether no job of the scope can be claimed now. For a family or a rate: whether a lane waits for one
+        of its keys."""
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
         return self.limit.most is not None and self.holders >= self.limit.most
@@ -46,7 +44,7 @@ class ScopeLoad:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The last job that died and is still in Redis."""
+    """The latest death of a job that is still in Redis."""
 
     job_id: str
     task: str
@@ -56,7 +54,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """Jobs of one task that workers have given back: their code lacks the task, or refuses the arguments."""
+    """Jobs of one task that workers have given back, because their code lacks the task or refuses the arguments."""
 
     task: str
     jobs: int
@@ -67,7 +65,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class LateSchedule:
-    """A schedule that is late."""
+    """A schedule whose job is late, and by how much."""
 
     name: str
     late_ms: int
@@ -76,7 +74,7 @@ class LateSchedule:
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """The numbers of one queue. Times are in ms, by the clock of the queue's Redis."""
+    """The numbers of one queue. Times are in ms, by the clock of the queue's Redis server."""
 
     queue: str
     now_ms: int
@@ -159,46 +157,45 @@ class QueueOverview:
 
     @property
     def remembered_ratio(self) -> float:
-        """The used fraction of the bounds on remembered ids. When it is 1.0, jobs whose ids must be remembered are
-        refused."""
+        """The used fraction of the bounds on remembered ids. At 1.0, jobs whose ids must be remembered are refused."""
         most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
         used = self.remembered_bytes + RESULT_COST * self.remembered
         return max(self.remembered / most, used / size)
 
     @property
     def kept_ratio(self) -> float:
-        """The used fraction of the bound on kept results. When it is 1.0, the results that expire next are removed."""
+        """The used fraction of the bound on kept results. At 1.0, the results that expire next are removed."""
         return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
 
     @property
     def present(self) -> tuple[PresentWorker, ...]:
-        """The workers that do not count as gone."""
+        """The workers that are not gone."""
         return tuple(each for each in self.workers if not each.gone)
 
     @property
     def ready_jobs(self) -> int:
-        """Number of ready jobs, in lists and in lanes."""
+        """The number of ready jobs, in lists and in lanes."""
         return max(0, sum(self.ready.values()) - self.cancelled_entries) + self.waiting
 
     @property
     def backlog_ratio(self) -> float:
-        """The used fraction of the bounds on the backlog. When it is 1.0, enqueues are refused."""
+        """The used fraction of the bounds on the backlog. At 1.0, enqueues are refused."""
         jobs, size = (max(1, self.settings[f"backlog_max_{unit}"]) for unit in ("jobs", "bytes"))
         return max(self.backlog / jobs, self.backlog_bytes / size)
 
     @property
     def full_scopes(self) -> tuple[ScopeLoad, ...]:
-        """The full scopes for which jobs wait now."""
+        """The full scopes for which at least one job waits now."""
         return tuple(each for each in self.scopes if each.full and self._waits_for(each))
 
     def _waits_for(self, scope: ScopeLoad) -> bool:
-        """Return whether a job waits for a scope. The queue's own cap blocks no lane: all ready jobs wait for it."""
+        """Return whether a job waits for a scope. If the scope is the queue itself, each ready job waits for it."""
         return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of all queues at one time, and the memory of the server."""
+    """The numbers of all queues at one time, and the memory of the server."""
 
     queues: tuple[QueueOverview, ...]
     """The queues that could be read, by name."""

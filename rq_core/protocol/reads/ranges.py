@@ -1,4 +1,4 @@
-"""Reads many ranges of a queue's sorted set in one command. All members of the set have the same score.
+"""Reads many ranges of a sorted set in one command. All members of the set have the same score.
 
 first = yield from ask(held=within(keys("holders"), map(of_scope, scopes)))
 held = answers(first.held)
@@ -24,7 +24,7 @@ SCOPES_PAGE: Final = 1_000
 
 
 class Range(NamedTuple):
-    """A range of the members of a sorted set."""
+    """A range of the members of a sorted set, from ``low`` to ``high``, in the syntax of ZRANGEBYLEX."""
 
     low: str
     high: str
@@ -33,7 +33,7 @@ class Range(NamedTuple):
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:
-    """Return the range of a scope's members in `holders` and `blocked`. For a family, return the range of the members
+    """Return the range of a scope's members in the keys ``holders`` and ``blocked``. For a family, it has the members
     of all its scopes."""
     if "=" in scope:
         return Range(f"[{scope}|", f"({scope}}}", most)
@@ -46,7 +46,7 @@ def of_lane(lane: str, most: int | None = None) -> Range:
 
 
 def within(index: str, ranges: Iterable[Range]) -> list[Command]:
-    """Return the commands that read these ranges of a sorted set."""
+    """Return the commands that read these ranges of the sorted set ``index``."""
     commands: list[Command] = []
     size = members = 0
     for low, high, most in ranges:
@@ -59,33 +59,32 @@ def within(index: str, ranges: Iterable[Range]) -> list[Command]:
 
 
 def answers(replies: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the answers to ``within``, one for each range: the number of its members, or its first members."""
+    """Return the answer for each range that the commands of ``within`` read: the number of its members, or its first
+    members."""
     return list(chain.from_iterable(replies))
 
 
 def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """Return the command that counts the running jobs of a scope or a family.
-
-    The queue's own cap counts all running jobs.
-    """
+    """Return the command that counts the running jobs of a scope or a family. For the queue's own scope, it counts all
+    running jobs."""
     if scope == QUEUE:
         return ["ZCARD", keys("leases")]
     return ["ZLEXCOUNT", keys("holders"), *of_scope(scope)[:2]]
 
 
 def head_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """Return the command that reads the first member of a lane."""
+    """Return the command that reads the first job of a lane."""
     return ["ZRANGEBYLEX", keys("waiting"), *of_lane(lane)[:2], "LIMIT", 0, 1]
 
 
 def job_of(member: str) -> str:
-    """Return the job of a member of `waiting` or `holders`."""
+    """Return the job's id in a member of the key ``waiting`` or ``holders``."""
     return member.rpartition("|")[2]
 
 
 def scopes_in(index: str, most: int, seen: set[str]) -> Steps[list[str]]:
-    """Return scopes that have members in `blocked` or `holders`, in the order of the index, without those in ``seen``.
-    Only the first member of a scope is read."""
+    """Return at most ``most`` scopes that have members in the key ``index`` (``blocked`` or ``holders``), sorted.
+    Scopes in ``seen`` are left out."""
     found: list[str] = []
     start, whole = "-", False
     while len(found) < most and not whole:

@@ -1,6 +1,6 @@
-"""The plain reads of a client: queues, jobs and scopes. They change no queue, and call no script.
+"""The plain reads of a client: queues, jobs and scopes. They change no queue and call no script.
 
-Reads that take several round trips use the steps of :mod:`rq_core.protocol.reads.steps`.
+Reads with several round trips use :mod:`rq_core.protocol.reads.steps`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueList:
-    """The entries of the list of queues, sorted."""
+    """The list of queues, sorted. Invalid entries are in ``strays``."""
 
     queues: list[str]
     strays: list[str]
@@ -73,13 +73,13 @@ class QueueList:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Return the names in Redis' reply, sorted, with the invalid names apart."""
+        """Return the list of queues for the entries ``names``, sorted. Invalid names become strays."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
     @property
     def complaint(self) -> str:
-        """A message about invalid entries, without a final full stop; empty if there are no invalid entries."""
+        """A message about invalid entries, without a full stop at its end. It is empty if all entries are valid."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
@@ -97,7 +97,7 @@ STRAY_MAX: Final = 50
 
 
 class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
-    """Reads queues, and their jobs, scopes and boxes. Also adds a queue to the list of queues, and removes strays from
+    """All reads of a client. Two further calls add a queue to the list of queues, and remove invalid entries from
     it."""
 
     # The list of queues.
@@ -107,13 +107,13 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:
-        """Return the list of queues. Its entries may be invalid, since every user that may create a queue can add to
-        it."""
+        """Return the list of queues. It may have invalid entries, because every user that may create a queue may add
+        entries."""
         (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return the queues, out of ``queues``, that the user may read. Raises ServerUnsuitable if the user may read no
+        """Return the queues in ``queues`` that the user may read. Raises ServerUnsuitable if the user may read no
         queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
@@ -126,7 +126,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         yield from self._delivery.ask([["SADD", self._list, queue]])
 
     def strike(self, strays: Sequence[str]) -> Plan[None]:
-        """Remove entries that are not valid names of queues from the list of queues."""
+        """Remove invalid entries from the list of queues."""
         if strays:
             yield from self._delivery.ask([["SREM", self._list, *strays]])
 
@@ -137,20 +137,22 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
     # The facts of a queue.
 
     def is_there(self, queue: str) -> Plan[bool]:
-        """Return whether a queue exists. The check does not create the queue."""
+        """Return whether a queue exists. This call does not create the queue."""
         asked = [["HGET", self._keys(queue)("meta"), "epoch"]]
         (epoch,) = yield from self._delivery.ask(asked, queue)
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """Return the mark by which an audit database identifies a queue; empty if the queue has no mark, None if there
-        is no queue."""
+        """Return the mark by which an audit database identifies a queue. The text is empty if the queue has no mark.
+        Returns None if the queue does not exist."""
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Return three facts: whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry
-        up to which the outbox was trimmed. None in place of a fact: the queue never had it."""
+        """Return three facts about a queue's audit log; None for a fact that the queue never had.
+
+        The facts are: ``on`` or ``off``; the id of the audit database; the entry up to which the outbox was trimmed.
+        """
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
@@ -170,8 +172,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
     # The numbers of queues.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """Return the numbers of a queue's jobs. Raises QueueDamaged if the epoch or another number in `meta` is not a
-        number."""
+        """Return the numbers of a queue's jobs. Raises QueueDamaged if a field of ``meta`` that must be a number is not
+        one."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)
@@ -192,7 +194,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return QueueCounts(queue, **found, cap=CapEntry.parse(cap).limit.most if cap else None)
 
     def overview(self) -> Plan[Overview]:
-        """Return the numbers of all queues of the prefix. A queue that cannot be read does not hide the others.
+        """Return the numbers of all queues of the prefix. A queue that cannot be read is named in the answer, and the
+        other queues are read.
 
         Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
         """
@@ -219,15 +222,15 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         )
 
     def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
-        """Return the numbers of these queues, and by name the reason for each queue that could not be read. Takes three
-        round trips."""
+        """Read the numbers of these queues, in three round trips. Returns the numbers of the readable queues. Also
+        returns, by queue, why a queue could not be read."""
         return self.side_by_side({queue: overview_of(self._keys(queue)) for queue in queues})
 
     # One job.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
-        """Return a job's state from the first of ``queues`` (by default all of the prefix) that has the job; None if no
-        queue has it."""
+        """Return a job's state. The first of ``queues`` that has the job is read (default: all queues of the prefix).
+        Returns None if no queue has the job."""
         check_name("job", job_id)
         if queues is None:
             queues = yield from self.queues()
@@ -245,7 +248,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:
-    """Return the bytes in use and the bytes allowed, by INFO's answer; None for a number that the answer lacks."""
+    """Return the used and the allowed bytes of memory, as the answer to INFO shows them; None for a missing number."""
     if isinstance(info, Exception):
         return None, None
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)

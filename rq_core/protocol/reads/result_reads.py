@@ -1,6 +1,8 @@
-"""Polls the jobs that clients wait for: whether each job has ended and, if Redis knows that, how. One poll is one
-script that only reads, so all its answers are of one moment. It returns a bounded number of bytes of kept results; a
-further poll returns the results that had no room."""
+"""Polls the jobs for which clients wait: whether each job has ended, and how.
+
+A poll calls one read-only script, so all its answers are of one moment. One poll returns a bounded number of bytes of
+results; another poll returns the results that are left.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,15 @@ _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
 def look_program() -> str:
-    """Return the program that reads awaited jobs."""
+    """Return the text of the script that polls jobs."""
     return plain_text(
         "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
     )
 
 
 class Absent(NamedTuple):
-    """The result of a poll of a job that Redis does not have. Either the job's outcome is unknown, or the outcome is
-    known and the result is not. The log may have both."""
+    """The result of a poll of a job that has left Redis. Either Redis does not know the job's outcome, or it knows the
+    outcome and lacks the result. The log may have both."""
 
     logged: tuple[int, int] | None
     """Epoch and number of the outbox's last entry at the time of the poll; the event of the job's end is this entry or
@@ -69,8 +71,8 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return how each job that is not alive has ended, or that Redis does not know it, by id. A dead job counts as
-        not alive.
+        """Return, by id, how these jobs have ended, or that Redis does not have them. Jobs that are alive are left out.
+        A dead job has ended.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
@@ -86,17 +88,18 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel: for LISTEN_MS, or at least half of it."""
+        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they already do for at
+        least half of LISTEN_MS, the call changes nothing."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
-        """Return the command of ``listen``, which may be sent any number of times; the answer begins with ``ok`` if the
-        call was carried out."""
+        """Return the command of ``listen``. It may be sent several times. Its answer begins with ``ok`` if the call was
+        carried out."""
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
-    """Return the command of one poll of these jobs, at most PAGE of them."""
+    """Return the command that polls these jobs, at most PAGE of them."""
     return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
@@ -111,7 +114,7 @@ class FoundEnds(NamedTuple):
 
 
 def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
-    """Parse the answer to one poll. Raises QueueDamaged if a line cannot be read."""
+    """Return the parsed answer to a poll of the jobs ``ids``. Raises QueueDamaged if a line cannot be read."""
     told, last, told_ms = reply
     found: dict[str, Found] = {}
     later = []
@@ -132,7 +135,8 @@ def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
-    """Return the outcome that a line of ``results`` has, with the job's result; None for an unknown outcome."""
+    """Return the outcome, with the result, from a line of the key ``results``; None for an outcome that this version
+    does not know."""
     line, _, value = said.partition("\n")
     fields = result_words(line)
     match line.partition(" ")[0]:

@@ -1,4 +1,4 @@
-"""The scopes of a queue, and why a job does not run: limits, holders, and waiting jobs. Every read is bounded.
+"""Reads the scopes of a queue, and why a job does not run: limits, holders and waiting jobs. Every read is bounded.
 
 client.run(client.calls.reads.caps("mail", 100))
 """
@@ -77,7 +77,7 @@ class ScopeStatus(NamedTuple):
 
 
 class ScopeHolder(NamedTuple):
-    """A claimed job that counts in a scope. Of a job that cannot be read only the id is known."""
+    """A claimed job that counts in a scope. If the job cannot be read, only its id is known."""
 
     id: str
     worker: str | None
@@ -85,7 +85,7 @@ class ScopeHolder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A job's place among the jobs that wait with it, and the scope that it waits for."""
+    """A job's place among the jobs that wait with it, and the scope for which it waits."""
 
     job: JobState
     lane: str
@@ -118,18 +118,18 @@ class ScopeReads(QueueReader):
     """Reads the scopes of a queue: their limits, their holders and the jobs that wait for them."""
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
-        """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
-        then the weights of a fair queue.
+        """Return the scopes of a queue: first those with a limit of their own, then keys with waiting jobs or holders,
+        then weights.
 
-        At most ``limit`` are returned. ``waiting`` counts the jobs in lanes that are blocked on the scope, in at most
-        ``lanes`` lanes; ``partial`` says that there are more. At most about ``lanes`` stored
-        limits are read, and any others are left out.
+        At most ``limit`` scopes are returned. Only the jobs of about ``lanes`` blocked lanes are counted as
+        ``waiting``; ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read;
+        further limits are left out.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 
     def standing(self, job: JobState) -> Plan[Standing]:
-        """Return why a job does not run: its lane, the scope that it waits for, the scope's holders, and the jobs
-        ahead."""
+        """Return why a job does not run: its lane, the scope for which it waits, the scope's holders, and the number of
+        jobs before it."""
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
@@ -137,7 +137,8 @@ class ScopeReads(QueueReader):
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Read fields of `caps` as limits; missing fields are left out. Raises QueueDamaged for any other text."""
+    """Return fields of the key ``caps`` as limits, by name. Missing fields are left out. Raises QueueDamaged if a text
+    is not a limit."""
     found = {}
     for name, text in texts:
         if text is not None:
@@ -149,21 +150,23 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: the scope's own limit, or else the limit of its family."""
+    """Return the stored limit that holds for a scope: its own limit, else that of its family, else None."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Return whether the queue's own cap is used up. Then no job of the queue can be claimed, in any lane."""
+    """Return whether as many jobs run as the queue's own cap allows. Then no job of the queue can be claimed."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
 def _resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: int) -> int | None:
-    """Return the Unix ms at which a rate admits jobs again, by its score in `scheduled`. A score that is later than the
-    limit allows was written before the clock was set back: the next claim checks the rate again. A rate that counts a
-    unit may owe any number, and by ``spent``, its value in `rates`, a rate may be paused: then the score has no
-    bound."""
+    """Return the time (Unix ms) at which an exhausted rate admits jobs again; None: no such time is stored.
+
+    ``stored`` is the rate's score in the key ``scheduled``, and ``spent`` its value in the key ``rates``. A score later
+    than the limit allows was written before the clock was set back. Then the latest allowed time is returned. A rate
+    that counts a unit, or that is paused, has no latest time.
+    """
     if stored is None:
         return None
     has_bound = unit_of(scope) is None and (spent is None or " until=" not in spent)
@@ -192,9 +195,12 @@ def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int, read_max: int) -> Steps[tuple[list[str], list[str]]]:
-    """Return scopes and families that have a limit of their own, and keys that have a weight; if there are very
-    many, not necessarily the first by name. The read ends after about ``read_max`` stored limits, so
-    that very many weights cost little."""
+    """Return the scopes and families that have a limit of their own, and the keys that have a weight. Each list has at
+    most ``most`` names.
+
+    The read ends after about ``read_max`` stored limits. So a queue with very many weights costs little, but some names
+    may be missing.
+    """
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
@@ -209,7 +215,8 @@ def _limited(keys: QueueKeys, most: int, read_max: int) -> Steps[tuple[list[str]
 def _statuses(
     keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry], most: int
 ) -> Steps[list[ScopeStatus]]:
-    """Return one status per name, in a fixed number of steps."""
+    """Return the status of each scope in ``names``. The number of round trips does not depend on the number of
+    scopes."""
     # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
     stored = sum(name in entries for name in names)
     shares = [most // 2 // max(1, n) for n in (len(names) - stored, stored)]
@@ -303,7 +310,7 @@ def _statuses(
 
 
 def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read the times at which exhausted rates admit jobs again."""
+    """Return the commands that read when exhausted rates admit jobs again."""
     members = [f"rate|{scope}" for scope in scopes]
     return [
         ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]
@@ -312,7 +319,7 @@ def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
 
 
 def _spent(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read the values of rates in `rates`."""
+    """Return the commands that read the fields of these rates in the key ``rates``."""
     return [["HMGET", keys("rates"), *scopes[at : at + PAGE]] for at in range(0, len(scopes), PAGE)]
 
 
@@ -343,7 +350,8 @@ def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
 
 
 def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
-    """Add the facts of the scope that the job waits for: its limit, some of its holders, and when it resumes."""
+    """Return ``standing`` with the facts of the scope for which the job waits: limit, holders, and the time at which a
+    rate resumes."""
     names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
     found = yield from ask(
         caps=["HMGET", keys("caps"), *names],
@@ -376,7 +384,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """Return how many jobs may run before ``job``, over all lists and open lanes, and whether that is a lower bound."""
+    """Return the number of jobs that may run before ``job``, in all lists and open lanes. Also return whether this
+    number is only a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.
@@ -414,7 +423,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
 
 
 def _seq(job: JobState) -> int:
-    """Return a job's place in line."""
+    """Return a job's number in the order of its queue."""
     return number_in(job.fields.get("seq")) or 0
 
 
@@ -424,7 +433,8 @@ def _rank(job: JobState) -> int:
 
 
 def _place(text: str | None) -> tuple[str, str | None]:
-    """Read a field of `lanes`: ``open ORDER`` or ``blocked SCOPE ORDER``."""
+    """Return the state of a lane and the scope that blocks it, from its field in the key ``lanes``: ``open ORDER`` or
+    ``blocked SCOPE ORDER``."""
     match (text or "").split(" "):
         case ["blocked", scope, _]:
             return "blocked", scope

@@ -1,4 +1,4 @@
-"""Reads what running jobs show: how far they have come, and the chunks of their streams."""
+"""Reads what running jobs report: their progress, and the chunks of their streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEAD: Final = str(State.DEAD)
 
 
 class ShownJob(NamedTuple):
-    """The progress of a job, and whether the job has ended. Both are from one look, in which the end was read first."""
+    """The progress of a job, and the job's state."""
 
     state: str | None
     """The job's state; None if Redis has no such job."""
@@ -33,12 +33,12 @@ class ShownJob(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """True if the job has left Redis or is dead, so that its handler shows nothing more."""
+        """True if the job is dead or has left Redis. Its handler reports nothing more."""
         return self.state in (None, DEAD)
 
 
 class StreamPlace(NamedTuple):
-    """The position of a reader in a stream."""
+    """The place in a stream up to which a reader has read."""
 
     got: int
     """The number of the last chunk that it got; at first, the number that it was given."""
@@ -51,7 +51,7 @@ class StreamPlace(NamedTuple):
 
 
 class StreamLook(NamedTuple):
-    """Chunks of a job's stream, from one look."""
+    """Chunks of a job's stream, from one read."""
 
     chunks: tuple[Chunk, ...]
     place: StreamPlace
@@ -65,10 +65,10 @@ class StreamLook(NamedTuple):
 
 
 class ShownReads(QueueReader):
-    """Reads what running jobs show."""
+    """Reads the progress and the streams of jobs."""
 
     def shown(self, queue: str, job_id: str) -> Plan[ShownJob]:
-        """Return how far a job has come."""
+        """Return the progress and the state of a job."""
         keys = self._keys(queue)
         asked = [
             ["HGET", keys("state"), job_id],
@@ -80,14 +80,14 @@ class ShownReads(QueueReader):
         return ShownJob(_state_of(line, size), None if found is None else found.progress)
 
     def progress(self, queue: str, job_id: str) -> Plan[Progress | None]:
-        """Return the last progress of a job that is known to be there."""
+        """Return the last progress of a job; None without progress. The call does not check whether the job exists."""
         asked = [["HGET", self._keys(queue)("shown"), job_id]]
         (text,) = yield from self._delivery.ask(asked, queue)
         found = read_shown(text)
         return None if found is None else found.progress
 
     def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
-        """Return the chunks behind a place, at most PAGE of them."""
+        """Return the chunks after a place, at most PAGE of them."""
         keys = self._keys(queue)
 
         def page(first: int) -> list[str]:
@@ -128,8 +128,11 @@ def _state_of(line: str | None, size: int) -> str | None:
 
 
 def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
-    """Return the place at which a reader goes on. If a failover took chunks, or another job with this id began a
-    stream, the next chunks may have numbers that the reader has had already."""
+    """Return the place from which the reader continues. ``text`` is the job's field in the key ``shown``.
+
+    After a failover, or after another job with this id, the numbers of chunks may begin again at a lower number. Then
+    the place is set back.
+    """
     found = read_shown(text)
     if place.fence is None:
         # The reader has come back. What it got before is known by the numbers alone.
@@ -151,7 +154,7 @@ def _instant(fence: str) -> tuple[int, int]:
 
 
 def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:
-    """Yield the chunks that are there. Each says how many are missing before it."""
+    """Yield the chunks that Redis has. Each chunk has the number of chunks that are missing before it."""
     before, claim = place.got, place.claim
     for number, field in enumerate(fields, first):
         chunk = read_chunk(number, field)

@@ -1,7 +1,7 @@
-"""Reads in steps, by which a read of many queues takes as many round trips as a read of one queue.
+"""Reads of queues, written as generators of steps. A read of many queues takes as many round trips as a read of one.
 
-A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
-found. :meth:`QueueReader.exactly` carries out one read, :meth:`QueueReader.side_by_side` several at once.
+In each step, the generator yields the commands of one round trip, and is sent the replies. At the end it returns the
+result. :meth:`QueueReader.exactly` carries out one read, and :meth:`QueueReader.side_by_side` several reads at once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ WHY_MAX: Final = 300
 
 
 def ask(**questions: Command | list[Command]) -> Steps[Any]:
-    """Send questions in one round trip. Returns an object that has the answer to each question under its name. For a
-    list of commands, the answer is a list."""
+    """Send named commands in one round trip. Returns an object with one attribute per name.
+
+    The attribute is the reply to the command, or, for a list of commands, the list of the replies.
+    """
     single = {name for name, asked in questions.items() if asked and isinstance(asked[0], str)}
     listed: dict[str, list[Command]] = {
         name: [asked] if name in single else asked for name, asked in questions.items()
@@ -44,14 +46,16 @@ def ask(**questions: Command | list[Command]) -> Steps[Any]:
 
 
 def time_ms(reply: Sequence[str]) -> int:
-    """Return the answer to TIME in Unix ms. Send TIME with commands that have keys of the queue: in a cluster the clock
-    of the queue's shard counts."""
+    """Return the reply to the command TIME in Unix ms.
+
+    Send TIME together with commands on keys of the queue. In a cluster, it then goes to the shard of the queue.
+    """
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
-    """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+    """Carry out one read of a queue. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
     replies: list[Any] | None = None
     while True:
         try:
@@ -65,7 +69,7 @@ def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
 
 
 class QueueReader:
-    """Carries out reads of queues for one client."""
+    """Carries out reads of queues, for one client."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -74,12 +78,15 @@ class QueueReader:
         return queue_keys(queue, self._delivery.prefix)
 
     def exactly(self, queue: str, steps: Steps[T]) -> Plan[T]:
-        """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+        """Carry out one read of a queue. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
         return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns the results of the readable queues, in the order of
-        ``reads``, and by queue the reason why each other queue cannot be read."""
+        """Carry out reads of several queues at once. ``reads`` has one read for each queue.
+
+        Returns the results of the readable queues, in the order of ``reads``. Also returns, by queue, why a queue could
+        not be read.
+        """
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]
@@ -91,8 +98,8 @@ class QueueReader:
 
 
 class _Contained(Generic[T]):
-    """The read of one queue, which shares its round trips with the reads of other queues. An error ends only this
-    read."""
+    """The read of one queue, which shares its round trips with reads of other queues. An error ends this read, but not
+    the reads of other queues."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
@@ -105,7 +112,7 @@ class _Contained(Generic[T]):
         self.take(None)
 
     def take(self, answers: list[Any] | None) -> None:
-        """Continue the read with these answers; None: begin it."""
+        """Continue the read with the answers to its last commands. With None, begin the read."""
         asked, self.asks = self.asks or (), None
         for answer, command in zip(answers or (), asked, strict=True):
             if isinstance(answer, Exception):
@@ -124,13 +131,13 @@ class _Contained(Generic[T]):
 
 
 def _keys_in(command: Command) -> str:
-    """Return the keys of a command. In the command of a program of ``lua/plain``, the keys come after the program's
-    text and the number of keys."""
+    """Return the keys of a command as text. If the command runs a program of ``lua/plain``, the keys come after the
+    program's text and their number."""
     return " or ".join(command[3 : 3 + command[2]] if command[0] == "EVAL_RO" else command[1:2])
 
 
 def _fit(text: str) -> str:
-    """Return any text as one short line."""
+    """Return a text on one line, shortened to at most WHY_MAX characters."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
@@ -147,7 +154,7 @@ _ERRORS_PAGE: Final = 20
 
 
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
-    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    """Return the state lines of any number of jobs, in order; None for a job that Redis does not have."""
     lines: list[str | None] = []
     program = plain_text("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
     for at in range(0, len(ids), PAGE):
@@ -158,14 +165,14 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Return the states of the jobs that Redis has, and a message for each job that cannot be read."""
+    """Return the states of those jobs that Redis has, and a message for each job that cannot be read."""
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
 def beside(steps: Steps[T], commands: list[Command]) -> Steps[tuple[T, list[Any]]]:
-    """Carry out a read, and send further commands in its first round trip. Returns the result of the read, and the
-    replies to these commands."""
+    """Carry out a read, and send ``commands`` in its first round trip. Returns the result of the read, and the replies
+    to ``commands``."""
     answers: list[Any] | None = None if commands else []
     replies: list[Any] | None = None
     while True:
@@ -182,12 +189,13 @@ def beside(steps: Steps[T], commands: list[Command]) -> Steps[tuple[T, list[Any]
 
 
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
-    """Return the error that each of these jobs died of; None for a job without an error."""
+    """Return the error that each of these dead jobs died of, in order; None for a job without an error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
     found = yield [["EVAL_RO", plain_text("errors"), 1, keys("jobs"), *page] for page in pages]
     return [None if head is None else error_of(head) for heads in found for head in heads]
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
-    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    """Carry out ``lines_of``. Returns the state lines of these jobs, in order; None for a job that Redis does not
+    have."""
     return run_steps(delivery, keys.queue, lines_of(keys, ids))

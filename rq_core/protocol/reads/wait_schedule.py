@@ -1,6 +1,6 @@
-"""Decides when to poll the jobs that clients wait for.
+"""Decides when to poll the jobs for which clients wait.
 
-It does no I/O and starts no thread: :mod:`rq_core.connections.wait_thread` drives it.
+This module does no I/O and starts no thread. :mod:`rq_core.connections.wait_thread` makes the polls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ multiples of such a part, so that many waits share a poll."""
 
 
 class Nothing(Enum):
-    """The result of a wait that has timed out."""
+    """The result of a wait whose time is over before the job has ended."""
 
     ALIVE = "the job has not ended"
 
@@ -43,15 +43,14 @@ Told = Found | Nothing | RqCoreError
 
 
 class JobWait:
-    """One wait for one job. ``tell`` is called once, with the wait's result."""
+    """One wait for one job. The function ``tell`` is called once, with the wait's result."""
 
     __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
 
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
     ) -> None:
-        """``deadline`` is the time at which the wait times out, on the same clock as ``now`` in the methods of
-        Waits."""
+        """Create a wait. It times out at ``deadline``, in seconds on the clock of ``now`` in the methods of Waits."""
         self.queue = queue
         self.id = job_id
         self.deadline = deadline
@@ -68,14 +67,14 @@ class JobWait:
         message about the job has arrived after that poll."""
 
     def end(self, told: Told) -> None:
-        """Give the result to ``tell``, unless the wait is already over."""
+        """Call ``tell`` with the wait's result, unless the wait is already over."""
         if not self.over:
             self.over = True
             self.tell(told)
 
 
 class Waits:
-    """The waits whose jobs one thread polls, and the times of the polls."""
+    """All waits whose jobs one thread polls, and the times of the next polls."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
@@ -85,18 +84,18 @@ class Waits:
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
     def add(self, wait: JobWait, now: float) -> None:
-        """Begin a wait. The first poll of its job is due now."""
+        """Add a wait. The first poll of its job is due at once."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
 
     def next_at(self) -> float | None:
-        """Return the time at which the next poll is due; None: no poll is due."""
+        """Return the time of the next poll; None: no poll is planned."""
         while self._line and not self._counts(self._line[0]):
             self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be polled now, by queue. The caller must later pass each wait to
+        """Return the waits whose jobs must be polled now, by queue. After the poll, the caller must pass each wait to
         ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
@@ -112,7 +111,8 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make polls due now for the awaited jobs among ``ids``. A message has reported the ends of these jobs."""
+        """Make polls due at once for the jobs in ``ids`` for which clients wait. A message has reported the ends of
+        these jobs."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -120,7 +120,8 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Make polls due now for all awaited jobs of a queue, since messages may have been missed."""
+        """Make polls due at once for all jobs of a queue for which clients wait, because messages about their ends may
+        be lost."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)
@@ -133,9 +134,12 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Record the result of a poll that began at ``began``. ``found`` is the result for a job that is not alive.
-        None: the job is alive, or the poll failed; then the wait's ``trouble`` is the error. ``hearing`` is the
-        subscription on which a message about the job's end will come, if there is such a subscription."""
+        """Record the result of a poll that began at ``began``. Then plan the next poll, or end the wait.
+
+        ``found`` is the result for a job that is not alive. Without it, the job is alive or the poll failed; after a
+        failure, ``wait.trouble`` has the error. ``hearing`` is the subscription that will report the job's end, if
+        there is one.
+        """
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.
             return
@@ -160,7 +164,7 @@ class Waits:
         ]
 
     def queues(self) -> set[str]:
-        """Return the queues of the awaited jobs."""
+        """Return the queues with jobs for which clients wait."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
     def _put(self, wait: JobWait, at: float) -> None:
@@ -178,7 +182,7 @@ class Waits:
         return wait
 
     def forget(self, wait: JobWait) -> None:
-        """Remove a wait."""
+        """Remove a wait, so that it causes no further polls."""
         jobs = self._by_job.get(wait.queue, {})
         waits = jobs.get(wait.id)
         if waits and wait in waits:

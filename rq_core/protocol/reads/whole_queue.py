@@ -1,7 +1,8 @@
-"""Reads a whole queue: a small one in one transaction, a large one in pages, so that no call holds up the server.
+"""Reads all data of a queue: a small queue in one transaction, a large one in pages that do not block the server for
+long.
 
-Pages are read at different moments. The outbox is read last, so the pages must agree with the log about each job
-without an event since the first page. Members of other jobs that differ must be read again at one moment
+Pages are read at different moments, and the outbox last. So a job without an event since the first page must agree with
+the log. If members of other jobs differ from the log, they must be read again at one moment
 (:meth:`WholeReads.members`).
 """
 
@@ -43,7 +44,7 @@ class WholeReads(QueueReader):
     """Reads all keys of a queue, at one moment or page by page."""
 
     def snapshot(self, queue: str) -> Plan[Snapshot]:
-        """Read everything a queue has in Redis in one transaction, which is as large as the queue.
+        """Read all data of a queue in one transaction. The reply is as large as the queue.
 
         Raises QueueDamaged if a key has the wrong type.
         """
@@ -75,7 +76,7 @@ class WholeReads(QueueReader):
         return found
 
     def whole(self, queue: str) -> Plan[Snapshot]:
-        """Read everything a queue has in Redis, in pages if it is large.
+        """Read all data of a queue, in pages if the queue is large.
 
         Raises QueueDamaged if a key has the wrong type.
         """
@@ -102,7 +103,7 @@ class WholeReads(QueueReader):
     def _pages(self, queue: str, key: str, kind: str) -> Plan[Any]:
         """Read one key in pages.
 
-        A list and a stream are read from the end at which they grow, so that no member is missed when others are added
+        A list or a stream is read from the end to which members are added. So no member is missed if others are added
         or removed during the read.
         """
         pages: list[list[Any]] = []
@@ -121,9 +122,11 @@ class WholeReads(QueueReader):
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
     ) -> Plan[dict[tuple[str, str], str]]:
-        """Read single members of keys at one moment, named as in an edit (:class:`rq_core.doctor.Edit`). Returns
-        their values, with an empty text for a missing member. Keys whose members have no names, such as lists, are
-        left out."""
+        """Read single members of keys at one moment. Each is given as (key, member), as in
+        :class:`rq_core.doctor.Edit`. Returns their values; an empty text for a missing member.
+
+        Keys whose members have no names, such as lists, are left out.
+        """
         keys = self._keys(queue)
         asked = {each: _member(keys, *each) for each in members}
         replies: Sequence[Any] = ()
@@ -151,7 +154,7 @@ def _page(kind: str, key: str, at: Any, count: int) -> Command:
 
 
 def _read(kind: str, at: Any, count: int, reply: Any) -> tuple[list[Any], Any]:
-    """Return a page, and the beginning of the next page; None after the last page."""
+    """Return the members of a page, and the place of the next page; None after the last page."""
     match kind:
         case "list":
             return reply, at + count if reply else None
@@ -166,7 +169,7 @@ def _size_of(value: Any) -> int:
 
 
 def _shaped(kind: str, value: Any) -> Any:
-    """Return the reply of a read of a key, or of a part of it, in Python's types."""
+    """Return Redis' reply for a key, or for a page of a key, in Python's types."""
     match kind:
         case "hash":
             return pairs_of(value)

@@ -1,8 +1,9 @@
-"""The list of workers: each worker has a row in the key ``workers`` of its queues while it runs, busy or idle.
+"""The list of workers. While a worker runs, it has a row in the key ``workers`` of each of its queues.
 
-A row is the time when Redis last heard of the worker, and the worker's description: ``1795225746 {"host":"db-1",…}``.
-The names of its tasks are stored once for all workers with the same code, in the field ``code|`` and the code's digest.
-Rows are not part of any job's state: no script reads them, no event records them, and writing them creates no queue.
+A row has the time (Unix s) of the worker's last report and the worker's description: ``1795225746 {"host":"db-1",…}``.
+Workers with the same code share one field for the names of their tasks: ``code|`` and the code's digest.
+
+Rows are not part of the state of jobs: no script reads them, no event records them, and writing them creates no queue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CODE: Final = "code|"
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A worker's description of itself."""
+    """A worker's description of itself, which it reports to Redis."""
 
     host: str
     pid: int
@@ -53,7 +54,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class PresentWorker:
-    """A parsed row of ``workers``."""
+    """A worker, as its row in the key ``workers`` describes it."""
 
     worker: str
     says: Presence
@@ -63,12 +64,12 @@ class PresentWorker:
 
     @property
     def gone(self) -> bool:
-        """Return whether the worker counts as gone, since it has been silent for more than SILENT_MS."""
+        """Return whether the worker counts as gone: its last report is more than SILENT_MS ago."""
         return self.silent_ms > SILENT_MS
 
 
 class KnownTasks(NamedTuple):
-    """The tasks of those workers of a queue that are not gone."""
+    """The tasks of a queue's workers. Workers that are gone are left out."""
 
     workers: int
     """Number of the workers that serve the queue and are not gone."""
@@ -76,7 +77,7 @@ class KnownTasks(NamedTuple):
     """Names of all tasks of these workers; None: not all names could be read."""
 
     def knows(self, task: str | None) -> bool | None:
-        """Return whether one of the workers has the task. None: unknown, or there is no worker."""
+        """Return whether one of the workers has the task; None if this is unknown or no worker runs."""
         if self.tasks is None or not self.workers:
             return None
         return task in self.tasks
@@ -85,8 +86,8 @@ class KnownTasks(NamedTuple):
 def announce(
     prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
 ) -> Plan[None]:
-    """Write into these queues that the worker runs, and the ``tasks`` of its code. Errors are ignored: the next call
-    repairs them."""
+    """Write a worker's row and the names of its ``tasks`` into these queues. Errors are ignored, because the worker
+    calls this function again."""
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
     program = plain_text("tell")
@@ -94,13 +95,17 @@ def announce(
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
-    """Remove the worker's row from these queues, since the worker ends. Errors are ignored: the sweep repairs them."""
+    """Remove a worker's row from these queues, when the worker ends. Errors are ignored, because a sweep removes the
+    row later."""
     yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove rows of workers that ended long ago without removing their row, rows that cannot be read, and the tasks
-    of codes that no other row names. Errors are ignored: the next sweep repairs them."""
+    """Remove rows that cannot be read, and rows of workers that ended long ago without removing them. Also remove task
+    names that no row needs.
+
+    Errors are ignored, because the next sweep repeats the work.
+    """
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
@@ -129,7 +134,7 @@ def rows_command(keys: QueueKeys) -> list[Any]:
 
 
 def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
-    """Return the workers of a queue, by name. Rows that cannot be read are left out."""
+    """Return the workers of a queue, sorted by name. Rows that cannot be read are left out."""
     found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
     return tuple(each for each in found if each is not None)
 
@@ -137,8 +142,8 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole`` says whether ``rows`` are all rows
-    of the queue."""
+    """Return the tasks of those ``workers`` that are not gone. ``whole`` is true if ``rows`` has all rows of the
+    queue."""
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
@@ -149,7 +154,7 @@ def known_tasks(
 
 
 def _tasks_of(text: str) -> set[str] | None:
-    """Return the task names in the text of a field of ``workers``; None if they cannot be read."""
+    """Return the task names in a field of ``workers``; None if the text cannot be read."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -158,14 +163,15 @@ def _tasks_of(text: str) -> set[str] | None:
 
 
 def is_readable(field: str, text: str) -> bool:
-    """Return whether this release can read a field of ``workers``: a worker's row, or the tasks of a code."""
+    """Return whether this release can read a field of ``workers``: the row of a worker, or the task names of a code."""
     if field.startswith(_CODE):
         return _tasks_of(text) is not None
     return read_row(field, text, 0) is not None
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
-    """Parse a row; None if the row is invalid, or if another version wrote it with other fields."""
+    """Return the worker that a row describes; None if the row is invalid or another version of rq-core wrote it with
+    other fields."""
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)
