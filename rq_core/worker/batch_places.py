@@ -138,7 +138,7 @@ class BatchCapacity(Capacity):
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Move this number of waiting jobs into one place of their own: their handler begins."""
+        """Take a place for a handler that begins with this number of waiting jobs."""
         self.hold(queue, -jobs)
         self.taken += 1
 

@@ -25,7 +25,7 @@ LEND_AFTER_S: Final = 0.5
 class Capacity:
     """Counts a worker's places: how many handlers may run at once, and how many places are in use.
 
-    A place is in use if a job has arrived in it, or if it is reserved for a claim under way.
+    A place is in use if it has a job, or if it is reserved for a claim under way.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
@@ -58,7 +58,7 @@ class Capacity:
     ) -> list[tuple[WatchedQueue, int]]:
         """Return the (queue, number of jobs) pairs to claim now from a group, with at most ``most`` jobs in all.
 
-        If no place is free, the number is 0: the call then only does work that is due in the queue.
+        If no place is free, the number is 0: the call then only ends expired leases and promotes due jobs.
         """
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:

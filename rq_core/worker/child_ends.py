@@ -49,7 +49,7 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
     """Return the parents whose children these settlements have ended.
 
-    The parents are read from the headers of the jobs. ``outcomes``: job id → the script's answer; a success has none.
+    The parents are read from the headers of the jobs. ``outcomes``: job id → the script's answer, except for successes.
     """
     found: list[Parent] = []
     for each in settled:

@@ -165,7 +165,7 @@ class FlowTable:
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count the claims of these settlements. ``answers``: job id → the script's answer; a success has none."""
+        """Count the claims of these settlements. ``answers``: job id → the script's answer, except for successes."""
         # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:

@@ -3,7 +3,7 @@
 Jobs die in several scripts, and some deaths reach no worker: a poison job has killed its worker. So workers read the
 queue's index of dead jobs, and enqueue one job of the hook's task per death. The field ``on_dead_ms`` of ``meta`` is
 the *mark*: the time up to which deaths have their hooks' jobs. A worker moves the mark on after it enqueued these jobs.
-So each hook is called at least once, even if workers die. Its job is retried and audited like any other job.
+So each hook is called at least once, even if workers die. A hook's job is retried and audited like any other job.
 
 Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
 job's end, so a later enqueue is a duplicate, even if the hook has run by then.
@@ -80,7 +80,7 @@ class DeathWatch:
     """Enqueues the hooks' jobs for the deaths in one queue, in repeated checks.
 
     Each check covers the time since the last check. If Redis' clock was set back, a new death may have a time that an
-    earlier check covered. Then the next check covers that time again. It misses no death, and enqueues some twice.
+    earlier check covered. Then the next check covers that time again. So it misses no death, and repeats some enqueues.
     """
 
     def __init__(

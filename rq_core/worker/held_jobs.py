@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the answer to their claim to the end of their handlers.
 
-Jobs that have arrived start when the next turn is sent, or when no turn has to be sent. The heartbeat extends a lease
-from before the handler's first step on.
+Jobs that have arrived start when the next turn is sent, or when no turn has to be sent. The heartbeat begins to extend
+a job's lease before the handler executes its first step.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ class Handlers:
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Add a claimed job to the jobs that start together, after the next turn was sent or when no turn has to be
-        sent.
+        """Keep a claimed job for the next ``begin_arrived``.
 
         ``since``: a monotonic time before which the job's lease did not begin.
         """
@@ -151,7 +150,7 @@ class Handlers:
         self.arrived.append(claim)
 
     def begin_arrived(self) -> None:
-        """Start all jobs that have arrived."""
+        """Start all jobs that have arrived. If their leases may have expired, give the jobs back instead."""
         if not self.arrived:
             return
         arrived, self.arrived = self.arrived, []
@@ -269,12 +268,12 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose this
-    one.
+    """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
 
-    A process runs one suspect at a time. If several are claimed together, one stays and the others are rolled back. The
-    first starts only after Redis has answered these rollbacks (Handlers.begin_held): a lost claim counts as a loss even
-    if its handler had not begun. So the jobs beside a poison job lose one worker, and are not declared poison.
+    A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
+    one starts after Redis has answered these rollbacks (Handlers.begin_held). Earlier, the death of the worker would
+    count as a loss of each, even of those whose handlers had not begun. So a poison job does not make the other
+    suspects poison.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

@@ -143,7 +143,10 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes. Without /proc, return its highest value so far."""
+    """Return the resident memory of this process in bytes.
+
+    On a system without /proc, return its highest value since the process started.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

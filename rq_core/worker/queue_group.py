@@ -81,10 +81,7 @@ class QueueGroups:
         self.news.set()
 
     def stop(self) -> None:
-        """Stop claiming. Take no more tokens, and set the limit of claims under way to 0.
-
-        A claim that is sent again then brings no jobs.
-        """
+        """Stop claiming: take no more tokens. If a claim under way has to be sent again, it asks for 0 jobs."""
         self.news.set()
         for group in self.all:
             group.watcher.stop()

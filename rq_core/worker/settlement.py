@@ -50,9 +50,9 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements into two parts. Return queue → successes, for a claim of the same queue, and the others.
+    """Return two parts: queue → successes of ``queues``, which a claim can settle; and all other settlements.
 
-    Once the results in the first part exceed VALUES_MAX characters, further successes go to the others.
+    The results in the first part have at most VALUES_MAX characters. Further successes are in the second part.
     """
     successes: dict[str, list[Settlement]] = {}
     others = []

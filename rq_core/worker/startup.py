@@ -208,15 +208,15 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set each queue's mark: the time from which on deaths get their hooks' jobs."""
+        """Set each queue's mark, if it has none: the time from which on deaths get their hooks' jobs."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
         """Declare the limits again, because a claim was carried out in another epoch of Redis than ``since``.
 
-        ``since`` is the epoch that the worker knew when it sent the claim. Return True if the claim's jobs may be
-        counted in no cap. This is so if the declaration failed, or if the queue has limits and an epoch after ``since``
+        ``since`` is the epoch that the worker knew when it sent the claim. Return True if no cap may have counted the
+        claim's jobs. This is so if the declaration failed, or if the queue has limits and an epoch after ``since``
         began without data.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")

@@ -62,7 +62,7 @@ class Ticker:
             self._thread.shutdown()
 
     async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
-        """Compute ``instants_of`` these schedules in a thread, and return the result."""
+        """Run ``instants_of`` in a thread, and return its result."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
         loop = asyncio.get_running_loop()
@@ -96,10 +96,10 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
-        """Declare the code's schedules if one of the due ones was last declared two hours ago or earlier.
+        """Declare the code's schedules if code last declared one of the due schedules over two hours ago.
 
-        This happens if the worker stood still for hours, or if Redis' clock was set forward. Without it, the schedule
-        stops.
+        This happens if the worker stood still for hours, or if Redis' clock was set forward. Without a new declaration,
+        the schedule stops.
         """
         own = self._app.schedules.get(queue, ())
         late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
@@ -131,9 +131,9 @@ def seen_ms_in(entry: str) -> int:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Compute from name → entry of due schedules what to send to Redis for each.
+    """Return what to send to Redis for each due schedule. ``due``: name → the schedule's entry.
 
-    A damaged schedule is logged and left out. One that this process cannot compute gets an Instant of zeros.
+    A damaged schedule is logged and left out. If this process cannot compute a schedule, its ``next_ms`` is 0.
     """
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule

@@ -1,4 +1,5 @@
-"""A worker's turns. Each is one round trip: the settlements since the last turn, and a claim for the free places."""
+"""A worker's turns. A turn is one round trip with the settlements since the last turn and a claim for the free
+places."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of a turn that is due; empty: the turn has only settlements. None: no turn is due."""
+        """Return the claims of the next turn; None: no turn is due. If the turn has only settlements, the list is
+        empty."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []

@@ -65,20 +65,17 @@ class WatchedQueue:
     def promising(self) -> bool:
         """Return whether another claim may find jobs in the queue.
 
-        The worker should claim from the queue. Or the last claim left jobs, and the claim under way may leave some
-        again.
+        This is so if ``look`` is set. It is also so if the last claim left jobs and another claim is under way.
         """
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Return whether the worker should call the queue even without a free place: the call does work that is due
-        there."""
+        """Return whether the last call is so long ago that even a full worker should call the queue."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for the wake tokens of these queues. It does not wait while the worker is full or claims from all of
-    them."""
+    """Waits for the wake tokens of these queues, but not while the worker is full or claims from all these queues."""
 
     def __init__(
         self,
@@ -131,7 +128,7 @@ class Watcher:
                 self.look_at(self._queues.values())
 
     def stop(self) -> None:
-        """Take no more tokens. Return a token that still arrives to Redis."""
+        """Take no more tokens. A token that still arrives goes back to Redis."""
         self._stopping = True
         self._room.set()
         self._quiet.set()
@@ -194,7 +191,7 @@ class Watcher:
     async def _wait_for(self, event: asyncio.Event) -> None:
         """Wait for an event, but no longer than LOOK_S_MAX or the time between two heartbeats.
 
-        If the time is over first, let the worker claim from its queues, so that work that is due there is done.
+        If the time is over first, let the worker claim: the claim does work that is due in the queue.
         """
         event.clear()
         try:

@@ -127,16 +127,14 @@ class Executor:
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. Return None if this worker cannot run it; ``on_settlement`` then has its
-        settlement."""
+        """Start a claim's handler. If this worker cannot run the job, settle the claim and return None."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. Return None if this worker cannot run it; ``on_settlement`` then has its
-        settlement."""
+        """Prepare a claim's handler. If this worker cannot run the job, settle the claim and return None."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -184,7 +182,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a prepared handler. If the handler was asked to stop since, settle its claim instead."""
+        """Start a prepared handler. If it was asked to stop after ``prepare``, settle its claim instead."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)

@@ -2,7 +2,7 @@
 :mod:`rq_core.worker.execution.isolated_process` is the code in the child.
 
 A child that hangs, crashes in native code or uses too much memory does not harm the worker. Children are spawned, never
-forked. Each runs one job at a time, and then the next. The messages on the pipes are JSON.
+forked. A child runs one job after another. The messages on the pipes are JSON.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class IsolationPool:
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Return its error, or None for a success.
 
-        If this coroutine is cancelled, it asks the handler to stop and waits up to TELL_GRACE_S. If the handler has not
-        stopped by then, its process is killed. Raises HandlerDied if the process ended before the handler did.
+        Cancel this coroutine to stop the handler. The handler then has TELL_GRACE_S to stop; after that its process is
+        killed. Raises HandlerDied if the process ended before the handler did.
         """
         child = self._take(task)
         self._busy[running] = child

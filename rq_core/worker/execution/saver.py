@@ -188,7 +188,7 @@ def _gathered(
 
 
 def _nothing() -> None:
-    """Do nothing: the callback for steps that need no note of their end."""
+    """Do nothing at the end of a step."""
 
 
 class Saves(Protocol):
@@ -196,7 +196,7 @@ class Saves(Protocol):
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
-        """A function of a queue: it returns whether the queue's leases are in force by the worker's clock."""
+        """The function that returns whether the leases of a given queue are in force by the worker's clock."""
         ...
 
     async def ask(self, plan: Callable[[Operations], Plan[T]], /) -> T:
@@ -351,7 +351,7 @@ class LoopHome(_Home):
             self._consider()
 
     def turn(self) -> asyncio.Lock:
-        """Return the lock that lets a job save one entry after the other."""
+        """Return the lock of the job's saves, which lets one save run at a time."""
         return self._lock
 
 
@@ -412,6 +412,6 @@ class ThreadHome(_Home):
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the lock that lets a job save one entry after the other."""
+        """Hold the lock of the job's saves, which lets one save run at a time."""
         with self._lock:
             yield

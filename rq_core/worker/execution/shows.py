@@ -1,7 +1,7 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
 A handler stores both in its Showing, and does not wait. One call per queue sends the last progress of each job, at most
-once in SHOW_S. Chunks are sent every GATHER_S. The worker sends what is left of a job before it settles the claim.
+once in SHOW_S. Chunks are sent every GATHER_S. Before the worker settles a claim, it sends what is left of both.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Shows:
 
 
 def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
-    """Store the number before the first chunk of each claim, which Redis answers."""
+    """Store for each claim the number before its first chunk, from Redis' answer."""
     for shown, _ in group:
         start = answer.get(shown.context.id, "")
         if start.isdecimal():
@@ -197,7 +197,7 @@ def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, s
 
 
 def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:
-    """Yield the records of a queue's jobs in parts, each for one call."""
+    """Yield the records of a queue's jobs in lists, one list for each call."""
     part: list[Show] = []
     size = 0
     for (context, showing), taken in group:

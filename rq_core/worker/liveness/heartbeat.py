@@ -1,8 +1,8 @@
 """Extends the leases of a worker's claims, from a thread of its own.
 
-A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat runs on
-neither. A handler that holds the GIL stops the heartbeat, too. After a lease's time a supervisor extends the leases
-instead (:mod:`rq_core.process.lease_guard`). A worker without a supervisor loses its leases.
+So a handler keeps its lease even if it blocks the event loop, or computes for minutes in a thread. A handler that holds
+the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). A worker
+without a supervisor loses its leases.
 """
 
 from __future__ import annotations

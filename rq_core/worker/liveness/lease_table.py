@@ -27,7 +27,7 @@ _ROW: Final = struct.Struct("<?d128s128s40s")
 
 
 class HeldLease(NamedTuple):
-    """A claim in the table. ``until``: monotonic time at which its lease is no longer extended; None: no such time."""
+    """A claim in the table. ``until``: monotonic time up to which its lease is extended; None: without an end."""
 
     queue: str
     job: str
@@ -69,7 +69,7 @@ class LeaseTable:
             self._free.append(row)
 
     def end(self, status: int) -> None:
-        """Store the exit status of the process, whose work is over."""
+        """Store that the work of the process is over, and its exit status."""
         _END.pack_into(self._memory, _HEAD.size, True, status)
 
     # The supervisor's side.
