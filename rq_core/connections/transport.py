@@ -69,9 +69,9 @@ class Transport(Protocol):
         """
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key; None if the server is not known.
+        """Return an object that identifies the server of a key.
 
-        Keys with equal objects are on one server, if their servers are known.
+        None: there is only one server, or the key's server is not known yet.
         """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
@@ -105,7 +105,7 @@ class AsyncTransport(Protocol):
         """
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key; None if the server is not known."""
+        """Return an object that identifies the server of a key. Transport.place describes the object."""
 
     async def close(self) -> None:
         """Close all connections."""
