@@ -111,10 +111,9 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue.
+        """Return an object that identifies the server of a queue. Send the calls to queues with equal objects together.
 
-        The calls to queues with equal objects should be sent together. If a server is not known yet, the object is
-        None.
+        None: there is only one server, or the queue's server is not known yet.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 

@@ -181,8 +181,7 @@ class Listener:
         self._missed: list[str] = []
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
-        """Check jobs, and subscribe to the ends of the jobs that are alive. Return None if the server allows no
-        subscription now.
+        """Check jobs, and subscribe to the ends of the jobs that are alive. Return None if this is not possible now.
 
         Raises QueueDamaged.
         """
