@@ -127,7 +127,7 @@ class _Box:
 def box_faults(
     boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
 ) -> Iterator[BoxFaults]:
-    """Yield the boxes that differ from the log. ``boxes``: life (id) of a box → box by the log.
+    """Yield the boxes that differ from the log. ``boxes``: life (id) of a box → box according to the log.
 
     ``found``: the members of the key ``boxes`` in Redis. ``owners``: life of a box → id of its job.
     """
@@ -190,7 +190,7 @@ def corrected(
 ) -> dict[str, str]:
     """Return the members of the key ``boxes`` after all corrections that the log allows.
 
-    Lost signals are added and made-up members are removed. Other members get their texts by the log.
+    Lost signals are added and made-up members are removed. Other members get their texts according to the log.
     """
     members: dict[str, str | None] = dict(found)
     for each in lost:

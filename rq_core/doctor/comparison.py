@@ -1,5 +1,5 @@
-"""Compares a queue's indexes with the expected indexes. The differences are grouped by owner: a job, a lane, a
-name…."""
+"""Compares a queue's indexes with the expected indexes. The differences are grouped by owner: a job, a lane or a name,
+for example."""
 
 from __future__ import annotations
 

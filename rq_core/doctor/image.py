@@ -160,8 +160,8 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """Field of `slots` → the time (Unix ms) by the log until which the name is held; None: no job can have taken
-        the name.
+        """Field of `slots` → the time (Unix ms) according to the log until which the name is held; None: no job can
+        have taken the name.
 
         Only the fields whose time in Redis differs are included.
         """
@@ -204,7 +204,7 @@ def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[st
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield (id, line by the log) for jobs whose state line in Redis is lost, unreadable or different.
+    """Yield (id, line according to the log) for jobs whose state line in Redis is lost, unreadable or different.
 
     A job without a line is left out if its arguments are lost, too.
     """
@@ -319,7 +319,7 @@ def _ticks(view: View) -> Iterator[Entry]:
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
-    """Return the time (Unix ms) until which a name is held by the log.
+    """Return the time (Unix ms) until which a name is held according to the log.
 
     None: no job can have taken the name. UNKNOWN: the log does not show the time. It shows the time only if the last
     job of the holder's id took this name and no later entry is missing.

@@ -1,4 +1,5 @@
-"""Compares a job's state line with the log: finds the fields that differ, and restores their values by the log."""
+"""Compares a job's state line with the log: finds the fields that differ, and restores their values according to the
+log."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def line_by(
     in_state: bool,
     has_holes: bool,
 ) -> str | None:
-    """Return the state line that a job should have by its log; None if its line is right, or the log cannot correct it.
+    """Return the state line that a job should have according to its log; None if its line is right, or the log cannot
+    correct it.
 
     If the job's own line is lost, the result is a line from the log alone. Else the result is the own line, with the
     fields in PUT_BACK from the log. A line counts as lost in three cases:
@@ -96,7 +98,8 @@ def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) 
 
 
 def _claimed(job: StoredJob, record: JobRecord) -> str | None:
-    """Return the job's line with the claim that is in force by the log; None if the log does not have this claim."""
+    """Return the job's line with the claim that is in force according to the log; None if the log does not have this
+    claim."""
     if record.fence is None or record.state is None:
         return None
     told = {

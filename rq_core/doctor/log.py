@@ -1,4 +1,4 @@
-"""The jobs and the queue's settings by the outbox, as far back as its entries go."""
+"""The jobs and the queue's settings according to the outbox, as far back as its entries go."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 These are the actual contents, unless a value is lost or the log differs. Each word of a line is compared with the log.
 A word that the log does not have is kept. A line is also kept if another job of the id may have left it without an
-event. Any other word that differs is replaced by the log's.
+event. Any other word that differs is replaced according to the log's.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line that an id should have by the log; None if the line must be removed.
+    """Return the line that an id should have according to the log; None if the line must be removed.
 
     A line is removed in two cases:
 
@@ -176,7 +176,7 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """Return the words that a line should have by the log. A script that ends a job writes all of them.
+    """Return the words that a line should have according to the log. A script that ends a job writes all of them.
 
     A line from a restore lacks two: the job's claim, and the time until which the result is kept. ``as_other``: the
     line belongs to another job.

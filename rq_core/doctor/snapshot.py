@@ -170,7 +170,7 @@ class View:
 
 
 def _does_more(record: JobRecord) -> bool:
-    """Return whether a live job has been claimed or has left the state ready, by its complete log."""
+    """Return whether a live job has been claimed or has left the state ready, according to its complete log."""
     if record.state is None or not record.complete:
         return False
     return record.state is not State.READY or record.claims > 0
