@@ -2,7 +2,7 @@
 
 These are the actual contents, unless a value is lost or the log differs. Each word of a line is compared with the log.
 A word that the log does not have is kept. A line is also kept if another job of the id may have left it without an
-event. Any other word that differs is replaced according to the log's.
+event. Any other word that differs is replaced by the log's word.
 """
 
 from __future__ import annotations
