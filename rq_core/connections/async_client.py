@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client of a server's queues, for one event loop. rq_core.connections.client.Client describes the methods."""
+    """A client of a server's queues, for one event loop. :class:`rq_core.connections.client.Client` describes the
+    methods."""
 
     def __init__(
         self,

@@ -99,7 +99,8 @@ class SlotMap:
         """Clock time from which the map may be requested again, if there is a map."""
 
     def home(self, slot: int) -> Node | None:
-        """Return the node that serves a slot by the latest map; None if the map names no node for the slot."""
+        """Return the node that serves a slot according to the latest map; None if the map names no node for the
+        slot."""
         return self._slots[slot]
 
     def distrust(self) -> None:
@@ -289,7 +290,7 @@ class Routing:
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Return the node that has the key by the latest map; None if the map names no node for the key."""
+        """Return the node that has the key according to the latest map; None if the map names no node for the key."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
@@ -378,7 +379,7 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Update the map by an error reply to a command on a separate connection.
+        """Update the map from an error reply to a command on a separate connection.
 
         Return True if the command must be sent again to another node.
         """

@@ -126,15 +126,19 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
-        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S. Other callers use the last
-        answer."""
+        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
+
+        Meanwhile, other callers use the last answer.
+        """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S. Other callers use the last
-        answer."""
+        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
+
+        Meanwhile, other callers use the last answer.
+        """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))

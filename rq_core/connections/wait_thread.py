@@ -172,9 +172,9 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Take over new waits, and sleep until jobs are due for a check. Return False if the thread must end.
+        """Take over new waits, and sleep until jobs are due for a check.
 
-        No waits are left when it returns False.
+        Return False if the thread must end. No waits are left then.
         """
         idle_since = self.clock()
         while True:
@@ -238,7 +238,7 @@ class Waiter:
             current.woken.recv(4096)
 
     def _look(self, waits: Waits, listener: Listener) -> None:
-        """Check the jobs that are due. After a server did not answer, skip the checks of its other queues."""
+        """Check the jobs that are due. If a server does not answer, skip the checks of its other queues."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)

@@ -1,7 +1,7 @@
 """Compares the boxes of durable jobs with the log: the names, numbers and digests of their entries and signals.
 
-A member without an event is *made up* if the log has all events about the box. If not, nobody knows whether the member
-is true. :mod:`rq_core.doctor.lost_signals` finds the signals that a box lacks.
+A member without an event is *made up* if the log has all events about the box. Otherwise the doctor cannot tell whether
+the member is right. :mod:`rq_core.doctor.lost_signals` finds the signals that a box lacks.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def box_faults(
 
 
 def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
-    """Return life (id) of a box → its differences. If the log's events must not be used, the box cannot be mended."""
+    """Return life (id) of a box → its differences. A box whose events in the log must not be copied cannot be
+    mended."""
     mended = {
         fault.job_id: None in fault.members.values()
         for fault in faults
@@ -190,7 +191,7 @@ def corrected(
 ) -> dict[str, str]:
     """Return the members of the key ``boxes`` after all corrections that the log allows.
 
-    Lost signals are added and made-up members are removed. Other members get their texts according to the log.
+    Lost signals are added, and made-up members are removed. Members that differ get the texts in the log.
     """
     members: dict[str, str | None] = dict(found)
     for each in lost:
@@ -208,7 +209,7 @@ def corrected(
 def _first_part(
     members: Mapping[str, str | None], found: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the members that one call may correct. A correction by parts opens no new hole in the box.
+    """Return the members that one call may correct. After this part, the box has no new gap in its numbers.
 
     Members with a true text come first, in order. Then come members that the log does not have, the last one first.
     """
@@ -226,9 +227,9 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return, as text, that a box's header counts too many entries; None if the header is right.
+    """Return, as text, that a box's header counts more entries than the box and the log have.
 
-    The box and the log must have the same entries.
+    Return None if it does not, or if the box and the log have different entries.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole
@@ -239,9 +240,9 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
-    """Return whether the removal of made-up members would leave a hole in the box.
+    """Return whether a box would have a gap in its numbers without its made-up members.
 
-    Numbers have no holes, so the log itself then lacks events. A box with a hole counts as lost.
+    Numbers have no gaps, so the log then lacks events itself. A box with a gap counts as lost.
     """
     removed = box.members.items()
     gone = {n for n in numbers if n and (f"{box.life}{mark}{n}", None) in removed}
@@ -249,7 +250,7 @@ def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal. Signals of a lost box are put back elsewhere."""
+    """Return whether the log has all entries of a box, and no signal."""
     return box.is_whole and not box.signals and sorted(box.steps) == [*range(1, len(box.steps) + 1)]
 
 

@@ -137,13 +137,12 @@ def _number(actual: Any) -> float:
 
 
 def as_text(value: Any) -> str:
-    """Return a member's value as a text, as edits have it."""
+    """Return a member's value as text, in the form of ``Edit.was``."""
     return f"{value:.17g}" if isinstance(value, float) else value or ""
 
 
 def _returns(key: str, member: str) -> bool:
-    """Return whether a member of `scheduled` is for claims: it makes them check a rate or continue a change of
-    limits."""
+    """Return whether claims need a member of `scheduled`: to check a rate, or to continue a change of limits."""
     kind, _, rest = member.partition("|")
     at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
     return key == "scheduled" and at_rest
@@ -196,14 +195,14 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
-    """Yield the jobs that own a box by their state lines or by the box's header."""
+    """Yield the jobs whose state lines have this box, and the job in the box's header."""
     named = [i for i, job in image.jobs.items() if job.fields.get("life") == life]
     header = header_in(image.view.snapshot["boxes"].get(life))
     yield from dict.fromkeys([*named, *([header.job_id] if header else [])])
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return the state lines, as (key, member), of the jobs that hold a name by `slots` or by the edits."""
+    """Return (key, member) of the state lines of the jobs that hold a name: in `slots`, or after the edits."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of findings. Most are about data that no other key of the queue implies.
+    """Kinds of findings. Most are about data that the queue's other keys do not imply.
 
     The exceptions are INDEX, NO_WAKE and LOG_STRAY.
     """

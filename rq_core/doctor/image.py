@@ -50,7 +50,7 @@ MOVED_ON_MS: Final = 60_000
 
 
 class AnyValue(NamedTuple):
-    """Any value up to ``most`` is right. A missing or a higher value is replaced by ``fresh``.
+    """Expects any value up to ``most``. ``fresh`` replaces a missing or a higher value.
 
     If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time.
     """
@@ -61,7 +61,7 @@ class AnyValue(NamedTuple):
 
 
 class AtLeast(NamedTuple):
-    """Any number from ``value`` to ``most`` is right."""
+    """Expects a number from ``value`` to ``most``."""
 
     value: int
     most: float | None = None
@@ -109,7 +109,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """Lane → scope, for blocked lanes whose scope has room although no event would open the lane."""
+        """Lane → scope, for blocked lanes whose scope has room, but which no event would open."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -199,7 +199,7 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
-    """Return ``jobs``, where the jobs in ``lines`` (id → state line) are parsed from these lines."""
+    """Return ``jobs``. The jobs in ``lines`` (id → state line) are parsed from these lines."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
@@ -297,10 +297,11 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the due times of the schedules that are on, and the earliest of them: claims look for due schedules then.
+    """Yield the due time of each schedule that is on. Also yield the earliest, at which claims look for due schedules.
 
     Each actual time may be up to a minute later. Scripts postpone the due time of a schedule that a worker has, or
-    whose instants a worker cannot compute. They also postpone the earliest time once a worker knows of due schedules.
+    whose instants a worker cannot compute. Once a worker knows of due schedules, scripts also postpone the earliest
+    time.
     """
     due, at = [], view.latest_ms
 
@@ -321,8 +322,8 @@ def _ticks(view: View) -> Iterator[Entry]:
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
     """Return the time (Unix ms) until which a name is held according to the log.
 
-    None: no job can have taken the name. UNKNOWN: the log does not show the time. It shows the time only if the last
-    job of the holder's id took this name and no later entry is missing.
+    None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only if the
+    last job of the holder's id took this name, and no later entry is missing.
     """
     if not view.has_heard_of(job_id):
         return None

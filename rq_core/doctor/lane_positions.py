@@ -80,10 +80,10 @@ def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
 def kept_waiting(
     view: View, found: Mapping[str, Place], held: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (lane, scope) for each blocked lane whose scope has room although no event would open the lane.
+    """Yield (lane, scope) for each blocked lane whose scope has room, but which no event would open.
 
-    I10: a scope with room and a blocked lane is in an open lane, too, or a claim checks the scope at a known time.
-    ``held``: scope → number of holders.
+    I10: if a scope has room and blocks a lane, an open lane has this scope, too, or a claim checks the scope at a known
+    time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
     # Claims check these scopes (rates, and families of keys) when they are due.

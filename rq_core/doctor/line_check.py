@@ -53,15 +53,15 @@ def line_by(
     in_state: bool,
     has_holes: bool,
 ) -> str | None:
-    """Return the state line that a job should have according to its log; None if its line is right, or the log cannot
-    correct it.
+    """Return the state line that a job should have according to its log.
 
-    If the job's own line is lost, the result is a line from the log alone. Else the result is the own line, with the
-    fields in PUT_BACK from the log. A line counts as lost in three cases:
+    None: the job's line is right, or the log cannot correct it. If the job's line is lost, the result is a line from
+    the log alone. Otherwise the result is the job's line, with the fields in PUT_BACK from the log. A line counts as
+    lost in three cases:
 
     - The line is missing or unreadable: ``job`` is None.
     - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
-      own line gets the claim's fields instead.
+      job's line gets the claim's fields instead.
     - The job is not ``in_state``, and its line differs from the log.
 
     ``boxes``: the members of the key ``boxes``. If the box of the line's life names the job, and the log's life has no
@@ -98,8 +98,7 @@ def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) 
 
 
 def _claimed(job: StoredJob, record: JobRecord) -> str | None:
-    """Return the job's line with the claim that is in force according to the log; None if the log does not have this
-    claim."""
+    """Return the job's line with the claim in force according to the log; None if the log lacks this claim."""
     if record.fence is None or record.state is None:
         return None
     told = {

@@ -22,7 +22,7 @@ SCHEDULE_MARK: Final = "schedule|"
 
 
 class Since(NamedTuple):
-    """The first entry of a log that lacks no later entry: its id and its time in Unix ms."""
+    """The first entry of a log without missing entries: its id and its time (Unix ms)."""
 
     at: OutboxId
     at_ms: int
@@ -114,7 +114,7 @@ class FoldedLog:
 
     @property
     def has_holes(self) -> bool:
-        """Return whether events may be missing, so that a job's true state may not be the log's."""
+        """Return whether events may be missing, so that a job's state may differ from the log."""
         return bool(self.gaps or self.unreadable or self.strays)
 
     def has_heard_of(self, job_id: str) -> bool:
@@ -199,7 +199,7 @@ def _note_boxes(log: FoldedLog, entry: Entry) -> None:
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
-    """Return whether no entry is missing between these two."""
+    """Return whether no entry is missing between these two entries."""
     same = before.id.epoch == entry.id.epoch
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 

@@ -63,7 +63,7 @@ def lost_signals(
 
 
 def trusted_signals(lost: Sequence[LostSignals], distrust: Distrust) -> list[LostSignals]:
-    """Return the lost signals. If a job's events must not be used, its signals have no members to write."""
+    """Return the lost signals. A job whose events in the log must not be copied gets no members to write back."""
     doubts = distrust({each.job_id: False for each in lost}) if lost else {}
     return [
         each._replace(members={}, distrusted=doubts[each.job_id]) if each.job_id in doubts else each

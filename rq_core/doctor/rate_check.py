@@ -10,11 +10,11 @@ from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, re
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
-    """Yield (scope of a rate, value in ``rates``, time in Unix ms after which the rate may be forgotten; None: any
-    time).
+    """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) after which it may be
+    forgotten.
 
-    Each of value and time implies the other. A rate that counts a unit may owe more than its burst, so its value has no
-    bound.
+    A time of None: any time is right. A lost value is derived from the time, and a lost time from the value. A rate
+    that counts a unit may owe more than its burst, so its value has no bound.
     """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
@@ -51,7 +51,7 @@ def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
 def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
     """Yield (member of ``scheduled``, latest time in Unix ms) for each rate that would resume too late.
 
-    The latest time is the one that the rate's limit and pause allow.
+    The rate's limit and pause give the latest time.
     """
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")

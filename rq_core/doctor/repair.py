@@ -78,10 +78,11 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Return the findings of a queue, without a change. ``audit`` also reads an audit database.
+    """Return the findings of a queue. This changes nothing. ``audit`` also reads an audit database.
 
-    If the only finding is a missing wake token, the queue is read again: a worker may have just taken the token and not
-    claimed yet. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this release cannot read the queue.
+    If the only finding is a missing wake token, the queue is read again: perhaps a worker has taken the token and is
+    about to claim. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this release cannot read the
+    queue.
     """
     found = _examined(client, queue, audit)
     for _ in range(LOOKS - 1):
@@ -114,7 +115,7 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
     """Read the members of these findings at one moment. Return the findings whose members are unchanged.
 
-    The others were found only because the queue changed while its pages were read.
+    A changed member only shows that the queue changed while its pages were read.
     """
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))

@@ -142,10 +142,9 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the result that must be kept; None if it is lost.
+    """Return ``value`` if the log has its digest, or has no success of the job. Otherwise return the log's value.
 
-    This is ``value`` if it has the digest of the log, else the log's value. If the log has no success, this is
-    ``value``.
+    None: no result is kept, or it is lost.
     """
     if end is None or end.event is not Event.SUCCEEDED:
         return value
@@ -168,7 +167,7 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether the claim in a line came after this end. For a line without a claim, compare its time."""
+    """Return whether a line comes from a claim after this end. A line without a claim is judged by its time."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
