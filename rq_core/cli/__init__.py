@@ -15,8 +15,8 @@ tests.)"""
 def main() -> None:
     """Run the command line, and exit with its status.
 
-    The status is 0 (done), 1 (not done) or 130 (interrupted). It is 2 if the command line is wrong, or as the command's
-    help says.
+    The status is 0 (done), 1 (not done), 2 (wrong command line) or 130 (interrupted). The help of a command may give 2
+    another meaning.
     """
     from rq_core.cli.root import root
 

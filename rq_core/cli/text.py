@@ -23,10 +23,10 @@ PIPED_WIDTH: Final = 1_000
 
 
 def terminal() -> Console:
-    """Return the console that prints tables. It is as wide as the terminal.
+    """Return the console that prints tables. It is as wide as the terminal; without a terminal, its width is
+    PIPED_WIDTH.
 
-    Without a terminal, its width is PIPED_WIDTH. The environment variable COLUMNS, a number from 1 to PIPED_WIDTH,
-    comes before both.
+    The environment variable COLUMNS sets another width, from 1 to PIPED_WIDTH.
     """
     from rich.console import Console
 
@@ -48,8 +48,8 @@ def print_table(
     """Print rows as a table with heads; without rows, print ``empty``.
 
     Numbers, and the columns named in ``right``, are aligned to the right. Cells of the columns named in ``whole`` are
-    never wrapped. On a narrow terminal, the columns named in ``drop`` are left out one after another, until the words
-    of the other columns fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json
+    never wrapped. On a narrow terminal, the columns in ``drop`` are left out one after another, until the words of the
+    remaining columns fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json
     prints all columns.
     """
     found = [list(row) for row in rows]

@@ -74,8 +74,8 @@ def causes(
 ) -> list[Cause]:
     """Return the current problems, the urgent ones first. A ``log`` or ``inbox`` of None was not read.
 
-    The urgent and the other problems are each in this order: the log, Redis' memory, the queues by name, the queues
-    that were not read, and the inbox. An error of Redis comes before the log.
+    Urgent problems come in this order, and so do the other problems: the log, Redis' memory, the queues by name, the
+    queues that were not read, and the inbox. An error of Redis comes before the log.
     """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)

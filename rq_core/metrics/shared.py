@@ -93,7 +93,7 @@ class Shared(Generic[T]):
     def forget(self) -> None:
         """Let the next viewer get a new reading, because something has changed.
 
-        A reading under way is old, too, once it has ended.
+        A reading under way counts as old once it has ended.
         """
         with self._changed:
             self._until = float("-inf")
@@ -140,7 +140,7 @@ class SharedOverview(Shared[Overview]):
 
 @contextlib.contextmanager
 def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
-    """Yield a shared reading of an audit log. It is closed after the block.
+    """Yield a shared reading of an audit log. The reading is closed after the block.
 
     Raises AuditNotConfigured if no installed package reads audit logs. Raises RqCoreError for an invalid URL.
     """
@@ -154,7 +154,7 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
 
 @contextlib.contextmanager
 def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
-    """Yield a shared reading of an inbox. It is closed after the block.
+    """Yield a shared reading of an inbox. The reading is closed after the block.
 
     Raises AuditNotConfigured if no installed package reads inboxes. Raises RqCoreError for an invalid URL.
     """

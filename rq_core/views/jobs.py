@@ -140,14 +140,14 @@ def time_in_state(job: JobState | None, now_ms: float) -> str:
 
 
 def unknown_task(row: ListedJob) -> str:
-    """Return a sentence if no live worker has a waiting job's task; empty if one has it."""
+    """Return a sentence if no live worker has a waiting job's task; empty if one has it, or if this is unknown."""
     return "no live worker has this task" if row.waits and row.task_known is False else ""
 
 
 def blind_returns(row: ListedJob) -> str:
     """Return a phrase with the number of times that workers gave a waiting job back.
 
-    It is empty if there were none, or if the outbox has the reason: another function says the reason then.
+    The phrase is empty if the number is 0, or if the outbox has the reason for the last return.
     """
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times

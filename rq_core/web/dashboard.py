@@ -171,8 +171,8 @@ class _Made(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, media_type: str) -> Self:
-        """Return a document with its ETag. Ages do not change the ETag, because the page updates them itself
-        (live.js)."""
+        """Return a document with its ETag. Ages do not change the ETag, because a script of the page (live.js) updates
+        them."""
         told = _AGES.sub(b"", body)
         return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
 
@@ -187,7 +187,7 @@ class _Made(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """The answers of all sources to one page, and viewer → the document made from them."""
+    """The answers of all sources to one page, and the documents made from these answers, by viewer."""
 
     read: Answers
     shown: dict[Hashable, _Made]

@@ -121,7 +121,8 @@ def _on_page(note: str) -> str:
 
 
 def _add_with_id(document: Document, facts: Facts) -> None:
-    """Add the queues that have a job with the search's id. If there is only one, redirect the browser to the job."""
+    """Add the queues that have a job with the search's id. If only one queue has it, redirect the browser to the
+    job."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     places: dict[str, str] = {}
     if logged is not None and not isinstance(logged, Unread):

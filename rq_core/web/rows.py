@@ -316,7 +316,7 @@ def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
 
 
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return the type, time and worker of each event of a job, with the ms since the event before."""
+    """Return the type, time and worker of each event of a job, with the milliseconds since the previous event."""
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None

@@ -1,4 +1,5 @@
-"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants and its last ones."""
+"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants and its last
+instants."""
 
 from __future__ import annotations
 

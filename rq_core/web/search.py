@@ -87,7 +87,7 @@ class PageQuery:
     def fixed(self) -> bool:
         """Return whether the page must not update itself.
 
-        It shows older events or claims, or the count of a change of many jobs.
+        This is so for pages of older events or claims, and for the count of a change of many jobs.
         """
         places = self.before, self.after, self.behind
         return bool(self.form) or any(place is not None for place in places)
@@ -230,7 +230,10 @@ def _place(option: str, given: Mapping[str, str]) -> Place | None:
 
 
 def behind_of(text: str) -> tuple[int, str, str, str] | None:
-    """Parse a text of behind_text to the claim that it names; None for an empty text. Raises InvalidOption."""
+    """Return (end in Unix ms, job id, fence, queue) of a claim from a text of ``behind_text``; None for an empty text.
+
+    Raises InvalidOption.
+    """
     if not text:
         return None
     found = _BEHIND.fullmatch(text)

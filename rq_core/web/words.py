@@ -43,12 +43,12 @@ def plain(text: object) -> str:
 
 
 def block(text: object) -> str:
-    """Return a text of several lines without passwords. A long text loses its middle."""
+    """Return a text of several lines without passwords. The middle of a long text is left out."""
     return plain(excerpt(str(text), TEXT_MAX))
 
 
 def word(text: object, most: int = WORD_MAX) -> str:
-    """Return a text as one line without passwords. A long text loses its middle."""
+    """Return a text as one line without passwords. The middle of a long text is left out."""
     line = " ".join(masked(str(text)[: 100 * most]).split())
     if len(line) > most:
         line = f"{line[: most // 2]} … {line[-most // 2 :]}"

@@ -36,7 +36,7 @@ WHY: Final = "the parent was cancelled"
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
-    """Return the parent that waits for the end of a claim's job, and its wait; None if no parent waits for the job."""
+    """Return the parent that waits for a claim's job, with its wait; None if there is no such parent."""
     if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
         return None
     try:

@@ -271,9 +271,9 @@ class Suspects:
     """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
 
     A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
-    one starts after Redis has answered these rollbacks (Handlers.begin_held). Earlier, the death of the worker would
-    count as a loss of each, even of those whose handlers had not begun. So a poison job does not make the other
-    suspects poison.
+    one starts after Redis has answered these rollbacks (Handlers.begin_held). If it started earlier and killed the
+    worker, each of the others would count a loss, even if its handler had not begun. So a poison job does not make the
+    others poison.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

@@ -141,8 +141,9 @@ def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str
 def by_of(access: Access, reason: str) -> By:
     """Return the operator and the reason of a change, for the log.
 
-    A name that cannot be an operator's name in the log, such as an e-mail address, is converted. Then the reason begins
-    with the original name. Raises UsageError for an empty name, InvalidOption for a reason that the log cannot have.
+    Characters that an operator's name in the log cannot have are replaced, such as the @ of an e-mail address. Then the
+    reason begins with the original name. Raises UsageError for an empty name, InvalidOption for a reason that the log
+    cannot have.
     """
     if not access.name.strip():
         raise UsageError("your login gives you no name, and the log must say who changes something")
@@ -374,10 +375,7 @@ _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:
-    """Return the actions whose forms a page shows to this person.
-
-    They suit the state of what the page shows, and the person has the role for them.
-    """
+    """Return the actions that suit the state of what a page shows, and for which this person has the role."""
     names: tuple[str, ...] = ()
     if page == "job":
         names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()

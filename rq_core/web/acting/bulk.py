@@ -201,7 +201,7 @@ class Seen:
 def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
     """Count the jobs that match an address' filter, for at most COUNT_S seconds.
 
-    The jobs of a change under way are not counted again. For copies, return None: ``seen_copies`` counts them.
+    If the change has begun, the jobs are not counted again. For copies, return None: ``seen_copies`` counts them.
     """
     if not form.get("where"):
         return Seen()

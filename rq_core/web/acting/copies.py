@@ -1,4 +1,4 @@
-"""Copies of many jobs on the page /bulk, in parts, as ``bulk`` makes changes of jobs.
+"""Copies of many jobs on the page /bulk, made in parts. ``bulk`` makes the other changes of many jobs.
 
 The page first counts the jobs that died according to the audit log. Then each request copies a few pages of them.
 """
@@ -41,7 +41,7 @@ NO_LOG: Final = (
 def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
     """Count the jobs that can be copied, among the deaths that the log already has, for at most COUNT_S seconds.
 
-    The jobs of copying under way are not counted again.
+    If copying has begun, the jobs are not counted again.
     """
     try:
         asked = asked_for(form, now_ms)
@@ -117,7 +117,10 @@ def _copying(
 
 
 def _after(place: BulkPlace, page: CopiedPage) -> BulkPlace:
-    """Return the place behind a page. Its ``changed`` is the number of copies so far."""
+    """Return the place that copying has reached after this page of jobs.
+
+    ``changed`` in the place is the number of copies so far.
+    """
     said = list(page.outcomes.values())
     return replace(
         place,

@@ -120,8 +120,9 @@ class Running:
     def can_stop(self) -> bool:
         """Return whether a stopping worker should wait for this handler.
 
-        The worker waits for a handler that it can cancel. It also waits for one with dependencies, or with *arounds*
-        (functions that surround each handler). Any other ``def`` handler has nothing to close before the process ends.
+        The worker waits for a handler that it can cancel. It also waits for a handler with dependencies, or with
+        *arounds* (functions that surround each handler). Any other ``def`` handler has nothing to close before the
+        process ends.
         """
         return self.handler is not None or self.function is not self.task.function
 
