@@ -77,8 +77,7 @@ def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def check_either(ids: object, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError unless the operator gave either job ids or a filter, and with a filter either --dry-run or
-    --yes."""
+    """Raise UsageError unless the operator gave either job ids, or a filter with either --dry-run or --yes."""
     context = click.get_current_context()
     said = [name for name, value in asked.items() if value]
     if ids and said:

@@ -66,8 +66,7 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
     """Return the parents to signal, of children that ended in one call.
 
-    Of the children of one ``map``, only the last in the map's order gives a signal. A parent waits for its last child
-    that is alive, and reads the ends of all these children together.
+    Of the children of one ``map``, only the last gives a signal: the parent then reads the ends of all of them.
     """
     found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
     for parent in parents:

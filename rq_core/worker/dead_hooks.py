@@ -80,7 +80,8 @@ class DeathWatch:
     """Enqueues the hooks' jobs for the deaths in one queue, in repeated checks.
 
     Each check covers the time since the last check. If Redis' clock was set back, a new death may have a time that an
-    earlier check covered. Then the next check covers that time again. So it misses no death, and repeats some enqueues.
+    earlier check covered. Then the next check covers that time again. So no death is missed, and some enqueues are
+    repeated.
     """
 
     def __init__(

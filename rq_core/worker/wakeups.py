@@ -191,7 +191,7 @@ class Watcher:
     async def _wait_for(self, event: asyncio.Event) -> None:
         """Wait for an event, but no longer than LOOK_S_MAX or the time between two heartbeats.
 
-        If the time is over first, let the worker claim: the claim does work that is due in the queue.
+        If the time is over first, let the worker claim: a claim also ends expired leases and promotes due jobs.
         """
         event.clear()
         try:

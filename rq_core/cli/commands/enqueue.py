@@ -228,7 +228,7 @@ def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, s
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Parse a JSON object strictly. NaN, repeated names and lone surrogates are refused, which Python would accept.
+    """Parse a JSON object strictly. Refuse NaN, repeated names and lone surrogates, which Python would accept.
 
     Raises click.UsageError.
     """

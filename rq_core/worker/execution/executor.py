@@ -76,7 +76,8 @@ class Executor:
     """Starts the handlers of claims. Calls ``on_settlement`` on the loop, once for each settlement to send.
 
     It calls ``on_free`` when a handler's place is free. A handler that does not stop in time is settled anyway: a sync
-    handler at its timeout, an async handler END_GRACE_S after it was cancelled. It occupies its place until it returns.
+    handler at its timeout, an async handler END_GRACE_S after it was cancelled. The handler occupies its place until it
+    returns.
     """
 
     def __init__(

@@ -298,8 +298,8 @@ class LoopHome(_Home):
     def _consider(self) -> None:
         """Park the job if it waits, no step runs and no call is under way.
 
-        The job parks at once if the handler's own asyncio task waits. Else it parks after LINGER_S: another task of the
-        handler may reach its next step.
+        The job parks at once if the handler's own asyncio task waits. Otherwise it parks after LINGER_S, because
+        another task of the handler may reach its next step.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores both in its Showing, and does not wait. One call per queue sends the last progress of each job, at most
+A handler stores both in a Showing object and goes on. One call per queue sends the last progress of each job, at most
 once in SHOW_S. Chunks are sent every GATHER_S. Before the worker settles a claim, it sends what is left of both.
 """
 

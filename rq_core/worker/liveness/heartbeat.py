@@ -1,8 +1,8 @@
 """Extends the leases of a worker's claims, from a thread of its own.
 
 So a handler keeps its lease even if it blocks the event loop, or computes for minutes in a thread. A handler that holds
-the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). A worker
-without a supervisor loses its leases.
+the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). Without a
+supervisor, the leases expire.
 """
 
 from __future__ import annotations

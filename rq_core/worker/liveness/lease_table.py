@@ -2,8 +2,8 @@
 
 A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker writes its claims and
 heartbeats into a table that it shares with its supervisor. If a heartbeat is overdue, the supervisor's guard
-(:mod:`rq_core.process.lease_guard`) extends the leases. The guard may read a half-written row. Then it asks Redis to
-extend a claim that no worker holds, which has no effect.
+(:mod:`rq_core.process.lease_guard`) extends the leases. The guard may read a half-written row, and ask Redis to extend
+a claim that no worker holds. This has no effect.
 """
 
 from __future__ import annotations
