@@ -121,7 +121,7 @@ def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """Return the fewest calls that send all of these settlements, each with its settlements."""
+    """Return as few calls as can send these settlements. Each call comes with the settlements that it sends."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict
