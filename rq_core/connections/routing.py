@@ -113,7 +113,8 @@ class SlotMap:
         self._stale = True
 
     def any(self) -> Node:
-        """Return one of the primaries in ``sound``. Successive calls take turns. Call this only once a map is known."""
+        """Return one of the primaries in ``sound``. Successive calls return different ones. Call this only once a map
+        is known."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]

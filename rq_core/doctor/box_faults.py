@@ -170,8 +170,10 @@ def box_faults(
 
 
 def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
-    """Return life (id) of a box → its differences. A box whose events in the log must not be copied cannot be
-    mended."""
+    """Return life (id) of a box → its differences.
+
+    If the log's events about a box must not be copied, the box is not mendable.
+    """
     mended = {
         fault.job_id: None in fault.members.values()
         for fault in faults
@@ -229,7 +231,7 @@ def _first_part(
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
     """Return, as text, that a box's header counts more entries than the box and the log have.
 
-    Return None if it does not, or if the box and the log have different entries.
+    None: the header is right, or the box and the log have different entries.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole

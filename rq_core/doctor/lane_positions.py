@@ -13,7 +13,7 @@ _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 
 
 class Place(NamedTuple):
-    """The parsed value of a field of ``lanes``."""
+    """The position of a lane: a parsed field of ``lanes``."""
 
     on: str | None
     """The scope on which the lane is blocked; None: the lane is open."""

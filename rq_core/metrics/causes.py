@@ -275,7 +275,7 @@ def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> st
 
 
 def _span(ms: float) -> str:
-    """Return a duration (ms) as text, rounded, in the largest unit of which it has at least two."""
+    """Return a duration (ms) as rounded text in one unit, like ``90 min``, ``5 h`` or ``3 d``."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
         if ms >= 2 * unit_ms:
             return f"{ms / unit_ms:.0f} {unit}"

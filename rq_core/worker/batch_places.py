@@ -64,7 +64,7 @@ class BatchShares(Shares):
 
 
 class BatchCapacity(Capacity):
-    """The places of a worker that has batch tasks."""
+    """The places of a worker that has batch tasks. A whole batch of jobs takes one place."""
 
     def __init__(self, options: WorkerOptions, sizes: Mapping[str, int]) -> None:
         super().__init__(options)

@@ -125,7 +125,11 @@ class Capacity:
 
 
 class Shares:
-    """Divides places between queues by their virtual clocks."""
+    """Divides places between queues by weight.
+
+    Each queue has a virtual clock, and the queue with the lowest clock gets the next place. A place advances the clock
+    by 1/weight.
+    """
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
         """``weights``: queue → weight; a queue without a weight has 1. ``alone``: the worker serves only one queue."""

@@ -1,4 +1,4 @@
-"""Counts the claims that a worker process ended, by outcome, in memory that its supervisor shares.
+"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor shares.
 
 The counts outlive the process. Each process writes a table of its own, so no lock is needed: a number is one aligned
 double, written by one thread. A row belongs to a queue and a task. Once all rows are taken, claims without a row are

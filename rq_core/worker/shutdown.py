@@ -29,7 +29,7 @@ lease."""
 
 
 class Shutdown:
-    """The end of a worker that claims no more."""
+    """Ends a worker that claims no more."""
 
     def __init__(
         self,

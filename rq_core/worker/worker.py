@@ -233,7 +233,7 @@ class Worker:
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _wind_up(self) -> bool:
-        """Let jobs finish, give back the others, and send the last settlements. Return whether no handler is
+        """Let jobs finish, give back unfinished jobs, and send the last settlements. Return whether no handler is
         running."""
         await self._shutdown.let_finish()
         await self._shutdown.give_back()

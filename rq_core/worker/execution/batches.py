@@ -185,7 +185,7 @@ class BatchExecutor(Executor):
             self._close(collected)
 
     def give_back_all(self) -> None:
-        """Give back all jobs of the queues of batch tasks whose handlers have not begun."""
+        """Give back all jobs whose handlers have not begun."""
         for member in tuple(self._members.values()):
             if isinstance(member.batch, _Collected):
                 self.end(member.running, WorkerStopping())

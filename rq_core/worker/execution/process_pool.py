@@ -200,7 +200,7 @@ class IsolationPool:
         return _Child(process, here)
 
     async def end_idle(self) -> None:
-        """Ask the idle children to end, and wait up to END_WAIT_S. Children that run on are killed by ``close``."""
+        """Ask the idle children to end, and wait up to END_WAIT_S. ``close`` kills the children that still run."""
         for child in self._idle:
             with contextlib.suppress(OSError):
                 child.pipe.send_bytes(json.dumps(isolated_process.END).encode())

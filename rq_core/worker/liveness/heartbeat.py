@@ -177,7 +177,8 @@ class LeaseKeeper:
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
     ) -> dict[str, RqCoreError]:
-        """Call ``on_lost`` and ``on_cancelling`` for the answers. Return queue → error, where no lease was extended."""
+        """Call ``on_lost`` and ``on_cancelling`` for the answers. Return queue → error for queues whose leases were not
+        extended."""
         refused: dict[str, RqCoreError] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RqCoreError):
