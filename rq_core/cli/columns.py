@@ -1,6 +1,6 @@
 """Chooses the columns of a table that fit a terminal, and their widths. A column is left out before a word is broken.
 
-Without this module, rich would narrow all columns, down to two letters, so that neither heads nor words could be read.
+rich alone would narrow all columns, down to two letters, so that nobody could read the heads or the words.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ class Column(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The width of the widest cell, the head included, in characters."""
+        """The width in characters of the widest cell or of the head."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))
 
     @property
     def least(self) -> int:
-        """The smallest width of the column, in characters, at which no word is broken, except words of more than
-        WORD_MAX characters."""
+        """The smallest width in characters at which no word is broken. A word longer than WORD_MAX may be broken."""
         from rich.cells import cell_len
 
         if self.whole:
@@ -53,8 +52,10 @@ class Column(NamedTuple):
 
 
 def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> list[Column]:
-    """Return the columns that fit ``width`` (characters). Columns named in ``drop`` are left out, in this order, until
-    the rest fits."""
+    """Return the columns that fit ``width`` (characters).
+
+    Columns named in ``drop`` are left out one after another, until the remaining columns fit.
+    """
     left = list(columns)
     for title in drop:
         if _total([each.least for each in left]) <= width:
@@ -64,9 +65,10 @@ def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> l
 
 
 def widths(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return the width of each column in characters; None if the columns do not fit ``width`` without broken words.
+    """Return the width of each column in characters; None if the columns fit ``width`` only with broken words.
 
-    Spare characters first go to the columns that need the fewest further characters to show all cells on one line."""
+    Spare characters go first to the column that needs the fewest to show all its cells on one line.
+    """
     found = [each.least for each in columns]
     spare = width - _total(found)
     if spare < 0:
@@ -84,8 +86,7 @@ def _total(of_columns: Collection[int]) -> int:
 
 
 def table_of(columns: Sequence[Column], width: int) -> Table:
-    """Return a table of these columns. If the columns do not fit, cells are wrapped or cut, except in ``whole``
-    columns."""
+    """Return a table of these columns. If they do not fit, cells are wrapped or cut, except in ``whole`` columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

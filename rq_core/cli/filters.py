@@ -1,4 +1,4 @@
-"""The options by which a command names many jobs, and the change of all jobs that match them."""
+"""The options by which a command selects many jobs, and the change of all selected jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWN_OPTIONS: Final = ("where", "limit", "resume", "dry_run", "yes")
 
 
 def filter_options(function: F) -> F:
-    """Add the options of a filter, and the options of a change of many jobs."""
+    """Add the options of a filter, and of a change of many jobs, to a command."""
     options: list[Callable[[F], F]] = [
         click.option(f"--{word}", metavar=metavar, help=says)
         for word, (metavar, says) in WORD_OPTIONS.items()
@@ -68,7 +68,7 @@ def filter_options(function: F) -> F:
 
 
 def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the options of a command into two parts: the options of ``filter_options``, and all other options."""
+    """Divide the options of a command into two parts: those of ``filter_options``, and all others."""
     own = {*WORD_OPTIONS, *PAIR_OPTIONS, *OWN_OPTIONS}
     return (
         {name: value for name, value in given.items() if name in own},
@@ -77,7 +77,7 @@ def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def check_either(ids: object, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError unless the operator gave either ids of jobs, or a filter with --dry-run or --yes."""
+    """Raise UsageError unless the operator gave either job ids, or a filter with either --dry-run or --yes."""
     context = click.get_current_context()
     said = [name for name, value in asked.items() if value]
     if ids and said:
@@ -93,8 +93,7 @@ def check_either(ids: object, asked: Mapping[str, Any]) -> None:
 
 
 def filter_of(queue: str | None, asked: Mapping[str, Any]) -> Filter:
-    """Return the filter that the options name. Raises UsageError for a filter without a queue, or without another
-    term."""
+    """Return the filter in the options. Raises UsageError if it has no queue, or no other term."""
     from datetime import UTC, datetime
 
     from rq_core.model.filters.filter_text import terms_of
@@ -126,7 +125,10 @@ def change_many(
     given: Mapping[str, Any],
     edit: Change | None = None,
 ) -> None:
-    """Change all jobs that match the options, and print what was done. Raises ClickException if jobs are left."""
+    """Change all jobs that match the options, and print the number of changed jobs.
+
+    Raises ClickException if matching jobs are left.
+    """
     from rq_core.protocol.calls.admin import Change
     from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
 
@@ -157,7 +159,7 @@ def change_many(
 
 
 class _Progress:
-    """Prints the progress of a change, every PROGRESS_S seconds."""
+    """Prints the progress of a change every PROGRESS_S seconds."""
 
     def __init__(self, done: str, *, dry_run: bool) -> None:
         self._done = done
@@ -202,7 +204,7 @@ def _document(verb: str, wanted: Filter, made: JobsChanged, *, dry_run: bool) ->
 
 
 def _tell_left(made: JobsChanged, done: str, *, limited: bool) -> None:
-    """Raise ClickException if jobs that match are left, or Exit if jobs could not be read."""
+    """Raise ClickException if matching jobs are left, Exit with status 1 if jobs could not be read."""
     if made.left:
         why = "; ".join(_WHY[word] for word in _WHY if made.outcomes.get(word))
         raise click.ClickException(f"{counted(made.left, 'job')} not {done}: {why}")

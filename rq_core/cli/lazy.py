@@ -1,4 +1,4 @@
-"""Groups of commands. LazyGroup imports a command when it is used, not when the commands are listed."""
+"""Groups of commands. LazyGroup imports a command when the command is used, not when its group lists it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ help."""
 
 
 class CommandGroup(click.Group):
-    """A group that has no options of its own. If an option comes before the command, the error says where the option
+    """A group that has no options of its own. For an option before the command, the error tells where the option
     belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before the command. Raises UsageError for an option that belongs after the command."""
+        """Parse the words before the command. Raises UsageError for an option of the command."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -29,8 +29,7 @@ class CommandGroup(click.Group):
             raise
 
     def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
-        """Return the names of the groups and the command in these words if the command has the option; else an empty
-        text."""
+        """Return the words up to the command if the command has this option; otherwise an empty text."""
         command: click.Command | None = self
         path = [ctx.command_path]
         for word in words:
@@ -47,7 +46,7 @@ class CommandGroup(click.Group):
 
 
 class LazyGroup(CommandGroup):
-    """A group of commands in modules of ``package``, which are imported at first use."""
+    """A group whose commands are in modules of ``package``. A module is imported at first use."""
 
     def __init__(self, *, package: str, commands: Commands, **attributes: Any) -> None:
         # For a misspelt command, click suggests names of these stand-ins.
@@ -57,7 +56,7 @@ class LazyGroup(CommandGroup):
         self._places = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of the commands, in the order of the table."""
+        """Return the names of the commands in the order of the table."""
         return [*self._places]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -71,10 +70,10 @@ class LazyGroup(CommandGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002 - a subclass imports with it
-        """Return the sentence that the list of commands has about a command."""
+        """Return the sentence about a command for the list of commands."""
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands, without importing them."""
+        """Write the list of commands without an import of any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.says(ctx, name)) for name in self.list_commands(ctx)])

@@ -1,4 +1,4 @@
-"""The parts that several commands share: options, the client, and the check that queues exist."""
+"""The parts that several commands share: options, the client, and the check of queue names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIST_MAX: Final = 1_000_000_000
 
 
 def server_options(function: F) -> F:
-    """Add the options ``--redis`` and ``--prefix``, as the arguments ``redis_url`` and ``prefix``."""
+    """Add the options ``--redis`` and ``--prefix``. The command gets them as ``redis_url`` and ``prefix``."""
     for option in (prefix_option, redis_option):
         function = option(function)
     return function
@@ -66,7 +66,7 @@ verbose_option = click.option(
 
 
 class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time on the command line, converted to Unix ms by :func:`rq_core.model.lib.moments.moment_of`."""
+    """The type of an option with a time, which :func:`rq_core.model.lib.moments.moment_of` converts to Unix ms."""
 
     name = "time"
 
@@ -90,9 +90,9 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
-    """Return the option ``--limit``, the maximum number of entries that a command lists: by default 100.
+    """Return the option ``--limit``: the maximum number of entries to list, by default 100.
 
-    ``what`` names the entries. ``most`` is the highest limit; None allows any limit.
+    ``what``: the word for the entries. ``most``: the highest limit; None: any limit.
     """
     return click.option(
         "--limit",
@@ -105,23 +105,27 @@ def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
 
 
 def audit_url_option(says: str) -> Callable[[F], F]:
-    """Return the option ``--audit``, which names the audit database. ``says`` is the option's help. A command receives
-    None if neither the option nor the environment variable is set."""
+    """Return the option ``--audit``: the URL of the audit database. ``says``: its help text.
+
+    The command gets None if neither the option nor the environment variable is set.
+    """
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 
 def inbox_url_option(says: str) -> Callable[[F], F]:
-    """Return the option ``--inbox``, which names the database with the inbox. ``says`` is the option's help. A command
-    receives None if neither the option nor the environment variable is set."""
+    """Return the option ``--inbox``: the URL of the database with the inbox. ``says``: its help text.
+
+    The command gets None if neither the option nor the environment variable is set.
+    """
     return click.option(
         "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 
 def wait_option(seconds: float, says: str) -> Callable[[F], F]:
-    """Return the option ``--wait``: the seconds for which a command waits for the mirror, by default ``seconds``."""
+    """Return the option ``--wait``: the maximum seconds to wait for the mirror. ``seconds``: its default."""
     return click.option(
         "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
         help=says,
@@ -136,8 +140,10 @@ def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def force_option(also: str = "") -> Callable[[F], F]:
-    """Return the option ``--force``, which makes a command use a server that it would otherwise refuse. ``also`` is
-    appended to the help of the option."""
+    """Return the option ``--force``. With it, a command uses a server that it would otherwise refuse.
+
+    ``also``: a text to append to the option's help.
+    """
     return click.option(
         "--force",
         is_flag=True,
@@ -148,8 +154,8 @@ def force_option(also: str = "") -> Callable[[F], F]:
 
 
 def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
-    """Return the value of --queue; None if the option is missing. Raises BadParameter if the option is repeated, which
-    click itself would accept."""
+    """Return the value of --queue; None without it. Raises BadParameter if --queue is repeated: click would accept
+    this."""
     if len(given) > 1:
         raise click.BadParameter("give one queue, or none for all", ctx, param)
     return given[0] if given else None
@@ -175,8 +181,7 @@ queues_option = click.option(
 
 @contextlib.contextmanager
 def showing_causes(*, verbose: bool) -> Iterator[None]:
-    """If the block cannot import an app's module and ``verbose`` is true, print the traceback of the error in the
-    module."""
+    """If the block cannot import an app's module and ``verbose`` is true, print the traceback of the import."""
     try:
         yield
     except TargetBroken as error:
@@ -191,7 +196,7 @@ by_option = click.option(
 
 
 def audited_options(function: F) -> F:
-    """Add the options ``--by`` and ``--reason``; the change's event carries their values."""
+    """Add the options ``--by`` and ``--reason``. The event of the change has their values."""
     for option in (
         click.option("--reason", default="", help="Why the change is made, for the log."),
         by_option,
@@ -201,7 +206,7 @@ def audited_options(function: F) -> F:
 
 
 def actor(by: str | None) -> str:
-    """Return the operator's name for the events of changes: ``by``, or the system's user. Raises InvalidName."""
+    """Return the operator's name for the log: ``by``, or the name of the system's user. Raises InvalidName."""
     if by is not None:
         return check_name("actor", by)
     try:
@@ -212,7 +217,7 @@ def actor(by: str | None) -> str:
 
 
 def connect(redis_url: str, prefix: str) -> Client:
-    """Return a client with the short timeouts of the command line, UNSENT_S and UNKNOWN_S."""
+    """Return a client with the command line's short timeouts, UNSENT_S and UNKNOWN_S."""
     from rq_core.connections.client import Client
     from rq_core.model.ids import boot_id
     from rq_core.protocol.engine.plan import Patience
@@ -226,11 +231,10 @@ def connect(redis_url: str, prefix: str) -> Client:
 
 
 def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
-    """Return the given queues (None is ignored). If no queue is given, return all queues that the user may read.
+    """Return the given queues, without None. If none is given, return all queues that the user may read.
 
-    Raises UnknownQueue, or InvalidName. On standard error, the function reports queues that the user may not read, and
-    entries in the list of queues that cannot be names of queues. If the caller has ``warned`` of these entries already,
-    they are not reported again.
+    Print on standard error which queues the user may not read, and which words in the list of queues are no names.
+    ``warned``: these words were already printed. Raises UnknownQueue or InvalidName.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:
@@ -251,7 +255,7 @@ def known_queues(client: Client, *given: str | None, warned: bool = False) -> li
 
 
 def tell_denied(queues: Sequence[str]) -> None:
-    """Report on standard error the queues that are left out because the user may not read them."""
+    """Print on standard error the queues that are left out because the user may not read them."""
     if queues:
         say(
             f"rq-core: left out, since this user may not read them: {', '.join(queues)}",

@@ -1,7 +1,6 @@
-"""The group of all commands. The group prints each error as one line.
+"""The group of all commands. It prints each error as one line on standard error: ``rq-core: …``.
 
-An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
-the code that it imports.
+A traceback means a bug, in rq-core or in the code that it imports.
 """
 
 from __future__ import annotations
@@ -71,15 +70,14 @@ SENTENCE_MAX: Final = 200
 
 
 class Root(LazyGroup):
-    """The group of the commands of this package and of plugins."""
+    """The group of this package's commands and of plugins' commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands: first the commands of this package, in the order of the table, then the
-        commands of plugins."""
+        """Return the names of this package's commands in the order of the table, then those of plugins."""
         return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None for an unknown name. Raises ClickException for an invalid plugin."""
+        """Import and return a command; None for an unknown name. Raises ClickException for an unusable plugin."""
         own = super().get_command(ctx, cmd_name)
         point = plugins.commands().get(cmd_name) if own is None else None
         if point is None:
@@ -95,7 +93,8 @@ class Root(LazyGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:
-        """Return the first sentence about a command; for a plugin, the first sentence of its help."""
+        """Return the sentence about a command for the list of commands. For a plugin, this is its help's first
+        sentence."""
         if name in COMMANDS:
             return super().says(ctx, name)
         try:
@@ -105,7 +104,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and drop the command's result, since the result is no exit status."""
+        """Run the command, and drop its result: the result is no exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
@@ -119,8 +118,7 @@ class Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command line as click's main does, but print each error as one line. Exits with the command's
-        status."""
+        """Run the command line, print an error as one line, and exit with the command's status."""
         extra |= {"prog_name": prog_name, "complete_var": complete_var}
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)

@@ -23,10 +23,10 @@ PIPED_WIDTH: Final = 1_000
 
 
 def terminal() -> Console:
-    """Return the console that prints tables. It is as wide as the terminal; if the output is no terminal, its width is
+    """Return the console that prints tables. It is as wide as the terminal; without a terminal, its width is
     PIPED_WIDTH.
 
-    If the environment variable COLUMNS is a number from 1 to PIPED_WIDTH, it is the width in both cases.
+    The environment variable COLUMNS sets another width, from 1 to PIPED_WIDTH.
     """
     from rich.console import Console
 
@@ -45,12 +45,12 @@ def print_table(
     drop: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """Print rows as a table with heads, or print ``empty`` if there are no rows. Numbers, and the columns named in
-    ``right``, are aligned to the right.
+    """Print rows as a table with heads; without rows, print ``empty``.
 
-    On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the other columns
-    is broken, and a line names the columns that are missing. Only commands with the option --json, which prints all
-    columns, pass ``drop``. Cells of the columns named in ``whole`` are never wrapped to several lines.
+    Numbers, and the columns named in ``right``, are aligned to the right. Cells of the columns named in ``whole`` are
+    never wrapped. On a narrow terminal, the columns in ``drop`` are left out one after another, until the words of the
+    remaining columns fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json
+    prints all columns.
     """
     found = [list(row) for row in rows]
     if not found:
@@ -86,8 +86,11 @@ def print_records(
     empty: str,
     whole: Collection[str] = (),
 ) -> None:
-    """Print rows as a table whose last column has sentences. On a terminal narrower than PROSE_WIDTH, print each row as
-    several lines instead: the first cell, the other cells with their heads, and the sentences."""
+    """Print rows as a table whose last column has sentences.
+
+    On a terminal narrower than PROSE_WIDTH, print each row as several lines: the first cell, the other cells with their
+    heads, and the sentences.
+    """
     import textwrap
 
     width = terminal().width
@@ -105,6 +108,8 @@ def print_records(
 
 
 def say(line: object = "", *, err: bool = False) -> None:
-    """Print one line, with control characters escaped. All commands print text with this function, so that no control
-    character in a job's text reaches the terminal."""
+    """Print one line, with control characters escaped.
+
+    All commands print text with this function, so that no control character in a job's text reaches the terminal.
+    """
     click.echo(fit(line), err=err)

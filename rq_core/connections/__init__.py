@@ -1,4 +1,4 @@
-"""Bytes to a server and back: one Redis, a Cluster, or the primary that Sentinel names.
+"""Connections to a server: to one Redis, to a Cluster, or to the primary that Sentinel names.
 
 This room owns sockets, pools, routing by slot, and the two clients that carry out the plans of :mod:`rq_core.protocol`.
 It makes no decision about jobs.
@@ -6,7 +6,7 @@ It makes no decision about jobs.
 Read ``client`` first, then ``transport`` and ``pool``.
 
 - ``client``: the client that carries out plans.
-- ``async_client``: the same for an event loop.
+- ``async_client``: the client for an event loop.
 - ``shared_enqueues``: lets enqueues at the same time share a call.
 - ``transport``: sends commands and returns replies.
 - ``pool``: idle connections.
@@ -14,8 +14,8 @@ Read ``client`` first, then ``transport`` and ``pool``.
 - ``async_connection``: one connection of an event loop.
 - ``connection_options``: converts a URL to the options of connections.
 - ``open``: opens a URL.
-- ``tls_probe``: finds out whether a port speaks TLS although the URL says otherwise.
-- ``wait_thread``: the thread that checks the jobs of all waits.
+- ``tls_probe``: finds out whether a port and the URL disagree about TLS.
+- ``wait_thread``: the thread that checks all jobs whose ends the process waits for.
 - ``end_subscriptions``: subscriptions to the ends of jobs.
 - ``cluster``: connections to the nodes of a cluster.
 - ``routing``: finds the node that has a key.

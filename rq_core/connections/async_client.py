@@ -1,5 +1,4 @@
-"""The asyncio client: carries out the same plans as :class:`rq_core.connections.client.Client`, and awaits their
-steps."""
+"""The asyncio client. It carries out the plans that :class:`rq_core.connections.client.Client` carries out, too."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client of a server's queues, for one event loop. See rq_core.connections.client.Client for the methods."""
+    """A client of a server's queues, for one event loop. :class:`rq_core.connections.client.Client` describes the
+    methods."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Return whether a blocking command can wait for only one queue, as in a cluster."""
+        """Return whether one blocking command can wait for only one queue, as in a cluster."""
         return self._transport.one_slot
 
     @property
@@ -63,8 +63,7 @@ class AsyncClient:
         return await self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Carry out calls in one round trip. Return a value or an RqCoreError for each call, as Delivery.carry_out
-        does."""
+        """Carry out calls in one round trip. Return for each call its value or an RqCoreError."""
         delivery = self.calls.delivery
         if len(calls) != 1:
             return await self._drive(delivery.carry_out(calls))
@@ -85,9 +84,11 @@ class AsyncClient:
     async def _drive(
         self, plan: Plan[T], reply: Any = None, *, through: Through | None = None
     ) -> T:
-        """Carry out a plan, and return its result. ``reply`` is the reply to the plan's first step, if that step was
-        carried out already. ``through`` carries out each step; it receives the step and the function that would
-        otherwise carry it out."""
+        """Carry out a plan, and return its result.
+
+        ``reply``: the reply to the plan's first step, if the caller has already carried out this step. ``through``
+        carries out each step instead of ``_carry_out``, which it receives with the step.
+        """
         while True:
             try:
                 step = plan.send(reply)
@@ -126,10 +127,10 @@ class AsyncClient:
         await self.close()
 
     async def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, in one call with other jobs that are enqueued at the same time. Return this job's outcome.
+        """Enqueue one job, and return its outcome. Jobs that are enqueued at the same time share a call.
 
-        A few calls are under way at once; jobs that arrive meanwhile share the next call. An error of a shared call is
-        raised to each of its callers. A job whose caller is cancelled before its call was sent is not enqueued.
+        A few calls are under way at once. Jobs that arrive meanwhile share the next call. Each caller of a shared call
+        gets the call's error. If a caller is cancelled before the call is sent, its job is not enqueued.
         """
         return await self.shared.enqueue(job)
 
@@ -139,11 +140,11 @@ class AsyncClient:
         seconds: float,
         on_token: Callable[[str], None] = lambda _: None,
     ) -> str | None:
-        """Take a wake token. Return the queue that had the token, or None after ``seconds``. With ``one_slot``, pass
-        only one queue.
+        """Wait for a wake token and take it. Return the queue that had the token; None: no token came within
+        ``seconds``.
 
-        ``on_token`` is called with the queue, one round of the event loop before this method returns. Raises Unsent,
-        Lost or ReplyError of rq_core.protocol.engine.plan.
+        Pass only one queue if ``one_slot`` is true. ``on_token`` is called with the queue, one round of the event loop
+        before this method returns. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
         """
         names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
 
@@ -156,7 +157,7 @@ class AsyncClient:
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:
-        """Put an unused wake token back, unless the queue has got another token meanwhile."""
+        """Put an unused wake token back. If the queue has got another token meanwhile, the queue keeps one token."""
         key = queue_keys(queue, self.prefix)("wake")
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])

@@ -1,8 +1,8 @@
-"""One connection of an event loop: sends bytes, and parses replies. redis-py connects; then this object is the
-connection's asyncio protocol.
+"""One connection of an event loop: sends bytes, and parses replies.
 
-Bytes are parsed in the loop's callback, and the task that waits is woken when all replies are complete. asyncio's
-streams would wake the task for each piece, and a separate timeout for each exchange costs as much as the exchange.
+redis-py connects; then this object becomes the connection's asyncio protocol. It parses bytes in the loop's callback,
+and wakes the waiting task once all replies are complete. asyncio's streams would wake the task for each piece. A
+timeout for each exchange would cost as much as the exchange.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rq_core.connections.connection import (
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection to one server. One task at a time may use it."""
+    """A connection to one server. Only one task at a time may use it."""
 
     def __init__(self, source: Any) -> None:
-        """Create a connection that is not connected yet. ``source`` is a pool of redis-py."""
+        """Create a connection that is not open yet. ``source`` is a pool of redis-py."""
         self._source = source
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
@@ -57,16 +57,19 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the connection is open, and has received no other bytes than replies to its commands."""
+        """Return whether the connection is open and has received only replies to its commands."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def address(self) -> tuple[str, int]:
-        """See Connection.address."""
+        """Host and port of the server to which the connection leads. Unix sockets have no address."""
         return self._made.host, self._made.port
 
     async def connect(self, within: float | None = None) -> None:
-        """See Connection.connect."""
+        """Connect, or reconnect, within ``within`` seconds or the pool's timeout, whichever is shorter.
+
+        Raises redis-py's error if the attempt fails, or OtherProtocol if the port and the URL disagree about TLS.
+        """
         await self.drop()
         seconds = soonest(self._connect_within, within)
         try:
@@ -93,14 +96,14 @@ class AsyncConnection(asyncio.Protocol):
             await tls_probe.check_tls_async(self._made, error)
 
     async def disconnect(self) -> None:
-        """Close the connection, and wait until it is closed. An exchange under way fails. ``connect`` can open it
+        """Close the connection, and wait until it is closed. An exchange under way fails. ``connect`` opens it
         again."""
         self._fail(EOFError("the connection was closed on this side"))
         self._forget()
         await self._made.disconnect()
 
     async def drop(self) -> None:
-        """Close the connection at once, even during an exchange. ``connect`` can open it again."""
+        """Close the connection at once, even during an exchange. ``connect`` opens it again."""
         if self._transport is not None:
             self._transport.abort()
         self._forget()
@@ -114,12 +117,14 @@ class AsyncConnection(asyncio.Protocol):
         within: float,
         hear: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send ``data``, and return a future that is done when ``replies`` has ``count`` replies; an error is a
-        ReplyError among them.
+        """Send ``data``. Return a future that is done once ``replies`` has ``count`` replies; an error reply is a
+        ReplyError.
 
-        The awaiter resumes in the next round of the loop; ``hear`` is called at once, with the last reply. The future
-        raises OSError (TimeoutError if no reply arrived for ``within`` seconds), or EOFError if the server closed the
-        connection. A caller that stops waiting must drop the connection.
+        The awaiter resumes in the next round of the loop. ``hear`` is called before that, with the last reply. A caller
+        that stops waiting must drop the connection.
+
+        The future raises OSError, TimeoutError if no reply arrived for ``within`` seconds, or EOFError if the server
+        closed the connection.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this connection"
@@ -137,7 +142,7 @@ class AsyncConnection(asyncio.Protocol):
     # Callbacks of the event loop.
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes that have arrived, and complete the exchange if its last reply is among them."""
+        """Parse the bytes that have arrived. If they contain the last missing reply, complete the exchange."""
         reader = self._reader
         reader.feed(data)
         replies, came = self.replies, len(self.replies)
@@ -169,7 +174,7 @@ class AsyncConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the exchange under way, if any: the connection has ended."""
+        """Fail the exchange under way, because the connection has ended."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

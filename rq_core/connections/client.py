@@ -1,10 +1,10 @@
-"""The synchronous client: carries out the plans of :mod:`rq_core.protocol.operations` over a
+"""The synchronous client. It carries out the plans of :mod:`rq_core.protocol.operations` over a
 :class:`rq_core.connections.transport.Transport`.
 
     client = Client("redis://localhost:6379/0")
     client.run(client.calls.enqueue.many([NewJob(...)]))
 
-Most programs use :class:`rq_core.App`, which holds one. Threads may share a client.
+Most programs use :class:`rq_core.App`, which has a client. Threads may share a client.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ POLL_EVERY_S: Final = 0.1
 
 
 class Client:
-    """A client of a server's queues: ``calls`` has the possible calls and plans, ``run`` carries them out.
+    """A client of a server's queues. ``calls`` has the possible calls and plans; ``run`` carries them out.
 
-    ``run`` may raise ServerUnavailable and ServerUnsuitable for every call.
+    Each call of ``run`` may raise ServerUnavailable and ServerUnsuitable.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Client:
         return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, and return its outcome. Raises the same errors as ``run``."""
+        """Enqueue one job, and return its outcome. Raises the errors that ``run`` raises."""
         single = self.calls.single
         begun = single.begin(job)
         if begun is None:
@@ -84,8 +84,10 @@ class Client:
             single.end(job, begun)
 
     def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """Carry out a plan, and return its result. ``reply`` is the reply to the plan's first step, if that step was
-        carried out already."""
+        """Carry out a plan, and return its result.
+
+        ``reply``: the reply to the plan's first step, if the caller has already carried out this step.
+        """
         while True:
             try:
                 step = plan.send(reply)
@@ -109,19 +111,19 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue, as far as the server is known.
+        """Return an object that identifies the server of a queue. Send the calls to queues with equal objects together.
 
-        If two queues have equal objects, their calls should be sent together.
+        None: there is only one server, or the queue's server is not known yet.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection, not connected yet, to the server that has a queue; None if that server is not known
+        """Return a new connection to the server that has a queue. It is not open yet. None: the server is not known
         yet."""
         return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
     def is_current(self, connection: Connection) -> bool:
-        """Return whether a connection leads to the same server as a new connection would."""
+        """Return whether a new connection would lead to the server of this connection."""
         return self._transport.is_current(connection)
 
     def close(self) -> None:
@@ -135,8 +137,10 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or for ``seconds``. Return the queues
-        with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
+        """Wait up to ``seconds`` until an outbox has an entry after ``last``. Return the queues with such an entry.
+
+        ``last``: queue → outbox id. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
+        """
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
         if self._transport.one_slot and len(names) > 1:
@@ -148,16 +152,20 @@ class Client:
         return {names[name] for name, _ in found or ()}
 
     def wait_token(self, key: str, seconds: float) -> str | None:
-        """Take a token out of a list, waiting for a token for ``seconds`` at most. Return the token; None: none came.
-        Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
+        """Wait up to ``seconds`` for a token in a list and take it. Return the token; None: no token came.
+
+        Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
+        """
         found = self._transport.block(["BLPOP", key, seconds], seconds)
         return None if found is None else str(found[1])
 
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:
-        """Wait like ``wait_outbox``, by polling streams that are on several servers. A stream whose server does not
-        answer counts as unchanged; raises the error if no server answers."""
+        """Do the work of ``wait_outbox`` for streams on several servers, by polling.
+
+        A stream whose server does not answer counts as unchanged. If no server answers, the first error is raised.
+        """
         commands = [["XREAD", "COUNT", 1, "STREAMS", name, last[q]] for name, q in names.items()]
         deadline = time.monotonic() + seconds
         while True:

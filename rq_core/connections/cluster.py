@@ -1,8 +1,8 @@
-"""Connections to a Redis Cluster: a pool for each node, and :mod:`rq_core.connections.routing` to choose between them.
+"""Connections to a Redis Cluster: a pool for each node. :mod:`rq_core.connections.routing` chooses the node.
 
     redis+cluster://user:password@host:7000,host:7001     (rediss+cluster:// with TLS)
 
-The URL may name any nodes; they report the others. Its user, TLS and options apply to every node.
+The URL may name any nodes; these report the other nodes. The URL's user, TLS and options apply to every node.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def _seed(text: str) -> Node:
 
 
 class _Nodes(Generic[W]):
-    """The transports to the nodes of a cluster. Those to the nodes that the URL names are created at once, any other
-    when it is first needed."""
+    """The transports to the nodes of a cluster.
+
+    The transports to the nodes in the URL are created at once. The transport to any other node is created at first use.
+    """
 
     one_slot = True
 
@@ -84,7 +86,11 @@ class _Nodes(Generic[W]):
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """See PoolTransport."""
+        """Create the transports to the nodes in the URL.
+
+        ``answer_within``: seconds for a reply. ``connect_within``: seconds to connect. Raises InvalidOption for an
+        invalid URL.
+        """
         self._url = url
         self._connect_within = connect_within
         self._bounds = {
@@ -99,7 +105,7 @@ class _Nodes(Generic[W]):
             self._to(seed)
 
     def place(self, key: str) -> object:
-        """See Transport.place."""
+        """Return the node that has the key; None if no node is known."""
         return self._routing.node_of(key)
 
     def _to(self, node: Node) -> W:
@@ -121,16 +127,16 @@ class _Nodes(Generic[W]):
 
 
 class _Budget:
-    """The time left for all rounds of one exchange."""
+    """The seconds that are left for all rounds of one exchange."""
 
     def __init__(self, patience: Patience | None, connect_within: float) -> None:
-        """Start measuring now. Without a ``patience``, finding nodes and connecting to them may take ``connect_within``
-        seconds in all."""
+        """Start the clock. Without a ``patience``, the connections of all rounds together may take ``connect_within``
+        seconds."""
         self._patience = patience or Patience(unsent=connect_within, unknown=math.inf)
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """Return the patience that is left for a round."""
+        """Return the patience that is left for a round. A brief round has at most the patience BRIEF."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:
@@ -139,8 +145,7 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return the function to call when this round has been sent; None if the round has none of the caller's
-    commands."""
+    """Return ``meanwhile``, to be called when the round is sent; None if the round has no command of the caller."""
     return None if step.brief else meanwhile
 
 
@@ -153,11 +158,12 @@ class ClusterTransport(_Nodes[PoolTransport]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands to the nodes of their keys, and return the replies, with exceptions in the place of failed
+        replies."""
         return self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     def block(self, command: Command, seconds: float) -> Any:
-        """See Transport.block."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error."""
         for _ in range(REDIRECTS_MAX):
             node = self._drive(self._routing.locate(command))
             try:
@@ -171,12 +177,12 @@ class ClusterTransport(_Nodes[PoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """See Transport.new_connection."""
+        """Return a new connection to the node that has a key. It is not open yet. None: the node is not known yet."""
         node = self._routing.node_of(key)
         return None if node is None else self._to(node).new_connection(key, kind)
 
     def is_current(self, connection: Connection) -> bool:  # noqa: ARG002 - each node has connections of its own
-        """See Transport.is_current."""
+        """Return True: the connections of one node always lead to that node."""
         return True
 
     def close(self) -> None:
@@ -204,7 +210,7 @@ class ClusterTransport(_Nodes[PoolTransport]):
 
 
 class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
-    """An AsyncTransport to the nodes of a cluster; commands for several nodes are sent at the same time."""
+    """An AsyncTransport to the nodes of a cluster. It sends commands to several nodes at the same time."""
 
     _is_closed = False
 
@@ -214,11 +220,15 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands to the nodes of their keys, and return the replies, with exceptions in the place of failed
+        replies."""
         return await self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     async def block(self, command: Command, seconds: float, hear: Hear = None) -> Any:
-        """See AsyncTransport.block."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
+
+        ``hear`` is called with the reply one round of the event loop before this method returns.
+        """
         for _ in range(REDIRECTS_MAX):
             node = await self._drive(self._routing.locate(command))
             try:
@@ -232,8 +242,7 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     async def close(self) -> None:
-        """Close all connections. From now on, no new connection stays open: a call under way may still connect to
-        another node."""
+        """Close all connections. A connection that a call under way opens later is closed after the call."""
         self._is_closed = True
         ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):

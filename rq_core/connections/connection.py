@@ -1,5 +1,4 @@
-"""One connection of a thread: sends bytes, and parses replies. redis-py connects; then this module uses the socket
-itself."""
+"""One connection of a thread: sends bytes, and parses replies. redis-py connects; then this module uses the socket."""
 
 from __future__ import annotations
 
@@ -35,13 +34,15 @@ def new_reader() -> Any:
 
 
 def reply_error(text: str) -> ReplyError:
-    """Return the ReplyError for a server's error text. The text begins with the error code (NOSCRIPT, OOM…), except for
-    ERR."""
+    """Return the ReplyError for a server's error text, which begins with the error code (NOSCRIPT, OOM…).
+
+    The general code ERR is left out.
+    """
     return ReplyError(explained(text.removeprefix("ERR ").rstrip(".")))
 
 
 def explained(text: str) -> str:
-    """Return a server's error text, in clearer words if the original misleads."""
+    """Return a server's error text. One misleading text is replaced by clearer words."""
     if "Protocol error: unauthenticated" in text:
         # This is the answer of a server that asks for a password to a command of more than ten words.
         return f"NOAUTH Authentication required ({text})"
@@ -62,7 +63,7 @@ def _garbled(text: str) -> Exception:
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket of a connected redis.Connection; with TLS, the socket that encrypts."""
+    """Return the socket of a connected redis.Connection. With TLS, this is the socket that encrypts."""
     return connection._sock  # noqa: SLF001 - see above
 
 
@@ -81,20 +82,20 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def soonest(bound: float, within: float | None) -> float:
-    """Return the lower of ``bound`` and ``within``, in seconds; ``within`` counts as at least SOON_S."""
+    """Return the lower of ``bound`` and ``within``, in seconds. A ``within`` below SOON_S counts as SOON_S."""
     return bound if within is None else min(bound, max(SOON_S, within))
 
 
 def connect_bound(source: Any) -> float:
-    """Return the seconds within which connections of this pool of redis-py must be made."""
+    """Return the maximum seconds that a connection of this pool of redis-py may take to open."""
     return float(source.connection_kwargs.get("socket_connect_timeout") or CONNECT_TIMEOUT_S)
 
 
 class Connection:
-    """A connection to one server. One thread at a time may use it."""
+    """A connection to one server. Only one thread at a time may use it."""
 
     def __init__(self, source: Any) -> None:
-        """Create a connection that is not connected yet. ``source`` is a pool of redis-py."""
+        """Create a connection that is not open yet. ``source`` is a pool of redis-py."""
         self._made = source.connection_class(**source.connection_kwargs)
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
@@ -108,19 +109,19 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Return whether the connection was opened and not closed on this side. The server may have closed it."""
+        """Return whether this side has opened the connection and not closed it. The server may have closed it."""
         return self._socket is not None
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the server that the connection leads to, or led to. Unix sockets have no address."""
+        """Host and port of the server to which the connection leads. Unix sockets have no address."""
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
-        """Return whether the connection is open: the server has not closed it, and it has no unread bytes.
+        """Return whether the connection is open and has no unread bytes.
 
-        Check this before a command: a command on a connection that the server has closed would count as sent, with an
-        unknown outcome.
+        Check this before each command. A command on a connection that the server has closed would count as sent, with
+        an unknown outcome.
         """
         if self._socket is None or self._reader.has_data():
             return False
@@ -129,10 +130,9 @@ class Connection:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, or reconnect. ``within`` is the maximum number of seconds that connecting may take, if that is less
-        than the pool's timeout.
+        """Connect, or reconnect, within ``within`` seconds or the pool's timeout, whichever is shorter.
 
-        Raises redis-py's error if it cannot connect, or OtherProtocol.
+        Raises redis-py's error if the attempt fails, or OtherProtocol if the port and the URL disagree about TLS.
         """
         self.disconnect()
         made = self._made
@@ -156,7 +156,7 @@ class Connection:
             self._look.register(self._socket, select.POLLIN)
 
     def disconnect(self) -> None:
-        """Close the connection. ``connect`` can open it again."""
+        """Close the connection. ``connect`` opens it again."""
         self._socket = self._reader = self._look = None
         self._made.disconnect()
 
@@ -165,9 +165,9 @@ class Connection:
         self._socket.sendall(data)
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """Append the next ``count`` replies to ``replies`` as they arrive; an error reply is a ReplyError.
+        """Append the next ``count`` replies to ``replies`` as they arrive. An error reply is a ReplyError.
 
-        Raises OSError (TimeoutError after the timeout of ``wait_for``), or EOFError if the server has closed the
+        Raises OSError, TimeoutError after the timeout of ``wait_for``, or EOFError if the server has closed the
         connection.
         """
         reader, socket = self._reader, self._socket

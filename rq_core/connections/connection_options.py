@@ -1,4 +1,4 @@
-"""Converts a URL to a pool of redis-py, which makes connections later. Only ``embedded://`` starts a server at once."""
+"""Converts a URL to a pool of redis-py, which opens connections later. ``embedded://`` also starts a server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """Return the URL of a server. For ``embedded://``, start or find the server that comes with rq-core, and return its
-    URL. Return any other URL unchanged.
+    """Return a URL that redis-py or this room can open.
 
-    Raises InvalidOption for a URL of no known kind.
+    For ``embedded://``, find or start the server that comes with rq-core, and return the server's URL. Any other URL is
+    returned unchanged. Raises InvalidOption for a URL of an unknown kind.
     """
     if url.startswith("embedded:"):
         # Imported only here: most processes connect to a server of their own.
@@ -38,8 +38,7 @@ def resolve_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages and for other processes. The URL of an embedded server gets the absolute path of its
-    data directory."""
+    """Return the URL for messages and other processes. An embedded server's URL gets the absolute path of its data."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
@@ -73,9 +72,9 @@ def source_of(
     answer_within: float,
     connect_within: float = CONNECT_TIMEOUT_S,
 ) -> Any:
-    """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
+    """Return a pool of redis-py, which makes connections. Nothing is connected yet.
 
-    The URL is checked here, since redis-py would ignore a path that is not the number of a database, and would notice
+    Raises InvalidOption for an invalid URL. redis-py would ignore a path that is no database number, and would notice
     an unknown option only when it connects.
     """
     check_password(url)
@@ -118,7 +117,7 @@ _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 
 def _check_address(url: str) -> None:
-    """Raise ValueError if the URL's path is not the number of a database, or its port is not a number."""
+    """Raise ValueError if the URL's path is no database number, or its port is no number."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if not url.startswith("unix:") and not (database or "0").isdecimal():
@@ -129,7 +128,7 @@ def _check_address(url: str) -> None:
 
 
 def _check_files(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for a missing file: OpenSSL would not name the file, and would fail only when it connects."""
+    """Raise ValueError for a missing file. OpenSSL would fail only when it connects, and would not name the file."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).is_file():

@@ -1,9 +1,8 @@
-"""Checks jobs that clients wait for, on connections that receive messages about the jobs' ends: one connection per
-server.
+"""Checks jobs for which clients wait, and subscribes to messages about their ends. Each server has one connection.
 
-In one write, a check subscribes to the queue's channel, unless the connection is subscribed already, and asks whether
-the jobs have ended. If that is not possible (no connection, a missing right, a slot that has moved),
-:mod:`rq_core.connections.wait_thread` checks the jobs with ordinary commands.
+A check sends two requests in one write. The first subscribes to the queue's channel, unless the connection already
+does. The second asks which of the jobs have ended. A check fails without a connection, without the right to subscribe,
+or if the slot has moved. Then :mod:`rq_core.connections.wait_thread` checks the jobs with ordinary commands.
 """
 
 from __future__ import annotations
@@ -38,20 +37,23 @@ _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
 
 
 class HearingConnection(Connection):
-    """A connection that receives replies and channel messages, for one thread."""
+    """A connection of one thread that receives replies and channel messages."""
 
     def __init__(self, source: Any) -> None:
-        """See Connection."""
+        """Create a connection that is not open yet. ``source`` is a pool of redis-py."""
         super().__init__(source)
         self._messages: deque[tuple[str, str, str]] = deque()
 
     @property
     def socket(self) -> Any:
-        """The socket, which becomes readable when bytes arrive; None if it is not connected."""
+        """The socket, which becomes readable when bytes arrive; None if the connection is closed."""
         return self._socket
 
     def connect(self, within: float | None = None) -> None:
-        """See Connection.connect. Also raises redis.ConnectionError if the server does not speak RESP3."""
+        """Connect, or reconnect, and switch to RESP3. Raises the errors of Connection.connect.
+
+        Also raises redis.ConnectionError if the server does not speak RESP3.
+        """
         super().connect(within)
         self._messages.clear()
         # redis-py has greeted by now, in RESP2: its own handling of RESP3 is not wanted here.
@@ -60,8 +62,11 @@ class HearingConnection(Connection):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
-        """Send commands, and return their replies: a ReplyError for an error, None for a subscription that has begun or
-        ended. Each read may take ``within`` seconds. Raises the errors of Connection.receive."""
+        """Send commands, and return their replies. An error is a ReplyError; the reply to a subscription or its end is
+        None.
+
+        Each read may take ``within`` seconds. Raises the errors of Connection.receive.
+        """
         self._socket.settimeout(within)
         self.send(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
         replies = [self._reply_to(each) for each in commands]
@@ -69,8 +74,10 @@ class HearingConnection(Connection):
         return replies
 
     def messages(self) -> list[tuple[str, str, str]]:
-        """Return the messages since the last call, each as (kind, channel, text); the kind is smessage or sunsubscribe.
-        Raises OSError, or EOFError if the server has closed the connection."""
+        """Return the messages since the last call, each as (kind, channel, text). The kind is smessage or sunsubscribe.
+
+        Raises OSError, or EOFError if the server has closed the connection.
+        """
         if self._socket is not None:
             self._read()
         found = [*self._messages]
@@ -97,8 +104,8 @@ class HearingConnection(Connection):
         self._reader.feed(data)
 
     def _read(self) -> None:
-        """Read all bytes that have arrived, without waiting. (Bytes that TLS has decrypted no longer show on the
-        socket.)"""
+        """Read all bytes that have arrived, without waiting. Bytes that TLS has decrypted do not make the socket
+        readable."""
         self._socket.settimeout(0)
         while True:
             while (message := self._reader.gets()) is not PENDING:
@@ -135,7 +142,7 @@ class Looked(NamedTuple):
 
 
 class _Subscription:
-    """One uninterrupted subscription to a queue on one connection. Two subscriptions are never equal."""
+    """A subscription to a queue on one connection, without an interruption. Two subscriptions are never equal."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue
@@ -143,7 +150,7 @@ class _Subscription:
 
 
 class _Ear:
-    """The connection to one server, and the time of the next attempt to connect."""
+    """The connection to one server, and the time before which the thread does not connect again."""
 
     def __init__(self, connection: HearingConnection) -> None:
         self.connection = connection
@@ -151,7 +158,7 @@ class _Ear:
 
 
 class Deafness:
-    """The queues whose job ends are not published to this process. The threads of the process share this object."""
+    """The queues whose messages about ends do not reach this process. All its threads share this object."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
@@ -174,7 +181,7 @@ class Listener:
         self._missed: list[str] = []
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
-        """Check jobs, and subscribe to the ends of those that are alive. Return None if that is not possible now.
+        """Check jobs, and subscribe to the ends of the jobs that are alive. Return None if this is not possible now.
 
         Raises QueueDamaged.
         """
@@ -191,8 +198,11 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """Return the jobs whose ends were published, as (queue, job ids); and the queues with an ended subscription or
-        connection, since messages about them may have been missed."""
+        """Return two lists: (queue, ids of jobs whose ends were published), and queues whose messages may have been
+        missed.
+
+        Messages may be missed if the subscription or the connection has ended.
+        """
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
             if not ear.connection.is_connected:
@@ -222,7 +232,7 @@ class Listener:
         return set(self._subscriptions)
 
     def leave(self, queues: Iterable[str]) -> None:
-        """End the subscriptions to these queues."""
+        """Unsubscribe from these queues."""
         for queue in queues:
             subscription = self._subscriptions.pop(queue, None)
             if subscription is None:
@@ -234,7 +244,7 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Do not subscribe to the queue again for DEAF_S seconds, since one of its jobs ended without a message."""
+        """Do not subscribe to this queue for DEAF_S seconds, because one of its jobs ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
@@ -280,8 +290,10 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. Return None if this is
-        not possible on this connection, or not possible now."""
+        """Send the checks of a queue's jobs and return the replies. Subscribe to the queue first, unless that is done.
+
+        Return None if the server refuses the subscription or a check.
+        """
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
         subscription = self._subscriptions.get(queue)
@@ -303,8 +315,7 @@ class Listener:
         return replies
 
     def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
-        """Tell the queue that a client waits, so that scripts publish the ends of its jobs. Return False if that is not
-        possible now."""
+        """Tell the queue that a client waits: scripts then publish the ends of its jobs. Return False if this fails."""
         try:
             calls = self._client.calls
             (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
@@ -340,7 +351,7 @@ class Listener:
             log.warning(text, queue, queue_keys(queue, prefix).channel, option)
 
     def _ear_for(self, queue: str) -> _Ear | None:
-        """Return the connection to the server that has a queue; None if it cannot connect now."""
+        """Return the open connection to the server that has a queue; None if the server cannot be reached now."""
         place = self._client.place(queue)
         ear = self._ears.get(place)
         if ear is None:
@@ -363,13 +374,13 @@ class Listener:
         return ear
 
     def _drop(self, ear: _Ear) -> None:
-        """Close a connection; that ends all subscriptions on it."""
+        """Close a connection, which ends all its subscriptions."""
         ear.connection.disconnect()
         for queue in [*self._subscriptions]:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """Remove a queue's subscription if it is on this connection, and report that its messages may have been
+        """Remove a queue's subscription if it is on this connection. Messages to the queue may then have been
         missed."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:

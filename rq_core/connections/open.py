@@ -26,10 +26,9 @@ SECONDS_MIN: Final = 1.0
 def open_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> Transport:
-    """Return a transport to the server that a URL names; it is not connected yet. ``patience``: the patience of the
-    caller's calls.
+    """Return a transport to the server that a URL names. It is not connected yet.
 
-    Raises InvalidOption.
+    ``answer_within``: seconds for a reply. ``patience``: how long the caller's calls wait. Raises InvalidOption.
     """
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
@@ -43,7 +42,7 @@ def open_transport(
 def open_async_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> AsyncTransport:
-    """Return an asyncio transport. See ``open_transport``."""
+    """Return an asyncio transport to the server that a URL names. The arguments are those of ``open_transport``."""
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         from rq_core.connections.cluster import AsyncClusterTransport
@@ -53,7 +52,7 @@ def open_async_transport(
 
 
 def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
-    """Return the maximum seconds to wait for an answer, and the maximum seconds for connecting."""
+    """Return the maximum seconds for a reply, and the maximum seconds to connect."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
     return (

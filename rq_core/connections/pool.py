@@ -1,11 +1,11 @@
-"""A pool of idle connections; the connection that was used last is used next.
+"""A pool of idle connections. It gives out the connection that was used last.
 
-redis-py makes the connections, and could also keep them. But its pools lock, retry, record metrics and dispatch events
-whenever a connection is taken or given back, and every exchange takes one connection: that was half of Python's work in
-an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects each when it is taken.
+redis-py makes the connections. Its own pools lock, retry, record metrics and dispatch events for each exchange. That
+was half of Python's work in an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects
+each when a caller takes it.
 
-If all connections that the URL allows are in use (recent redis-py allows 100 if the URL names no limit), callers wait
-in a queue. A caller fails when the queue has not moved for a while.
+The URL limits the number of connections; recent redis-py allows 100 if the URL has no limit. If all are in use, callers
+wait in a queue. A caller fails when the queue has not moved for a while.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ L = TypeVar("L", bound=Connection)
 
 
 class Pool:
-    """A pool of connections that ``source``, a pool of redis-py, makes. Threads and forked children may share it."""
+    """A pool of connections, which ``source``, a pool of redis-py, makes. Threads and forked children may share it."""
 
     def __init__(
         self, source: Any, *, wait: float, make_connection: Callable[[Any], Connection] = Connection
     ) -> None:
-        """``wait``: seconds after which a caller gives up waiting in a queue that does not move, with
-        redis.ConnectionError."""
+        """``wait``: seconds without progress of the queue after which a waiting caller gets redis.ConnectionError."""
         self._source = source
         self._sentinels = sentinels_of(source)
         self._wait = wait
@@ -57,8 +56,10 @@ class Pool:
         self._pid = os.getpid()
 
     def take(self, within: float | None = None) -> Connection:
-        """Return a connection with no unread bytes; the caller must give it back. Raises redis-py's error if it cannot
-        connect within ``within`` seconds, or within the pool's own timeout if that is less."""
+        """Return a connection without unread bytes. The caller must give it back.
+
+        Raises redis-py's error if connecting takes longer than ``within`` seconds, or than the pool's own timeout.
+        """
         if os.getpid() != self._pid:
             # A forked child must not use its parent's connections.
             self._begin_process()
@@ -78,19 +79,18 @@ class Pool:
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Return whether the sentinels now name another server than the server to which the connection leads."""
+        """Return whether the sentinels name another server than the connection's server."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
         return self._sentinels.primary != connection.address
 
     def new_connection(self, kind: Callable[[Any], L]) -> L:
-        """Return a new connection that is not in the pool and not connected yet."""
+        """Return a new connection outside the pool. It is not open yet."""
         return kind(self._source)
 
     def give_back(self, connection: Connection) -> None:
-        """Make a connection available to other callers. If replies may still arrive on it, it must have been
-        disconnected."""
+        """Make a connection available to other callers. If its replies may still arrive, disconnect it first."""
         with self._lock:
             if connection in self._leaving:
                 self._leaving.discard(connection)
@@ -121,17 +121,17 @@ class Pool:
             connection.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all connections; a connection that another thread uses is disconnected when it is given back."""
+        """Disconnect all connections. A connection in use is disconnected when it is given back."""
         with self._lock:
             self._leaving |= self.busy
         self.disconnect_idle()
 
 
 class AsyncPool:
-    """A pool of connections for one event loop. See Pool."""
+    """A pool of connections for one event loop. Pool describes the methods."""
 
     def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
-        """See Pool. ``keep``: whether connections are reused; a closed pool reuses none."""
+        """``wait``: see Pool. ``keep``: whether connections are used again. A closed pool keeps none."""
         self._source = source
         self.sentinels = sentinels_of(source)
         """The sentinels that the URL names, or None."""
@@ -143,7 +143,7 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """Return the connection that was used last, if it is usable at once. Return None otherwise; then call
+        """Return the connection that was used last, if it can be used at once. Otherwise return None; then use
         ``take``."""
         idle = self._idle
         # Callers that wait in the queue come first.
@@ -156,7 +156,10 @@ class AsyncPool:
         return connection
 
     async def take(self, within: float | None = None) -> AsyncConnection:
-        """See Pool.take."""
+        """Return a connection without unread bytes. The caller must give it back.
+
+        Raises redis-py's error if connecting takes longer than ``within`` seconds, or than the pool's own timeout.
+        """
         if len(self.busy) >= self._source.max_connections:
             connection = await self._next_given_back(soonest(self._wait, within))
         else:
@@ -172,14 +175,14 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Return whether the sentinels now name another server than the server to which the connection leads."""
+        """Return whether the sentinels name another server than the connection's server."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
         return self.sentinels.primary != connection.address
 
     def give_back(self, connection: AsyncConnection) -> None:
-        """See Pool.give_back. If the pool keeps no connections, drop the connection first."""
+        """Make a connection available to other callers. If the pool keeps no connections, drop it first."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -191,7 +194,7 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in the queue of callers until a connection is given back. The connection counts as in use meanwhile."""
+        """Wait in the queue of callers until a connection is given back. The connection still counts as in use."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -206,15 +209,15 @@ class AsyncPool:
             raise
 
     async def disconnect_idle(self) -> None:
-        """See Pool.disconnect_idle."""
+        """Disconnect the connections that no caller uses."""
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.drop()
 
     async def disconnect(self) -> None:
-        """Disconnect all connections, and reuse none from now on. A caller that waits for a reply receives an error.
+        """Disconnect all connections, and keep none from now on. A caller that waits for a reply receives an error.
 
-        A connection that is being opened cannot be disconnected yet: it is closed when it is given back.
+        A connection that is just being opened is closed when it is given back.
         """
         self.keeps = False
         connections = (*self._idle, *self.busy)
@@ -226,15 +229,16 @@ class AsyncPool:
 
 
 def sentinels_of(source: Any) -> Sentinels | None:
-    """Return the sentinels that connections of this pool of redis-py ask for their server; None if the URL names
-    none."""
+    """Return the sentinels that this pool of redis-py asks for its server; None if the URL names none."""
     found: Sentinels | None = source.connection_kwargs.get("sentinels")
     return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
-    """Return how many more seconds to wait in a queue of callers that last moved at ``moved``. Raises
-    redis.ConnectionError if the time is over."""
+    """Return how many more seconds a caller may wait. ``moved``: monotonic time at which the queue last moved.
+
+    Raises redis.ConnectionError if no time is left.
+    """
     left = moved + wait - time.monotonic()
     if left <= 0:
         most = source.max_connections

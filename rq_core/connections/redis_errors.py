@@ -1,4 +1,4 @@
-"""The project's texts for errors of redis-py, OpenSSL and the system, and what the errors mean for a call."""
+"""Converts errors of redis-py, OpenSSL and the system to rq-core's errors and words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ call needs another connection, perhaps to another server."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:
-    """Return the error that replaces the reply to a command for which no connection could be made."""
+    """Return the error in the place of a reply, for a command that got no connection."""
     broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
     return Unsent(own_words(error)) if broken else ReplyError(own_words(error))
 
@@ -29,7 +29,7 @@ def is_demoted(replies: Sequence[Any]) -> bool:
 
 
 def own_words(error: BaseException) -> str:
-    """Return the error's text with the prefix (NOSCRIPT, OOM…) that redis-py drops, and with advice for TLS errors."""
+    """Return the error's text. Add the code (NOSCRIPT, OOM…) that redis-py removes, and advice for TLS errors."""
     text = str(error).rstrip(".") or type(error).__name__
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:

@@ -1,12 +1,12 @@
 """Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. This module does no I/O.
 
 All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
-exchange by node according to its :class:`SlotMap`, and follows MOVED and ASK. Its methods are generators: each yields
-commands by node and is sent the replies, so that the loops of both kinds of transport
+exchange by node with its :class:`SlotMap`, and follows the errors MOVED and ASK. Its methods are generators. Each
+yields commands by node and is sent the replies. So the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
-A temporary error (a slot that is being moved, a shard without a primary) stays in the place of the reply;
-:mod:`rq_core.protocol.engine.delivery` sends the command again.
+A temporary error, such as a slot that is being moved or a shard without a primary, replaces the reply.
+:mod:`rq_core.protocol.engine.delivery` then sends the command again.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ class Node(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, otherwise: str) -> Node:
-        """Parse HOST:PORT. A node that does not know its own host leaves HOST empty; the result then has the host
-        ``otherwise``."""
+        """Parse HOST:PORT. An empty HOST becomes ``otherwise``: the node does not know its own host."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]") or otherwise, int(port))
 
 
 class Round(NamedTuple):
-    """Commands that are sent at the same time, by node."""
+    """Commands by node. All are sent at the same time."""
 
     commands: dict[Node, list[Command]]
     brief: bool = False
@@ -74,12 +73,12 @@ def slot_of(key: str) -> int:
 
 
 class SlotMap:
-    """The known map of one cluster's slots."""
+    """The client's map of one cluster: slot → node. It also notes which nodes answer."""
 
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds``: the nodes that are asked for the map at first, and again when all other nodes are silent."""
+        """``seeds``: the nodes that are asked for the map first, and again when no other node answers."""
         self._seeds = tuple(seeds)
         self._clock = clock
         self._slots: list[Node | None] = [None] * SLOTS
@@ -105,30 +104,29 @@ class SlotMap:
         return self._slots[slot]
 
     def distrust(self) -> None:
-        """Mark the map as stale, since it is wrong about a slot: the next exchange requests the map again."""
+        """Mark the map as stale, because it is wrong about a slot. The next exchange requests the map again."""
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """Store that ``node`` has a slot now. Other slots may have moved, too: the next exchange requests the whole
-        map."""
+        """Store that ``node`` has a slot now, and mark the map as stale, because other slots may have moved, too."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Return one of the primaries that ``sound`` returns. Successive calls return different primaries. A map must
-        be known."""
+        """Return one of the primaries in ``sound``. Successive calls return different ones. Call this only once a map
+        is known."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
 
     def sound(self) -> Sequence[Node]:
-        """Return the primaries that are not doubted; all primaries if all are doubted."""
+        """Return the primaries that are not doubted. If all are doubted, return all primaries."""
         if not self._doubted:
             return self._primaries
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
 
     def note(self, node: Node, reply: Any) -> None:
-        """Mark a node as doubted or as sound, by its reply or by the exception in the reply's place."""
+        """Mark a node as doubted or as sound by its reply, or by the exception in the reply's place."""
         if isinstance(reply, Lost | Unsent) or says_down(reply):
             self._doubted[node] = self._clock()
             self._stale = True
@@ -137,8 +135,7 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Request the map if it is stale. Return the error if the request failed and there is no older map to use;
-        otherwise None."""
+        """Request the map if it is stale. Return an error only if the request failed and there is no older map."""
         if not self._stale:
             return None
         began = self._clock()
@@ -162,8 +159,10 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Return the nodes in the order in which they are asked for the map: sound nodes (the latest answer first),
-        nodes with an outdated map, doubted nodes."""
+        """Return the nodes in the order in which they are asked for the map.
+
+        Sound nodes come first, the latest answer first; then nodes with an outdated map; then doubted nodes.
+        """
 
         def order(node: Node) -> tuple[float, float, float]:
             never = float("-inf")
@@ -176,8 +175,10 @@ class SlotMap:
         return sorted(dict.fromkeys((*self._known, *self._seeds)), key=order)
 
     def _learn(self, reply: list[Any], asked: Node) -> None:
-        """Store the map of a reply to CLUSTER SLOTS: [first slot, last slot, primary, replica…], each node [host, port,
-        …]."""
+        """Store the map from a reply to CLUSTER SLOTS: a list of [first slot, last slot, primary, replica…].
+
+        Each node in the reply is [host, port, …].
+        """
         slots: list[Node | None] = [None] * SLOTS
         known: dict[Node, None] = {asked: None}
         primaries: dict[Node, None] = {}
@@ -202,7 +203,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Return whether the reply reports that the cluster is down. Perhaps only this node believes so."""
+    """Return whether the reply reports that the cluster is down. The other nodes may disagree."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 
@@ -237,7 +238,7 @@ def key_of(command: Command) -> str | None:
 
 
 class _Unit(NamedTuple):
-    """Commands that must be carried out together: one command, or one transaction."""
+    """Commands that one node must carry out together: one command, or one transaction."""
 
     at: int
     """Index of the first command in the exchange."""
@@ -263,7 +264,7 @@ def _units(commands: Sequence[Command]) -> Iterator[_Unit]:
 
 
 class _Redirect(NamedTuple):
-    """The node to which an error reply redirects, and the slot."""
+    """The node to which an error reply (MOVED or ASK) redirects, and the slot."""
 
     slot: int
     node: Node
@@ -286,7 +287,7 @@ class Routing:
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds``: the nodes that are asked for the map at first, and again when all other nodes are silent."""
+        """``seeds``: the nodes that are asked for the map first, and again when no other node answers."""
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
@@ -294,12 +295,12 @@ class Routing:
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        """Carry out commands on the nodes that have their keys. Return the replies; an exception replaces each reply
-        that did not arrive.
+        """Carry out commands on the nodes of their keys. Return the replies, with exceptions in the place of missing
+        replies.
 
-        A command without a key goes to the node of the exchange's other commands (TIME reads that node's clock), else
-        to any primary. Commands that load scripts go to all primaries that are not doubted, and so does CONFIG GET,
-        whose replies are joined.
+        A command without a key goes to the node of the exchange's other commands, so that TIME reads that node's clock.
+        If no command has a key, it goes to any primary. Commands that load scripts, and CONFIG GET, go to all primaries
+        that are not doubted. The replies to CONFIG GET are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -336,7 +337,7 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units, and store their replies in ``results``. Return the units that must be sent to another node."""
+        """Send units, and store their replies in ``results``. Return the units that another node must carry out."""
         commands: dict[Node, list[Command]] = {}
         places = []
         for unit, node, asking in todo:
@@ -367,8 +368,7 @@ class Routing:
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """Return the node for a command that is sent on a separate connection. Raises Unsent or ReplyError if no node
-        is known."""
+        """Return the node for a command on a separate connection. Raises Unsent or ReplyError if no node is known."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble
@@ -380,9 +380,9 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Learn from an error reply to a command that was sent on a separate connection.
+        """Update the map from an error reply to a command on a separate connection.
 
-        Return True if the command must be sent again, to the node that has its key now.
+        Return True if the command must be sent again to another node.
         """
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
@@ -395,11 +395,11 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """Return one reply in place of the replies of several primaries: an error reply if any primary sent one;
-        otherwise a success if any primary succeeded (lists are joined); otherwise Unsent or Lost.
+        """Join the replies of several primaries to one reply.
 
-        Such a success may hide that a node failed to load a script. A later call to that node then reports the missing
-        script, and the script is loaded again.
+        An error reply of any primary comes first, then a success (lists are joined), then Unsent or Lost. If a success
+        hides that a node failed to load a script, a later call to that node reports the missing script. Then the script
+        is loaded.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

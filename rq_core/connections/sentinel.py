@@ -1,13 +1,12 @@
-"""Redis behind Sentinel: the sentinels name the primary at every connection, and the server itself must confirm its
-role.
+"""Redis behind Sentinel: the sentinels name the primary for each new connection. The server must confirm its role.
 
     redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
 
 User and password before the hosts are for the Redis servers; ``sentinel_username`` and ``sentinel_password`` are for
 the sentinels. ``rediss+sentinel://`` uses TLS for both. All other options are redis-py's own.
 
-Sentinel's answer may be older than a failover, so a server counts as the primary only if its ROLE says so. Until then
-connecting fails, and callers wait as in any outage.
+Sentinel's answer may be older than a failover. So a server counts as the primary only if its command ROLE confirms
+this. Until then no connection can be made, and callers wait as in any outage.
 """
 
 from __future__ import annotations
@@ -81,16 +80,18 @@ class Sentinels:
 
     @property
     def _lock(self) -> threading.Lock:
-        """The lock of this process. It is held only for short steps that leave ``_order`` complete, since a fork may
-        come between two steps."""
+        """The lock of this process. Hold it only for short steps that leave ``_order`` complete: a fork may come
+        between two steps."""
         if os.getpid() != self._pid:
             # Another thread of the parent may have held the lock at the fork.
             self._begin_process()
         return self._own_lock
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Return the primary's address from the first sentinel that names one. Raises redis.ConnectionError if no
-        sentinel names one within ``within`` seconds."""
+        """Ask one sentinel after another for the primary. Return its address.
+
+        Raises redis.ConnectionError if no sentinel names a primary within ``within`` seconds.
+        """
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = self._ask_one(sentinel, seconds)
@@ -106,7 +107,10 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Return the primary's address. See ``ask``."""
+        """Ask one sentinel after another for the primary. Return its address.
+
+        Raises redis.ConnectionError if no sentinel names a primary within ``within`` seconds.
+        """
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = await self._ask_one_async(sentinel, seconds)
@@ -122,7 +126,7 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
-        """Ask a sentinel again which server is the primary, if the last answer is older than LOOK_EVERY_S.
+        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
 
         Meanwhile, other callers use the last answer.
         """
@@ -131,24 +135,26 @@ class Sentinels:
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """Ask a sentinel again. See ``look``."""
+        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
+
+        Meanwhile, other callers use the last answer.
+        """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
 
     def doubt(self) -> None:
-        """Move the first sentinel to the end of the order: the server that it named was unusable, so its answer may be
-        outdated."""
+        """Move the first sentinel to the end of the order, because the server that it named could not be used."""
         with self._lock:
             first, *others = self._order
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Return whether a sentinel recently named this address as the primary's."""
+        """Return whether a sentinel named this address as the primary's, and need not be asked again yet."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
-        """Return whether no sentinel must be asked now, since one was asked recently or all failed recently."""
+        """Return whether no sentinel has to be asked now: one was asked recently, or all have failed recently."""
         return time.monotonic() < self._look_at
 
     def _begin_look(self) -> Address:
@@ -193,7 +199,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """Yield the sentinels and the seconds that each may take; the sentinel that answered last comes first."""
+        """Yield the sentinels, each with the seconds that it may take. The sentinel that answered last comes first."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within
@@ -203,8 +209,8 @@ class Sentinels:
                 yield sentinel, min(left, ANSWER_WITHIN_S)
 
     def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
-        """Store the primary that a sentinel named, and ask this sentinel first from now on: asking a dead sentinel
-        costs a timeout."""
+        """Store the primary that a sentinel named. Ask this sentinel first from now on: a dead sentinel costs a
+        timeout."""
         primary = said[0], int(said[1])
         with self._lock:
             self._order = [sentinel, *self._others(sentinel)]
@@ -218,13 +224,15 @@ class Sentinels:
         return [each for each in self._order if each != sentinel]
 
     def _made(self, sentinel: Address) -> redis.Connection:
-        """Return a connection of redis-py to a sentinel, not connected yet."""
+        """Return a new connection of redis-py to a sentinel. It is not open yet."""
         kind = redis.SSLConnection if self.options.get("ssl") else redis.Connection
         return kind(host=sentinel[0], port=sentinel[1])
 
     def _none(self, silent: Mapping[Address, BaseException | None]) -> str:
-        """Return the message for the case that no sentinel named a primary. ``silent``: sentinel → error, or None if it
-        knows no such service."""
+        """Return the text of the error that no sentinel named a primary.
+
+        ``silent``: sentinel → error; None: the sentinel does not know the service.
+        """
         said = (
             f"{host}:{port} knows no service {self.service}"
             if error is None
@@ -247,7 +255,7 @@ def named_by(url: str) -> bool:
 
 
 class _Refused(redis.ConnectionError):
-    """The server that Sentinel named is not the primary: not yet, or no longer."""
+    """The server that Sentinel named is not the primary, or not yet."""
 
     def __init__(self, address: Address, role: str) -> None:
         host, port = address
@@ -255,7 +263,7 @@ class _Refused(redis.ConnectionError):
 
 
 class PrimaryConnection(redis.Connection):
-    """A connection to the server that is the primary when the connection is made."""
+    """A connection that finds the primary whenever it connects."""
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
@@ -300,7 +308,7 @@ class AsyncPrimaryConnection(redis.asyncio.Connection):
         super().__init__(**options)
 
     async def connect(self) -> None:
-        """See PrimaryConnection.connect."""
+        """Connect to the primary, unless connected. Raises redis.ConnectionError while no server is the primary."""
         if self.is_connected:
             return
         self.host, self.port = await self._sentinels.ask_async(
@@ -329,8 +337,7 @@ class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnect
 
 
 def _role(reply: Any) -> str:
-    """Return the role that a server reports. If the user has no right to ask, assume "master": a replica would refuse
-    writes anyway."""
+    """Return the role that a server reports; "master" if the user may not ask. A replica would refuse writes anyway."""
     if isinstance(reply, NoPermissionError):
         return "master"
     return str(reply if isinstance(reply, Exception) else reply[0])
@@ -347,10 +354,9 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 def parse_sentinel_url(
     url: str, *, for_asyncio: bool, answer_within: float
 ) -> tuple[str, dict[str, Any]]:
-    """Return the arguments for redis-py's pool to reach the primary: a URL, in which the host has no meaning, and
-    options.
+    """Return a URL and options with which redis-py's pool reaches the primary. The host in the URL has no meaning.
 
-    Raises ValueError; its text continues the words "must be a URL".
+    Raises ValueError. Its text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

@@ -1,7 +1,7 @@
-"""Lets enqueues of one event loop that happen at the same time share calls.
+"""Lets enqueues of one event loop at the same time share calls.
 
-A caller that is cancelled gives up its job. If the call was not written to a connection yet, the job is removed from
-the call. So a caller that tries again during an outage does not create a second job when the server returns.
+A cancelled caller gives up its job. If the call was not written to a connection yet, the job is removed from the call.
+So a caller that tries again during an outage does not create a second job when the server returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ argument."""
 
 
 class _GivenUp(Exception):
-    """No caller waits for the call any more."""
+    """All callers of the shared call were cancelled."""
 
 
 class _Waiting(NamedTuple):
@@ -60,15 +60,15 @@ class _Shared:
         self._sent = True
 
     def give_up(self, future: asyncio.Future[Accepted]) -> None:
-        """Handle the cancellation of a caller. If the call still waits for a connection, interrupt the call, and build
-        it again without the job."""
+        """Handle the cancellation of a caller. If the call is not sent yet, interrupt it: it is built again without the
+        job."""
         ours = any(waiting.future is future for waiting in self.each)
         if ours and self._sender is not None and not self._sent and not self._interrupted:
             self._interrupted = True
             self._sender.cancel()
 
     def _leave_out(self) -> None:
-        """Remove the jobs of cancelled callers. (The plan builds the command again before each attempt.)"""
+        """Remove the jobs of cancelled callers from the call. The plan builds its command again before each attempt."""
         left = [waiting for waiting in self.each if not waiting.future.cancelled()]
         if left and len(left) < len(self.each):
             self.each = left
@@ -76,8 +76,8 @@ class _Shared:
             call.args, call.parse, call.each, call.ids = made.args, made.parse, made.each, made.ids
 
     async def carry_out(self, step: Send | Pause, by: CarryOut) -> Any:
-        """Carry out a step of the call's plan, and return the reply. Raises _GivenUp if no caller waits for the call
-        any more."""
+        """Carry out a step of the call's plan, and return the reply. Raises _GivenUp if all callers were cancelled
+        before sending."""
         if not self._sent and all(waiting.future.cancelled() for waiting in self.each):
             raise _GivenUp
         if not isinstance(step, Send) or step.meanwhile is not self._mark:
@@ -110,12 +110,13 @@ class _Shared:
 
 
 class SharedEnqueues:
-    """Enqueues jobs that callers enqueue one by one, several jobs in a call."""
+    """Enqueues jobs from several callers, several jobs in a call."""
 
     def __init__(
         self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
     ) -> None:
-        """``run`` carries out a call, and passes each step of the call's plan to the given ``Through``."""
+        """``run`` carries out a call. It must carry out each step of the call's plan with the ``Through`` that it
+        receives."""
         self._enqueue = enqueue
         self._run = run
         self._in_flight = 0
@@ -125,7 +126,7 @@ class SharedEnqueues:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: NewJob) -> Accepted:
-        """See AsyncClient.enqueue_one."""
+        """Enqueue one job in a shared call, and return its outcome."""
         future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Waiting(job, future))
         if self._in_flight < IN_FLIGHT:
@@ -178,11 +179,10 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Remove the jobs of the next call, all of one queue, from ``waiting``, and return them. If the result is
-        empty, the tasks that send the calls under way will also send the jobs that wait.
+        """Remove the jobs of the next call from ``waiting``, all of one queue, and return them.
 
-        No two jobs with the same id are under way at once. So each outcome belongs to one job, and the first job with
-        an id is the job that is accepted.
+        If the result is empty, the tasks with calls under way also send the jobs that wait. No two jobs with the same
+        id are under way at once. So each outcome belongs to one job, and the first job with an id is accepted.
         """
         queue: str | None = None
         batch: dict[str, _Waiting] = {}

@@ -1,8 +1,8 @@
-"""Checks whether a port speaks TLS although the URL asks for none, or speaks no TLS although the URL asks for TLS.
+"""Finds out whether a port and the URL disagree about TLS.
 
-The failed connection itself does not show this: a port with TLS resets a connection without TLS, and a port without TLS
-takes the TLS handshake for a command and waits for its end. So after a failed connection the probe opens a second
-connection and sends a few bytes in the way that the URL does not ask for.
+The failed connection does not show this. A port with TLS resets a connection without TLS. A port without TLS takes the
+TLS handshake for a command and waits for its end. So the probe opens a second connection. If the URL asks for TLS, the
+probe sends a command without TLS; if not, it begins a TLS handshake.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """The port speaks TLS and the URL asks for none, or the port speaks no TLS and the URL asks for TLS. Another
-    attempt is useless."""
+    """The port speaks TLS and the URL asks for none, or the port speaks no TLS and the URL asks for TLS.
+
+    Another attempt would fail, too.
+    """
 
     def __init__(self, *, speaks_tls: bool) -> None:
         super().__init__(
@@ -40,7 +42,7 @@ class OtherProtocol(redis.RedisError):
 
 
 def check_tls(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol if TLS on one side only is the reason why a connection of redis-py failed."""
+    """Raise OtherProtocol if a connection of redis-py failed because only one side uses TLS."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return
@@ -52,7 +54,7 @@ def check_tls(made: Any, error: BaseException) -> None:
 
 
 async def check_tls_async(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol. See ``check_tls``."""
+    """Raise OtherProtocol if a connection of redis-py failed because only one side uses TLS."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return
@@ -68,7 +70,7 @@ async def check_tls_async(made: Any, error: BaseException) -> None:
 
 
 def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
-    """Return whether the failed connection used TLS; None if the error certainly has another reason."""
+    """Return whether the failed connection used TLS; None if TLS cannot be the reason for the error."""
     timed_out = isinstance(error, redis.TimeoutError | TimeoutError)
     if not isinstance(error, _FAILED) or "refused" in str(error):
         return None

@@ -1,8 +1,8 @@
-"""Sends commands on connections and returns the replies, with errors in the place of replies. Nothing is sent twice
-here.
+"""Sends commands on connections, and returns the replies, with errors in the place of failed replies.
 
-:mod:`rq_core.protocol.engine.delivery` decides what to send again; redis-py's own retries are off. Delivery must know
-whether a command was sent at all, so exchanges use connections taken from the pool, not redis-py's commands.
+Nothing is sent twice here, and redis-py's own retries are off. :mod:`rq_core.protocol.engine.delivery` decides what to
+send again. It must know whether a command was sent at all. So exchanges take a connection from the pool and do not use
+redis-py's commands.
 """
 
 from __future__ import annotations
@@ -54,37 +54,39 @@ class Transport(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """Send commands in one round trip, and return the replies. An exception replaces a reply that is an error, or
-        did not arrive.
+        """Send commands in one round trip, and return the replies. An error reply or a missing reply is an exception in
+        the list.
 
         ``meanwhile`` is called when the commands have been sent; it is not called if none were sent. ``patience``
-        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), if these are lower than the
-        connections' own timeouts.
+        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``). The connections' own timeouts
+        apply, too.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """Send one blocking command that answers within ``seconds``, on a connection that no other caller uses. Return
-        the reply, or raise its error."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
+
+        No other caller uses the connection meanwhile.
+        """
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key, as far as the server is known.
+        """Return an object that identifies the server of a key.
 
-        Keys with equal objects are on one server, unless their servers are not known yet.
+        None: there is only one server, or the key's server is not known yet.
         """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection, not connected yet, to the server that has a key; None if that server is not known
+        """Return a new connection to the server that has a key. It is not open yet. None: the server is not known
         yet."""
 
     def is_current(self, connection: Connection) -> bool:
-        """Return whether a connection leads to the same server as a new connection would."""
+        """Return whether a new connection would lead to the server of this connection."""
 
     def close(self) -> None:
         """Close all connections."""
 
 
 class AsyncTransport(Protocol):
-    """The interface between an AsyncClient and its connections. See Transport."""
+    """The interface between an AsyncClient and its connections. Transport describes the methods."""
 
     one_slot: bool
 
@@ -94,14 +96,16 @@ class AsyncTransport(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands in one round trip, and return the replies. Transport.exchange describes the arguments."""
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See Transport.block. ``hear`` is called as soon as the reply (perhaps a ReplyError) is read, one round of the
-        event loop before the caller resumes."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
+
+        ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
+        """
 
     def place(self, key: str) -> object:
-        """See Transport.place."""
+        """Return an object that identifies the server of a key. Transport.place describes the object."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -119,7 +123,8 @@ class PoolTransport:
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """``answer_within``, ``connect_within``: seconds for a reply, and for connecting, the greeting included."""
+        """``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, the server's greeting
+        included."""
         retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
         self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
         self._answer_within = answer_within
@@ -144,7 +149,7 @@ class PoolTransport:
         seconds: float | None,
         connect_within: float | None = None,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout for a reply; None: the connections' own
+        """Send commands, and return the replies. ``seconds``: the timeout of a reply; None: the connections' own
         timeout."""
         try:
             connection = self._pool.take(connect_within)
@@ -179,8 +184,7 @@ class PoolTransport:
         return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
-        """Disconnect idle connections after a connection has broken: they may be dead, too, and would each cost a
-        timeout."""
+        """Disconnect idle connections, because another one has broken. Each dead connection would cost a timeout."""
         self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
@@ -209,7 +213,11 @@ class AsyncPoolTransport:
         connect_within: float = CONNECT_TIMEOUT_S,
         keep: bool = True,
     ) -> None:
-        """``answer_within``, ``connect_within``: see PoolTransport. ``keep``: see AsyncPool."""
+        """``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, the server's greeting
+        included.
+
+        ``keep``: whether connections are used again.
+        """
         retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
@@ -221,7 +229,7 @@ class AsyncPoolTransport:
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands in one round trip, and return the replies. Transport.exchange describes the arguments."""
         if patience is None:
             return await self._exchange(commands, meanwhile, self._answer_within)
         seconds = min(self._answer_within, max(SOON_S, patience.unknown))
@@ -237,8 +245,10 @@ class AsyncPoolTransport:
         *,
         blocks: bool = False,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout for a reply. ``blocks``: whether the command
-        blocks, so that its reply may come late."""
+        """Send commands, and return the replies. ``seconds``: the timeout of a reply.
+
+        ``blocks``: whether the command blocks, so that its reply may come late.
+        """
         connection = self._pool.take_idle()
         if connection is None:
             try:
@@ -272,14 +282,14 @@ class AsyncPoolTransport:
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncTransport.block."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error."""
         within = seconds + BLOCK_MARGIN_S
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
-        """Wait for a late answer.
+        """Wait for the reply to a blocking command.
 
-        Raises EOFError if the sentinels name another server during the wait, since no answer can come then.
+        Raises EOFError if the sentinels name another server meanwhile, because no reply can come then.
         """
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
@@ -287,12 +297,12 @@ class AsyncPoolTransport:
                 raise EOFError("the sentinels name another primary")
 
     async def _distrust(self) -> None:
-        """See PoolTransport._distrust."""
+        """Disconnect idle connections, because another one has broken."""
         with contextlib.suppress(redis.RedisError, *BROKEN_ASYNC):
             await self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
-        """See Transport.place."""
+        """Return None: all keys are on one server."""
         return None
 
     async def close(self) -> None:
@@ -308,8 +318,7 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Return commands as bytes. (redis-py would first check the type of each argument. That check takes longer than
-    this whole function.)"""
+    """Return commands as bytes. This is faster than redis-py's own packing, which checks the type of each argument."""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

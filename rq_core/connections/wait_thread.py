@@ -1,9 +1,8 @@
-"""Waits for the ends of jobs: one thread checks the jobs of all waits of an app in a process, on its own connection to
-each server.
+"""Waits for the ends of jobs. One thread checks the jobs of all waits of an app in a process.
 
-The thread receives messages about ends (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs now and
-then. It starts with the first wait, and ends when no wait has begun for a while. Threads and event loops share it; a
-forked child starts its own.
+The thread has its own connection to each server. It receives messages about ends
+(:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs from time to time. It starts with the first
+wait, and ends LINGER_S after the last wait. Threads and event loops share it. A forked child starts its own.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ JOIN_S: Final = 1.0
 
 
 class _Round:
-    """The work of one thread, from its first wait to its end."""
+    """The waits and the wake-up socket of one thread, from its start to its end."""
 
     def __init__(self) -> None:
         self.new: list[JobWait] = []
@@ -91,8 +90,10 @@ class Waiter:
         self._pid = os.getpid()
 
     def begin(self, *waits: JobWait) -> None:
-        """Begin waits. The waiter's thread calls each wait's ``tell``, which must not block. To give up a wait, set its
-        ``over``. Raises RuntimeError if the process can start no thread."""
+        """Begin waits. The waiter's thread calls each wait's ``tell``, which must not block.
+
+        Set a wait's ``over`` to give it up. Raises RuntimeError if the process can start no thread.
+        """
         if not waits:
             return
         if os.getpid() != self._pid:
@@ -127,7 +128,7 @@ class Waiter:
         self._round, self._thread = current, thread
 
     def close(self, *, join: bool = True) -> None:
-        """End the thread. Waits that are not over end with NoResult. The waiter can be used again."""
+        """End the thread. Waits that are not over get NoResult. The next wait starts a new thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -160,7 +161,7 @@ class Waiter:
             current.close()
 
     def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
-        """End all waits of a thread that failed."""
+        """End all waits of a thread that failed, with an error."""
         with self._lock:
             if self._round is current:
                 self._thread = self._round = None
@@ -171,8 +172,10 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Wait until jobs are due for a check, and return True. Return False if the thread must end; no waits are
-        left then."""
+        """Take over new waits, and sleep until jobs are due for a check.
+
+        Return False if the thread must end. No waits are left then.
+        """
         idle_since = self.clock()
         while True:
             self._hear(waits, listener)
@@ -211,8 +214,7 @@ class Waiter:
             waits.missed(queue, now)
 
     def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
-        """End the subscriptions to queues that have had no wait for QUIET_S seconds. Return whether a subscription
-        ended."""
+        """Unsubscribe from queues that have had no wait for QUIET_S seconds. Return whether there were any."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]
@@ -226,7 +228,7 @@ class Waiter:
 
     @staticmethod
     def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
-        """Sleep until a message or a new wait arrives, or ``seconds`` are over."""
+        """Sleep up to ``seconds``, or until a message or a new wait arrives."""
         # PollSelector needs no file descriptor, so a process without free descriptors can still wait.
         with selectors.PollSelector() as selector:
             for each in (current.woken, *listener.sockets()):
@@ -236,7 +238,7 @@ class Waiter:
             current.woken.recv(4096)
 
     def _look(self, waits: Waits, listener: Listener) -> None:
-        """Check the jobs that are due. A server that does not answer is asked once, not once for each of its queues."""
+        """Check the jobs that are due. If a server does not answer, skip the checks of its other queues."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)

@@ -1,15 +1,15 @@
-"""Compares a queue's indexes and its log with ``jobs`` and ``state`` (invariant I8), and repairs the differences.
+"""Compares a queue's indexes and log with the keys ``jobs`` and ``state`` (invariant I8), and repairs the differences.
 
-`examine` compares a snapshot and does no I/O; `diagnose` reads a queue and compares it; `repair` repairs findings, as
-far as Redis or the outbox has the data, and compares the queue again.
+A *finding* is a difference. `examine` finds the differences in a snapshot and does no I/O. `diagnose` reads a queue and
+examines it. `repair` repairs findings as far as Redis or the outbox has the data, and examines the queue again.
 
     with Client(url) as client:
         found = diagnose(client, "mail")
         left = repair(client, "mail", found, by="ada")
 
-A difference that is normal for a moment while workers run is not a finding: an expired lease that no claim has ended
-yet, or a due job that no claim has promoted yet. A *member* of a key is one field of a hash, or one element of a list
-or of a sorted set.
+A difference that is normal for a moment is not a finding. Examples are an expired lease that no claim has ended yet, or
+a due job that no claim has promoted yet. A *member* of a key is one field of a hash, or one element of a list or of a
+sorted set.
 
 - ``snapshot``: a snapshot of a queue, parsed.
 - ``log``: the events of the outbox, and of an audit database if there is one.

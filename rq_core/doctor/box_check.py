@@ -1,4 +1,4 @@
-"""Derives what the boxes of durable jobs must have, from the entries and signals that are there."""
+"""Derives the members that the boxes of durable jobs must have from the entries and signals in the boxes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ Member = tuple[str, str | None]
 
 
 def is_box_lost(header: str | None, entries: int) -> bool:
-    """Return whether the box of a job has lost entries. ``header`` is its header, if it has one; ``entries`` is the
-    number of entries that it has without a gap, from the first one on."""
+    """Return whether a job's box has lost entries.
+
+    ``header``: the header of the box, if it has one. ``entries``: how many of entries 1, 2, 3… are there without a gap.
+    """
     said = header_in(header)
     return entries < (said.entries if said else 1)
 
 
 def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the expected members of ``boxes``. ``owners`` are the ids of jobs, by the ids (lives) of their boxes. A box
-    that belongs to no job keeps its members until claims have emptied it."""
+    """Yield the expected members of the key ``boxes``. ``found``: its members. ``owners``: life (id) of a box → id of
+    its job.
+
+    A box without a job keeps its members until claims have emptied it.
+    """
     members: defaultdict[str, set[str]] = defaultdict(set)
     for name in found:
         members[life_of(name)].add(name)
@@ -48,16 +53,16 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives (ids) of the boxes that have a field in ``found``, the fields of the key ``boxes``."""
+    """Return the lives (ids) of the boxes in ``found``, the fields of the key ``boxes``."""
     return set(map(life_of, found))
 
 
 def count_entries(found: Mapping[str, str], life: str) -> int:
-    """Return the number of entries that a box has without a gap, from the first one on."""
+    """Return how many of a box's entries 1, 2, 3… are there without a gap."""
     return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
 
 
 def _numbered(members: set[str], head: str) -> list[str]:
-    """Return ``head`` followed by 1, 2, 3… as far as ``members`` has these texts without a gap."""
+    """Return the members ``head`` + 1, 2, 3… up to the first number that is missing."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(1, end)]

@@ -1,7 +1,7 @@
 """Compares the boxes of durable jobs with the log: the names, numbers and digests of their entries and signals.
 
-A member without an event is made up only if the log has all events about the box; otherwise that is unknown. Signals
-that a box lacks are found by :mod:`rq_core.doctor.lost_signals`.
+A member without an event is *made up* if the log has all events about the box. Otherwise the doctor cannot tell whether
+the member is right. :mod:`rq_core.doctor.lost_signals` finds the signals that a box lacks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Box:
         self.is_known = self.is_known and is_known
 
     def is_allowed(self, rest: str, text: str) -> bool:
-        """Return whether a restore may have written this text."""
+        """Return whether a restore may have written this text of a member."""
         return text.partition("\n")[0] in self.logged.also.get(rest, ())
 
     def compare_entry(self, number: int, texts: Mapping[str, str]) -> None:
@@ -127,8 +127,10 @@ class _Box:
 def box_faults(
     boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
 ) -> Iterator[BoxFaults]:
-    """Yield the boxes that differ from the log. ``boxes`` are the boxes according to the log, ``found`` are the members
-    of the key ``boxes`` in Redis, ``owners`` are the ids of jobs, by the ids (lives) of their boxes."""
+    """Yield the boxes that differ from the log. ``boxes``: life (id) of a box → box according to the log.
+
+    ``found``: the members of the key ``boxes`` in Redis. ``owners``: life of a box → id of its job.
+    """
     texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     if boxes:
         for member, text in found.items():
@@ -168,7 +170,10 @@ def box_faults(
 
 
 def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
-    """Return the differences by the id (life) of the box. A box is not mended from events that must not be used."""
+    """Return life (id) of a box → its differences.
+
+    If the log's events about a box must not be copied, the box is not mendable.
+    """
     mended = {
         fault.job_id: None in fault.members.values()
         for fault in faults
@@ -186,8 +191,10 @@ def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str,
 def corrected(
     found: Mapping[str, str], lost: Iterable[LostSignals], faults: Iterable[BoxFaults]
 ) -> dict[str, str]:
-    """Return the members of ``boxes`` as the log corrects them: with lost signals, without made-up members, and with
-    the true texts of members that differ, as far as the log has them."""
+    """Return the members of the key ``boxes`` after all corrections that the log allows.
+
+    Lost signals are added, and made-up members are removed. Members that differ get the texts in the log.
+    """
     members: dict[str, str | None] = dict(found)
     for each in lost:
         members.update(each.members)
@@ -204,8 +211,10 @@ def corrected(
 def _first_part(
     members: Mapping[str, str | None], found: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the members that one call may correct: first those with a true text, in order, then those that the log
-    does not have, the last one first. After a call, the box has no hole that it did not have before."""
+    """Return the members that one call may correct. After this part, the box has no new gap in its numbers.
+
+    Members with a true text come first, in order. Then come members that the log does not have, the last one first.
+    """
     names = [name for name, text in members.items() if text is not None]
     names += [name for name, text in reversed(list(members.items())) if text is None]
     part: dict[str, str | None] = {}
@@ -220,8 +229,10 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return the difference between a box's header and the log if the header has more entries than the log and the box,
-    which have the same; None otherwise."""
+    """Return, as text, that a box's header counts more entries than the box and the log have.
+
+    None: the header is right, or the box and the log have different entries.
+    """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole
     if said is None or not is_known or entries != {*range(1, last + 1)} or said.entries <= last:
@@ -231,26 +242,28 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
-    """Return whether entries or signals without an event come before others that the log has. Numbers have no holes, so
-    the log itself lacks events; and a box with a hole counts as lost."""
+    """Return whether a box would have a gap in its numbers without its made-up members.
+
+    Numbers have no gaps, so the log then lacks events itself. A box with a gap counts as lost.
+    """
     removed = box.members.items()
     gone = {n for n in numbers if n and (f"{box.life}{mark}{n}", None) in removed}
     return bool(gone) and min(gone) < max(numbers - gone, default=0)
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal: signals of a lost box are put back elsewhere."""
+    """Return whether the log has all entries of a box, and no signal."""
     return box.is_whole and not box.signals and sorted(box.steps) == [*range(1, len(box.steps) + 1)]
 
 
 def _numbers(texts: Mapping[str, str], mark: str) -> set[int]:
-    """Return the numbers of the entries (``mark`` is |) or of the signals (>) of a box."""
+    """Return the numbers of a box's entries (``mark``: |) or signals (``mark``: >)."""
     rests = (rest[1:] for rest in texts if rest[:1] == mark)
     return {int(rest) for rest in rests if rest.isascii() and rest.isdigit() and len(rest) < 9}
 
 
 def _values(text: str | None, message: int | None, texts: Mapping[str, str]) -> list[str]:
-    """Return the values in Redis that may be the value of a member: its own, and that of the signal that it took."""
+    """Return the values in Redis that may be a member's value: its own, and that of the signal that its wait took."""
     own = (text or "").partition("\n")
     signal = None if message is None else signal_in(texts.get(f">{message}"))
     values = [own[2] if own[1] else None, None if signal is None else signal.value]
@@ -263,6 +276,6 @@ def _value_of(signal: LoggedSignal) -> str | None:
 
 
 def _first_with(digest: str | None, values: Iterable[str], logged: str | None) -> str | None:
-    """Return the first of these values that has the digest, or None."""
+    """Return the first of ``values`` and ``logged`` that has the digest; None if none has it."""
     every = [*values, *([] if logged is None else [logged])]
     return next((value for value in every if digest_of(value) == digest), None)

@@ -1,4 +1,5 @@
-"""Compares a queue's indexes with the expected indexes, and describes the differences, grouped by owner."""
+"""Compares a queue's indexes with the expected indexes. The differences are grouped by owner: a job, a lane or a name,
+for example."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ _OWNERS: Final = {
 
 
 def owner_of(key: str, member: str) -> Owner:
-    """Return the owner of a member of an index."""
+    """Return the owner (kind, name) of a member of an index."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
         kinds = {
@@ -75,7 +76,7 @@ def owner_of(key: str, member: str) -> Owner:
 
 
 def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
-    """Return the edits that correct the indexes, by owner."""
+    """Return owner → the edits that correct the members of the indexes that belong to the owner."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():
@@ -115,10 +116,9 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
-    """Return whether a member still has the value that it had when the edit was derived. Values are compared as
-    repair.lua compares them.
+    """Return whether a member still has the value from which the edit was derived. Compares values as repair.lua does.
 
-    ``now``: (key, member) → value; a member that ``now`` does not have counts as unchanged.
+    ``now``: (key, member) → value; a member that is not in ``now`` counts as unchanged.
     """
     actual = now.get((edit.key, edit.member), edit.was)
     if edit.was == LOWER:
@@ -129,7 +129,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a stored number; 0 if it is missing, and -1 if the text is not a number."""
+    """Return a stored number; 0 if it is missing, -1 if the text is no number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1
@@ -137,20 +137,19 @@ def _number(actual: Any) -> float:
 
 
 def as_text(value: Any) -> str:
-    """Return a member's value as the text that an edit has."""
+    """Return a member's value as text, in the form of ``Edit.was``."""
     return f"{value:.17g}" if isinstance(value, float) else value or ""
 
 
 def _returns(key: str, member: str) -> bool:
-    """Return whether a member of `scheduled` lets claims examine a rate again, or continue a change of limits."""
+    """Return whether claims need a member of `scheduled`: to check a rate, or to continue a change of limits."""
     kind, _, rest = member.partition("|")
     at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
     return key == "scheduled" and at_rest
 
 
 def _unknown(image: Image) -> Iterator[Owner]:
-    """Yield the jobs with a state that is unknown, or that only the audit log knows; then yield the lanes in which
-    these jobs may wait."""
+    """Yield the jobs whose state Redis does not show, then the lanes in which these jobs may wait."""
     unreadable = image.view.unreadable.keys() - image.jobs.keys() | image.view.untold.keys()
     for job_id in unreadable:
         yield "job", job_id
@@ -160,8 +159,10 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return the edits of an owner, preceded by guards. A guard is an edit that changes nothing: it ensures that a
-    member on which the edits depend still has its value."""
+    """Return an owner's edits, preceded by guards. A guard is an edit that changes nothing.
+
+    The edits depend on the guarded members. If such a member has changed, repair.lua carries out none of the edits.
+    """
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
@@ -194,15 +195,14 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
-    """Yield the jobs that own a box according to their state lines or according to the box's header."""
+    """Yield the jobs whose state lines have this box, and the job in the box's header."""
     named = [i for i, job in image.jobs.items() if job.fields.get("life") == life]
     header = header_in(image.view.snapshot["boxes"].get(life))
     yield from dict.fromkeys([*named, *([header.job_id] if header else [])])
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return the state lines (as key and member) of the jobs that hold a name according to `slots` or according to the
-    edits."""
+    """Return (key, member) of the state lines of the jobs that hold a name: in `slots`, or after the edits."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
@@ -226,8 +226,8 @@ def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Itera
 
 
 def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Finding:
-    """Return the finding about a box that differs from the log. Without ``edits`` that correct the box, the finding
-    says what an operator does."""
+    """Return the finding about a box that differs from the log. Without ``edits``, the finding says what to do by
+    hand."""
     owner, edits = ("box", faults.life), tuple(edits)
     boxes, shown = image.view.snapshot["boxes"], faults.says[:SHOWN_MAX]
     more = len(faults.says) - len(shown)

@@ -8,8 +8,10 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of findings. Most of them are about data that no other key of the queue implies; INDEX, NO_WAKE and
-    LOG_STRAY are not."""
+    """Kinds of findings. Most are about data that the queue's other keys do not imply.
+
+    The exceptions are INDEX, NO_WAKE and LOG_STRAY.
+    """
 
     INDEX = "index"
     """An index differs from the state lines."""
@@ -57,8 +59,8 @@ class Kind(StrEnum):
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, and the value that the member must still have. It is a record of
-    repair.lua."""
+    """One change of one member of one key, with the value that the member must still have. repair.lua carries it
+    out."""
 
     key: str
     """A key of the queue; or `line` (a job's state line), or `head` (the first member of `waiting` in a lane)."""
@@ -77,7 +79,7 @@ RELOG: Final = "baseline"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One inconsistency: of a job, a lane, or a fact about the queue."""
+    """One difference of a queue: in a job, a lane, or a fact about the queue."""
 
     kind: Kind
     says: str

@@ -1,4 +1,4 @@
-"""The indexes that a queue must have, derived from its state lines, limits, slots and log."""
+"""The indexes that a queue must have. They are derived from its state lines, limits, slots and log."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ MOVED_ON_MS: Final = 60_000
 
 
 class AnyValue(NamedTuple):
-    """Expects any existing value that is not above ``most``. A missing value, or a value above ``most``, is replaced by
-    ``fresh``. If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time."""
+    """Expects any value up to ``most``. ``fresh`` replaces a missing or a higher value.
+
+    If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time.
+    """
 
     fresh: str | None
     """The replacement; None: it cannot be derived."""
@@ -59,7 +61,7 @@ class AnyValue(NamedTuple):
 
 
 class AtLeast(NamedTuple):
-    """Expects this number or a higher one, up to ``most``."""
+    """Expects a number from ``value`` to ``most``."""
 
     value: int
     most: float | None = None
@@ -73,17 +75,17 @@ UNKNOWN: Final = -1
 
 
 def place_in_line(job: StoredJob) -> int:
-    """Return a job's place in line (its ``seq``); 0 if the job has no place yet."""
+    """Return a job's place in line (its field ``seq``); 0 if the job has no place yet."""
     return job.number("seq") or 0
 
 
 def _counted(job: StoredJob) -> list[str]:
-    """Return the scopes in which a claimed job is a holder."""
+    """Return the scopes in which a claimed job counts as a holder."""
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
 
 class Image:
-    """The expected content of a queue."""
+    """The content that a queue should have."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -107,8 +109,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """The blocked lanes that no event would open, although the scope for which the lane waits has room. Each lane
-        comes with this scope."""
+        """Lane → scope, for blocked lanes whose scope has room, but which no event would open."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -117,7 +118,7 @@ class Image:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """The expected position of each lane."""
+        """Lane → the position that it should have."""
         reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
         return self._settled | reopened
 
@@ -130,39 +131,39 @@ class Image:
 
     @cached_property
     def remembered(self) -> list[Remembered]:
-        """The expected members of ``results`` and ``returned`` for ids whose jobs have ended."""
+        """The expected members of ``results`` and ``returned``, for ids whose jobs have ended."""
         return list(remembered(self.view, self.jobs))
 
     @cached_property
     def box_owners(self) -> dict[str, str]:
-        """The id of each durable job, by the id (life) of its box."""
+        """Life (id) of a box → id of its durable job."""
         return {job.fields["life"]: i for i, job in self.jobs.items() if "life" in job.fields}
 
     @cached_property
     def lost_signals(self) -> list[LostSignals]:
-        """The signals that are in the log, and that boxes lack."""
+        """The signals that the log has and the boxes lack."""
         log, found = self.view.log, self.view.snapshot["boxes"]
         lost = lost_signals(log.boxes, found, self.box_owners, log.began)
         return trusted_signals(list(lost), log.distrust)
 
     @cached_property
     def box_faults(self) -> dict[str, BoxFaults]:
-        """The differences between boxes and the log, by the id (life) of the box."""
+        """Life (id) of a box → its differences from the log."""
         view = self.view
         faults = box_faults(view.log.boxes, view.snapshot["boxes"], self.box_owners)
         return trusted_faults(list(faults), view.log.distrust)
 
     @cached_property
     def boxes(self) -> dict[str, str]:
-        """The members of ``boxes``, as far as the log corrects them."""
+        """The members of the key ``boxes`` after all corrections that the log allows."""
         return corrected(self.view.snapshot["boxes"], self.lost_signals, self.box_faults.values())
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """The times (Unix ms) until which names are held according to the log, by field of `slots`. A field is included
-        only if its time in Redis differs.
+        """Field of `slots` → the time (Unix ms) according to the log until which the name is held; None: no job can
+        have taken the name.
 
-        None: no job can have taken the name.
+        Only the fields whose time in Redis differs are included.
         """
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
@@ -173,7 +174,7 @@ class Image:
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
-        """The expected value of each member, by key and member, for each index."""
+        """Index → member → the value that the member should have."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
@@ -198,14 +199,15 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
-    """Return ``jobs``, except that each job with a line in ``lines`` is parsed from that line. If ``lines`` is empty,
-    the result is ``jobs`` itself, not a copy."""
+    """Return ``jobs``. The jobs in ``lines`` (id → state line) are parsed from these lines."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield (id, line according to the log) for each job whose line in Redis is lost, is unreadable or differs. A job
-    without a line is included only if its arguments exist."""
+    """Yield (id, line according to the log) for jobs whose state line in Redis is lost, unreadable or different.
+
+    A job without a line is left out if its arguments are lost, too.
+    """
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
         is_here = job_id in view.lines or job_id in specs
@@ -224,7 +226,8 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _recounted(image: Image) -> Iterator[tuple[str, str]]:
-    """Yield the corrected lines of claimed jobs whose lane lacks their task although the task has a limit."""
+    """Yield (id, corrected line) of claimed jobs that do not count for their task's limit, because their lane lacks the
+    task."""
     for job_id, job in image.in_state(*CLAIMED_STATES):
         task = f"{scopes.TASK}={job.fields['task']}"
         if task in image.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
@@ -294,12 +297,11 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the expected due time of each schedule that is on. Also yield the expected time at which claims look for
-    due schedules: the earliest of these due times.
+    """Yield the due time of each schedule that is on. Also yield the earliest, at which claims look for due schedules.
 
-    The actual times may be up to a minute later. A script postpones the due time of a schedule while a worker has the
-    schedule, or if a worker cannot compute its instants. After a worker has learned that schedules are due, a script
-    also postpones the time at which claims look for due schedules.
+    Each actual time may be up to a minute later. Scripts postpone the due time of a schedule that a worker has, or
+    whose instants a worker cannot compute. Once a worker knows of due schedules, scripts also postpone the earliest
+    time.
     """
     due, at = [], view.latest_ms
 
@@ -318,9 +320,11 @@ def _ticks(view: View) -> Iterator[Entry]:
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
-    """Return the time (Unix ms) until which a name is held according to the log; None: no job can have taken the name;
-    UNKNOWN: the log does not show it. Only the last job of the holder's id counts, if it took this very name and no
-    later entry is missing."""
+    """Return the time (Unix ms) until which a name is held according to the log.
+
+    None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only if the
+    last job of the holder's id took this name, and no later entry is missing.
+    """
     if not view.has_heard_of(job_id):
         return None
     record = view.log.records[job_id] if job_id in view.log.began else None
@@ -344,7 +348,7 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _boxes(image: Image) -> Iterator[Entry]:
-    """Yield the expected members of boxes. Claims empty a box that belongs to no job."""
+    """Yield the expected members of boxes. A box without a job is marked as due, so that claims empty it."""
     found, owners, faults = image.boxes, image.box_owners, image.box_faults
     known = {member for each in faults.values() if each.is_mendable for member in each.members}
     left = {life for life, each in faults.items() if each.says and not each.is_mendable}
@@ -361,7 +365,7 @@ def _boxes(image: Image) -> Iterator[Entry]:
 
 
 def _shown(view: View) -> Iterator[Entry]:
-    """Yield the expected members of `shown`: what jobs show, and the chunks of jobs that ended a short time ago."""
+    """Yield the expected members of `shown`: the progress and chunks of jobs, also of jobs that ended shortly ago."""
     jobs = view.standing.keys() | view.snapshot["jobs"].keys()
     for each in shown_members(view.snapshot["shown"], jobs, is_fuzzy=view.is_fuzzy):
         yield "shown", each.job_id, each.line
@@ -374,8 +378,10 @@ def _shown(view: View) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield the arrival time of each rate, and the time (ms) at which the rate may be forgotten; and for rates that
-    resume too late, the latest time at which they may."""
+    """Yield the value of each rate, and the time (Unix ms) after which the rate may be forgotten.
+
+    For a rate that would resume too late, also yield the latest time at which it may resume.
+    """
     for scope, arrival, mark in kept_rates(view):
         yield "rates", scope, arrival
         yield "expiring", f"rate|{scope}", ANY if mark is None else mark
@@ -384,8 +390,10 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`: the virtual finish times of the keys of a fair queue. The finish time of a key is
-    the latest tag of its lanes, if this tag is later than the queue's virtual clock."""
+    """Yield the members of `fair`: key of a fair queue → its virtual finish time.
+
+    The finish time is the latest tag of the key's lanes, if this tag is later than the queue's virtual clock.
+    """
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The positions that lanes must have: open, or blocked on a scope without room (invariant I10)."""
+"""The positions that lanes must have: open, or blocked by a scope without room (invariant I10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 
 
 class Place(NamedTuple):
-    """The parsed value of a field of ``lanes``."""
+    """The position of a lane: a parsed field of ``lanes``."""
 
     on: str | None
     """The scope on which the lane is blocked; None: the lane is open."""
@@ -21,12 +21,13 @@ class Place(NamedTuple):
 
     @property
     def tag(self) -> int:
-        """The order within the priority: the place in line of the lane's first job, or a virtual time."""
+        """The order within the priority: the place in line of the lane's first job, or a virtual time in a fair
+        queue."""
         return self.order % scopes.RANK
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Parse a field as lane_write.lua writes it; None if it is unreadable."""
+        """Parse a field of ``lanes``, which lane_write.lua writes; None: the field is unreadable."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 
@@ -36,14 +37,18 @@ class Place(NamedTuple):
 
 
 def fair_key(lane: str) -> str:
-    """Return the value of the scope ``fair`` in a lane's scopes; empty if the lane has no such scope. A fair queue
-    divides its claims between these values."""
+    """Return the value of the scope ``fair`` in a lane; empty if the lane has no such scope.
+
+    A fair queue divides its claims between these values.
+    """
     return next((s[5:] for s in scopes.scopes_of(lane) if s.startswith("fair=")), "")
 
 
 def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
-    """Return the position of each lane: the position in ``lanes`` if it is possible; otherwise open, so that a claim
-    determines the scope for which the lane waits. ``heads``: lane → place in line of its first job."""
+    """Return lane → position. A position in ``lanes`` that is impossible becomes *open*: a claim then checks the lane.
+
+    ``heads``: lane → place in line of its first job.
+    """
     found = {}
     for lane, head in heads.items():
         place = Place.parse(view.snapshot["lanes"].get(lane, ""))
@@ -53,7 +58,7 @@ def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
 
 
 def opened(view: View, lane: str, head: int) -> Place:
-    """Return the position of a lane that is opened now. ``head``: the place in line of its first job."""
+    """Return the position of a lane that opens now. ``head``: the place in line of the lane's first job."""
     order = head
     if view.fact("fair"):
         finish = int(view.snapshot["fair"].get(fair_key(lane), 0))
@@ -75,10 +80,10 @@ def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
 def kept_waiting(
     view: View, found: Mapping[str, Place], held: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (lane, scope) for each blocked lane that no event would open although its scope has room.
+    """Yield (lane, scope) for each blocked lane whose scope has room, but which no event would open.
 
-    I10: for each scope that has room and a blocked lane, an open lane contains the scope, or a claim checks the scope
-    at a known time. ``held``: scope → number of holders.
+    I10: if a scope has room and blocks a lane, an open lane has this scope, too, or a claim checks the scope at a known
+    time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
     # Claims check these scopes (rates, and families of keys) when they are due.

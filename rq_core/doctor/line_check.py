@@ -1,4 +1,5 @@
-"""Compares a job's state line with the log: finds the fields that differ, and restores the log's values."""
+"""Compares a job's state line with the log: finds the fields that differ, and restores their values according to the
+log."""
 
 from __future__ import annotations
 
@@ -52,16 +53,19 @@ def line_by(
     in_state: bool,
     has_holes: bool,
 ) -> str | None:
-    """Return the line that a job must have according to its log; None if its line is right, or the log cannot correct
-    it.
+    """Return the state line that a job should have according to its log.
 
-    The result is the job's own line with the log's fields. If the job's own line is lost, the result is the log's line.
-    A line counts as lost in three cases. First, it is missing or unreadable (then ``job`` has no value). Second, it has
-    another state than the log, and the log has no holes. (If the log has only the claim in force, the line gets the
-    claim's fields.) Third, the job is not ``in_state``, and its line differs from the log.
+    None: the job's line is right, or the log cannot correct it. If the job's line is lost, the result is a line from
+    the log alone. Otherwise the result is the job's line, with the fields in PUT_BACK from the log. A line counts as
+    lost in three cases:
 
-    ``boxes`` are the members of the key ``boxes``. The line keeps its life if only this life has a box, which names the
-    job: otherwise the job would lose its steps.
+    - The line is missing or unreadable: ``job`` is None.
+    - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
+      job's line gets the claim's fields instead.
+    - The job is not ``in_state``, and its line differs from the log.
+
+    ``boxes``: the members of the key ``boxes``. If the box of the line's life names the job, and the log's life has no
+    box, the line keeps its life. Otherwise the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)
@@ -88,14 +92,13 @@ def line_by(
 
 
 def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) -> bool:
-    """Return whether the box of a job's line names the job, and the job's life by the log has no box."""
+    """Return whether the box of the line's life names the job, and the log's life has no box."""
     header = header_in(boxes.get(job.fields.get("life", "")))
     return header is not None and header.job_id == record.id and record.life not in boxes
 
 
 def _claimed(job: StoredJob, record: JobRecord) -> str | None:
-    """Return the line of a job if the log has the job's claim in force but lacks earlier events of the job. Return None
-    if the log lacks the claim, too."""
+    """Return the job's line with the claim in force according to the log; None if the log lacks this claim."""
     if record.fence is None or record.state is None:
         return None
     told = {

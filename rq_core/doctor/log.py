@@ -22,14 +22,14 @@ SCHEDULE_MARK: Final = "schedule|"
 
 
 class Since(NamedTuple):
-    """The first entry of a log without missing entries: its id, and its time in Unix ms."""
+    """The first entry of a log without missing entries: its id and its time (Unix ms)."""
 
     at: OutboxId
     at_ms: int
 
 
 class LoggedSchedule(NamedTuple):
-    """A schedule according to the last event about it."""
+    """A schedule as the last event about it describes it."""
 
     at: OutboxId
     """The outbox entry of the last event about the schedule."""
@@ -46,7 +46,7 @@ class LoggedSchedule(NamedTuple):
 
 @dataclass
 class FoldedLog:
-    """The decoded and folded events of the outbox, and of an audit database if there is one."""
+    """The facts that follow from the events of the outbox, and of an audit database if there is one."""
 
     lives: Lives = field(default_factory=Lives)
     """The jobs, and how they ended. Ends before a gap, or before an unreadable entry, are left out."""
@@ -99,17 +99,17 @@ class FoldedLog:
 
     @property
     def records(self) -> dict[str, JobRecord]:
-        """The record of every job in the log, by id, including jobs that have ended."""
+        """Id → record, for every job in the log, also for jobs that have ended."""
         return self.lives.records
 
     @property
     def ends(self) -> dict[str, End]:
-        """For each id, how its job left Redis. Ids whose jobs were restored or enqueued again are left out."""
+        """Id → how its job left Redis, without jobs that were restored or enqueued again."""
         return self.lives.ends
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """For each id, the entry with which its last job began, if no later entry is missing."""
+        """Id → the entry with which its last job began, if no later entry is missing."""
         return self.lives.began
 
     @property
@@ -118,14 +118,14 @@ class FoldedLog:
         return bool(self.gaps or self.unreadable or self.strays)
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Return whether a job of this id may have existed: the log has the id, or the log is incomplete."""
+        """Return whether a job of this id may have existed. This is so for every id if the log is incomplete."""
         return self.since is None or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
         """Return whether this line in ``results`` is certainly not the result of a job.
 
-        (The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
-        call that was answered with another job.)
+        The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
+        call that got another job as its answer.
         """
         if result.id in self.made_up:
             return True
@@ -141,7 +141,7 @@ class FoldedLog:
 
 
 def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
-    """Return the decoded and folded outbox of a snapshot."""
+    """Decode and fold the outbox of a snapshot."""
     log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     since: str | None = getattr(snapshot, "since", None)
     first = None if since is None else OutboxId.parse(since)
@@ -184,8 +184,10 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
 
 
 def _note_boxes(log: FoldedLog, entry: Entry) -> None:
-    """Add an entry to the log's boxes. Of a job that a restore has put back, or that Redis had before it forgot events,
-    a restore may have put back entries without an event."""
+    """Add an entry to the log's boxes, and note for which jobs the log has every event.
+
+    For the other jobs, a restore may have put back entries without an event.
+    """
     note_boxes(log.boxes, entry)
     ids = {event.job_id for event in entry.jobs}
     if entry.event is Event.ENQUEUED:
@@ -197,7 +199,7 @@ def _note_boxes(log: FoldedLog, entry: Entry) -> None:
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
-    """Return whether no entry is missing between two entries."""
+    """Return whether no entry is missing between these two entries."""
     same = before.id.epoch == entry.id.epoch
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 
@@ -212,21 +214,23 @@ def _miss(log: FoldedLog) -> None:
 
 
 def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
-    """Forget the settings, limits and schedules: entries before ``at`` that are missing may have changed any of
-    them."""
+    """Forget the settings, limits and schedules, because missing entries before ``at`` may have changed them."""
     log.settings.clear()
     log.limits.clear()
     forget_schedules(log, at, have_all=False)
 
 
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
-    """Forget the schedules: missing entries may have changed any of them, or (``have_all``) no schedule exists."""
+    """Forget the schedules. ``at``: the entry from which on the log knows all of them.
+
+    ``have_all``: whether no schedule existed before ``at``.
+    """
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all
 
 
 def schedules_in(entry: Entry) -> list[str]:
-    """Return the names of the schedules that an entry is about."""
+    """Return the names of the schedules in an entry."""
     if entry.event is Event.SCHEDULE_CHANGED:
         return [str(entry.data["name"])]
     if entry.event is Event.TICKED:
@@ -235,8 +239,7 @@ def schedules_in(entry: Entry) -> list[str]:
 
 
 def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
-    """Store a schedule's next instant from an event. A run that an operator asked for does not move the next
-    instant."""
+    """Store the next instant of a schedule from an event. A run by an operator does not move the next instant."""
     known = log.schedules.get(facts["name"])
     if facts["outcome"] not in RUNS and (known is None or at > known.at):
         state = "undeclared" if facts["outcome"] == "undeclared" else "on"
@@ -254,7 +257,7 @@ def _note_change(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
-    """Store an entry's epoch, settings, limits and schedules in the log."""
+    """Add an entry's epoch, settings, limits and schedules to the log."""
     is_first, log.at_beginning = log.at_beginning, False
     log.epoch = entry.id.epoch
     data = entry.data

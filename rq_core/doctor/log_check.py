@@ -1,4 +1,4 @@
-"""Checks data that state lines do not imply: unreadable lines and limits, missing keys, and the log."""
+"""Checks data that no state line implies: unreadable lines and limits, missing keys, and the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Yield findings about missing or unreadable keys, and about differences from the log.
 
-    If a finding restores the line of a job, the job's edits of indexes are moved from ``differing`` to this finding.
+    If such a finding restores a job's line, the edits of the job's indexes move from ``differing`` to the finding.
     """
     yield from _specs(image)
     yield from _lineless(image.view)
@@ -103,7 +103,7 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each saved value, and for each signal that waits, that differs from its digest."""
+    """Yield a finding for each saved value, and each waiting signal, that differs from its digest."""
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
         job_id, faults = image.box_owners.get(life), image.box_faults.get(life)
@@ -128,8 +128,10 @@ def _changed_values(image: Image) -> Iterator[Finding]:
 
 
 def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield a finding for each box that differs from the log and cannot be corrected, and one finding about all boxes
-    whose events the log may lack."""
+    """Yield a finding for each box that differs from the log and cannot be mended.
+
+    Also yield one finding about all boxes whose events the log may lack.
+    """
     for life, faults in image.box_faults.items():
         if faults.says and ("box", life) not in differing:
             yield box_finding(image, faults, ())
@@ -144,8 +146,10 @@ def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[
 
 
 def _ripe(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each parked job that waits for a signal which its box has. A parked job whose moment is over
-    needs no finding: the next claim wakes the job."""
+    """Yield a finding for each parked job whose box has the signal for which the job waits.
+
+    A parked job whose time is over needs no finding: the next claim wakes it.
+    """
     boxes, wanted = image.view.snapshot["boxes"], image.indexes["boxes"]
     for job_id, job in image.view.jobs.items():
         life, waits = job.fields.get("life"), job.fields.get("waits", "")
@@ -215,8 +219,10 @@ def _wake(image: Image) -> Iterator[Finding]:
 
 
 def _gated(image: Image) -> bool:
-    """Return whether claims give out no job for now: the queue is paused or at its cap, or its backlog is too large.
-    See claim/claiming.lua."""
+    """Return whether claims give out no job now: the queue is paused, at its cap, or has too large a backlog.
+
+    claim/claiming.lua applies the same conditions.
+    """
     view = image.view
     most = view.limit(QUEUE).most
     full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most
@@ -231,8 +237,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding whose repair appends a baseline event. If the log has the job's line, the repair also
-        restores the line."""
+        """Return a finding whose repair appends a baseline event, and restores the job's line if the log has it."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)

@@ -1,7 +1,7 @@
 """Finds the signals that the log has and a box lacks.
 
-A script that breaks off may have logged signals that it has not written into the box. The log has the value of a signal
-if the sender keeps values in the log (``audit_payload="full"``), and a mirror reads the log.
+A script that breaks off may have logged a signal and not written it into the box. The log has the signal's value if the
+sender keeps values there (``audit_payload="full"``) and a mirror reads the log.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def lost_signals(
     owners: Mapping[str, str],
     began: Collection[str],
 ) -> Iterator[LostSignals]:
-    """Yield the signals that are in the log and not in Redis, by job. ``found`` are the members of the key ``boxes``;
-    ``owners`` are the ids of jobs, by the ids (lives) of their boxes; ``began`` are the ids of jobs whose whole log is
-    known."""
+    """Yield, for each job, the signals that the log has and Redis lacks.
+
+    ``found``: the members of the key ``boxes``. ``owners``: life (id) of a box → id of its job. ``began``: the ids of
+    jobs whose whole log is known.
+    """
     for life, job_id in owners.items():
         box = boxes.get(life)
         missing = (
@@ -61,7 +63,7 @@ def lost_signals(
 
 
 def trusted_signals(lost: Sequence[LostSignals], distrust: Distrust) -> list[LostSignals]:
-    """Return the lost signals, without the members that must not be copied from the log."""
+    """Return the lost signals. A job whose events in the log must not be copied gets no members to write back."""
     doubts = distrust({each.job_id: False for each in lost}) if lost else {}
     return [
         each._replace(members={}, distrusted=doubts[each.job_id]) if each.job_id in doubts else each

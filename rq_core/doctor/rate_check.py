@@ -1,4 +1,4 @@
-"""Finds the times that ``rates``, ``expiring`` and ``scheduled`` should have of each rate. No I/O."""
+"""Derives the times that the keys ``rates``, ``expiring`` and ``scheduled`` should have for each rate. No I/O."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, re
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
-    """Yield the scope of each rate with its value in ``rates``, and the time (Unix ms) at which the rate may be
-    forgotten; None: at any time.
+    """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) after which it may be
+    forgotten.
 
-    Each of the two implies the other. A rate that counts a unit may owe more than its burst, so its arrival time has no
-    bound."""
+    A time of None: any time is right. A lost value is derived from the time, and a lost time from the value. A rate
+    that counts a unit may owe more than its burst, so its value has no bound.
+    """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):
@@ -37,7 +38,7 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
 
 
 def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
-    """Return what is kept of a rate, with a pause that is no longer than a handler may ask for."""
+    """Return the stored value of a rate, with its pause cut to the longest that a handler may ask for."""
     if latest_ms is None or spent.paused_ms is None or spent.paused_ms <= latest_ms + PAUSE_MAX_MS:
         return spent
     until_ms = latest_ms + PAUSE_MAX_MS
@@ -48,8 +49,10 @@ def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
 
 
 def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
-    """Yield the member of ``scheduled`` of each rate whose time there is later than its limit and its pause allow, with
-    the latest time (Unix ms) at which the rate may admit jobs again."""
+    """Yield (member of ``scheduled``, latest time in Unix ms) for each rate that would resume too late.
+
+    The rate's limit and pause give the latest time.
+    """
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if kind == "rate" and scopes.is_rate(scope) and view.latest_ms is not None:

@@ -32,7 +32,8 @@ LOOK_PAUSE_S: Final = 0.1
 
 
 class Evidence(NamedTuple):
-    """A snapshot of a queue in Redis, its log, and findings from the audit database."""
+    """The data that the doctor examines: a snapshot of a queue in Redis, its log, and findings from the audit
+    database."""
 
     snapshot: Mapping[str, Any]
     """See rq_core.protocol.reads.whole_queue.Snapshot."""
@@ -52,9 +53,12 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot (see Evidence.snapshot). ``keys`` are the key names for commands that an
-    operator types. Without ``log``, the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
-    snapshot (Unix ms); without it, times that are too far ahead are not found."""
+    """Return the findings of a snapshot.
+
+    ``keys``: the key names for commands that an operator types. ``log``: without it, the log is read from the
+    snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far ahead are not
+    found.
+    """
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.edits_by_owner(image)
     of_facts = list(log_check.log_findings(image, differing))
@@ -74,11 +78,11 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Return the findings of a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, and
-    LayoutMismatch if this release cannot read the queue.
+    """Return the findings of a queue. This changes nothing. ``audit`` also reads an audit database.
 
-    If the only finding is a missing wake token, the queue is read again: a worker may have just taken the token and not
-    claimed yet. ``audit`` also reads an audit database.
+    If the only finding is a missing wake token, the queue is read again: perhaps a worker has taken the token and is
+    about to claim. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this release cannot read the
+    queue.
     """
     found = _examined(client, queue, audit)
     for _ in range(LOOKS - 1):
@@ -99,7 +103,7 @@ def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
 
 
 def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
-    """Return the findings of a queue from evidence that was read."""
+    """Return the findings of a queue from evidence that the caller has read."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
     found = examine(look.snapshot, keys, look.log, now_ms)
@@ -109,8 +113,10 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 
 
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
-    """Read the members of these findings at one moment, and return the findings whose members still have their values.
-    The other findings only show that the queue changed while its pages were read."""
+    """Read the members of these findings at one moment. Return the findings whose members are unchanged.
+
+    A changed member only shows that the queue changed while its pages were read.
+    """
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))
     return [each for each in found if all(is_kept(edit, now) for edit in each.edits)]
@@ -124,10 +130,11 @@ def repair(
     by: str,
     audit: Audit | None = None,
 ) -> list[Finding]:
-    """Repair the findings and examine the queue again. Return the findings that are left. A second repair does no harm.
+    """Repair the findings, and examine the queue again. Return the findings that are left. A second repair does no
+    harm.
 
-    If another client has changed a member since the doctor read it, the member is not edited, and is examined again.
-    ``by`` is written into the log. ``audit`` also reads an audit database. Raises the errors of Client.run.
+    A member that another client has changed since the doctor read it is examined again, not edited. ``by`` is written
+    into the log. ``audit`` also reads an audit database. Raises the errors of Client.run.
     """
     found = list(findings)
     passes = parts = 0
@@ -150,10 +157,9 @@ def repair(
 
 
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
-    """Carry out the edits of findings.
+    """Carry out the edits of findings. Return the number of repaired findings.
 
-    Return the number of repaired findings. A finding is not repaired if one of its members has changed since the doctor
-    read the queue.
+    A finding is not repaired if one of its members has changed since the doctor read the queue.
     """
     mended = 0
     # Each job is put at the head of its list, so the jobs that are first in line come last.

@@ -1,9 +1,8 @@
-"""Derives the expected contents of ``results`` and ``returned``: the actual contents, unless a value is lost or the log
-differs.
+"""Derives the contents that ``results`` and ``returned`` should have.
 
-Each word of a line is compared with the log. A word that is not in the log is kept. A line is also kept if another job
-of the id may have left it without an event in the log. Any other word that differs is false, and the log's word
-replaces it.
+These are the actual contents, unless a value is lost or the log differs. Each word of a line is compared with the log.
+A word that the log does not have is kept. A line is also kept if another job of the id may have left it without an
+event. Any other word that differs is replaced by the log's word.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
 
 
 class Remembered(NamedTuple):
-    """The expected contents of ``results``, ``returned`` and ``kept`` for an id that is not in use."""
+    """The contents that ``results``, ``returned`` and ``kept`` should have for an id that no job has now."""
 
     id: str
     line: str
@@ -45,8 +44,10 @@ class Remembered(NamedTuple):
 
 
 def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
-    """Yield the expected contents for each id that is not in use, if its line or `kept` gives the time until which it
-    is kept. ``live``: the ids in use."""
+    """Yield the contents that each remembered id should have. ``live``: the ids that jobs have now, which are left out.
+
+    An id is remembered if its line or the key `kept` has a time.
+    """
     snapshot = view.snapshot
     for job_id, line in snapshot["results"].items():
         result = read_result(job_id, line)
@@ -76,12 +77,12 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
 
 
 def _has_digest(end: End | None) -> bool:
-    """Return whether the log has the value's digest. If it has, the size in the line does not matter."""
+    """Return whether the log has the value's digest. Then the size in the line does not matter."""
     return end is not None and end.digest is not None
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Yield, in words, each contradiction between the log and the line of an id."""
+    """Yield, as text, each difference between the log and the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
@@ -109,11 +110,13 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line that an id must have according to the log; None if the line must be removed.
+    """Return the line that an id should have according to the log; None if the line must be removed.
 
-    A line must be removed in two cases. (1) The line belongs to another job, and the log lacks the data for the line of
-    the right job. But a line that says how long its id is remembered stays, since calls need it. (2) Neither the id nor
-    the result of the job is kept.
+    A line is removed in two cases:
+
+    - The line belongs to another job, and the log lacks the data for the right line. A line with the time until which
+      its id is remembered stays, because calls need this time.
+    - Neither the id nor the result of the job is kept.
     """
     if not _is_of(result, end):
         return line
@@ -139,8 +142,10 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the value that must be kept: ``value`` if it has the digest that the log has, otherwise the value in the
-    log; None if the log's value is lost. Without a success in the log, return ``value``."""
+    """Return ``value`` if the log has its digest, or has no success of the job. Otherwise return the log's value.
+
+    None: no result is kept, or it is lost.
+    """
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:
@@ -151,7 +156,7 @@ def value_by(value: str | None, end: End | None) -> str | None:
 
 
 def _is_of(result: ResultLine, end: End) -> bool:
-    """Return whether a line can only belong to the job that ended with this end."""
+    """Return whether a line can only belong to the job that had this end."""
     if end.event not in _OUTCOMES:
         return False
     if result.until_ms is not None:
@@ -162,8 +167,7 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether a line names a claim that came after an end; if the line names no claim, whether the line's time
-    is later than the end."""
+    """Return whether a line comes from a claim after this end. A line without a claim is judged by its time."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
@@ -171,9 +175,11 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """Return the words that a line must have according to the log. A script that ends a job writes all of these words.
-    A line that a restore wrote lacks two of them: the claim of this job, and the time until which the job's result is
-    kept. ``as_other``: the line belongs to another job."""
+    """Return the words that a line should have according to the log. A script that ends a job writes all of them.
+
+    A line from a restore lacks two: the job's claim, and the time until which the result is kept. ``as_other``: the
+    line belongs to another job.
+    """
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)
     words: dict[str, str | None] = {}

@@ -1,8 +1,7 @@
-"""Compares a queue's settings and limits with the log, and checks that the rows of its lists are readable.
+"""Compares a queue's settings, limits and schedules with the log, and checks that the rows of its lists are readable.
 
-Each change by a call of rq-core is an event. A change that a client made with HSET has no event, so the log cannot show
-who made it and when. The value in Redis is in force anyway: the doctor keeps it, and the finding names the command that
-sets it back or logs it.
+Each change by rq-core is an event. A change by HSET has no event, so the log cannot show who made it. The value in
+Redis is in force anyway, so the doctor keeps it. The finding names the command that sets the value back or logs it.
 """
 
 from __future__ import annotations
@@ -37,8 +36,10 @@ Row = tuple[str, str, str, str]
 
 
 def settings_findings(view: View) -> Iterator[Finding]:
-    """Yield findings for settings, limits and schedules that differ from the log, and for unreadable entries of the
-    hashes of workers and tasks."""
+    """Yield findings for settings, limits and schedules that differ from the log.
+
+    Also yield findings for unreadable rows of `workers` and `tasks`.
+    """
     if view.facts.get("epoch"):
         for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
             kind = (
@@ -78,7 +79,7 @@ def _settings(view: View) -> Iterator[Row]:
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
-    """Return the command that sets a setting back to the log's value, in a sentence."""
+    """Return a sentence with the command that sets a setting back to the log's value."""
     if name == "paused":
         return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
@@ -88,7 +89,7 @@ def _how(keys: QueueKeys, name: str, logged: str) -> str:
 
 
 def _given(keys: QueueKeys) -> str:
-    """Return the --prefix option for commands about this queue; empty if its prefix is the default."""
+    """Return the option --prefix for commands about this queue; empty if its prefix is the default."""
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
@@ -131,7 +132,7 @@ def _rows(view: View) -> Iterator[Finding]:
 
 
 def _schedules(view: View) -> Iterator[Finding]:
-    """Yield findings for schedules that cannot be read, that contradict themselves, or that differ from the log."""
+    """Yield findings for schedules that are unreadable, contradict themselves, or differ from the log."""
     stored = view.snapshot["schedules"]
     names = {name.removesuffix(JOB_FIELD) for name in stored} | view.log.schedules.keys()
     for name in sorted(names):
@@ -153,7 +154,7 @@ def _schedule(
     *,
     has_all: bool,
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield the problems of a schedule: in its line and rule, in its job, and in comparison with the log."""
+    """Yield the problems of one schedule: in its line and rule, in its job, and in comparison with the log."""
     is_known = logged is not None and logged.state
     if entry is None and packed is None:
         if logged is not None and is_known:
@@ -195,8 +196,11 @@ def _schedule(
 
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
-    """Return a schedule's entry with the next instant of the log, if the log's instant is later and nothing else
-    differs; otherwise None. The entry has the earlier instant if a script failed after it had appended its event."""
+    """Return a schedule's entry with the log's next instant; None if anything else differs, or the instant is not
+    later.
+
+    The entry lags behind if a script failed after it had appended its event.
+    """
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")
         if (
@@ -215,8 +219,7 @@ def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
-    """Return the problem of a schedule's job as a text that follows the schedule's name; empty if there is no
-    problem."""
+    """Return the problem of a schedule's job, as the end of a sentence; empty: there is no problem."""
     if logged is not None and logged.job_digest not in (None, job_digest(packed)):
         return "is not the one that the log has"
     try:

@@ -1,4 +1,4 @@
-"""Derives what the key ``shown`` must have, from the jobs and from the lines that are there."""
+"""Derives the members that the key ``shown`` should have from its lines and the jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIZE = re.compile(r" bytes=\d+ ")
 
 
 class ShownMembers(NamedTuple):
-    """The members that a job must have in ``shown``, and the time at which claims remove them."""
+    """The members that a job should have in ``shown``, and the time at which claims remove them."""
 
     job_id: str
     line: str
@@ -27,8 +27,12 @@ class ShownMembers(NamedTuple):
 def shown_members(
     found: Mapping[str, str], jobs: Container[str], *, is_fuzzy: bool
 ) -> Iterator[ShownMembers]:
-    """Yield the expected members of each job. ``found`` are the fields of ``shown``, ``jobs`` the ids of all jobs in
-    Redis. All other fields belong to no job. In a fuzzy snapshot, the bytes of the chunks are not counted."""
+    """Yield the expected members of each job in ``found``, the fields of ``shown``. ``jobs``: the ids of all jobs in
+    Redis.
+
+    Other fields belong to no job. ``is_fuzzy``: the queue changed while it was read, so the sizes of chunks are not
+    compared.
+    """
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for field in found:
         fields[id_in_field(field)].add(field)

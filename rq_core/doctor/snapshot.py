@@ -52,25 +52,22 @@ class View:
 
     @property
     def is_fuzzy(self) -> bool:
-        """Return whether the queue changed while it was read in pages.
+        """Return whether the queue was read in pages and may have changed meanwhile.
 
-        Then its numbers and sums do not belong to one moment.
+        Its numbers and sums then do not belong to one moment.
         """
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
     def standing(self) -> Mapping[str, str]:
-        """The state line of each job, by id, as scripts read it.
-
-        A job without a line in ``state`` waits and has not been claimed.
-        """
+        """Id → state line, as scripts read it. A job without a field in ``state`` waits and was never claimed."""
         return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """The state line of each job, by id, without lost lines.
+        """Id → state line, without lost lines.
 
-        A line is lost if it is not in ``state`` although its job has done more than wait, according to the log.
+        A line is lost if it is not in ``state``, and the log shows that its job has done more than wait.
         """
         lost = {
             job_id
@@ -82,9 +79,9 @@ class View:
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
-        """For each id in ``results``, how its last job ended; None: no job of the id can have left the line.
+        """Id in ``results`` → how its last job ended; None: no job of the id can have left the line.
 
-        Ids whose jobs' ends are unknown are left out.
+        Ids are left out if the end of their job is unknown.
         """
         lines = self.snapshot["results"].items()
         made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
@@ -99,8 +96,10 @@ class View:
 
     @property
     def lease_end_max(self) -> int | None:
-        """The latest time (Unix ms) at which a lease can end; None: unknown. If the log is incomplete, a lease may be
-        from a time when leases were longer."""
+        """The latest time (Unix ms) at which a lease can end; None: unknown.
+
+        If the log is incomplete, leases may have been longer in the past.
+        """
         if self.latest_ms is None:
             return None
         longest = LEASE_TRUSTED_MS if self.log.since is None else self.log.lease_max_ms
@@ -108,8 +107,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """Return, by id, the arguments of jobs without a state line. Only the audit log has the states of these
-        jobs."""
+        """Id → arguments, for jobs whose state line is missing in Redis. Only the audit log may have their states."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -129,18 +127,19 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time (Unix ms) with which the times of rates are compared: Redis' time, or the time of the last activity
-        if it is later. A clock that is behind the last activity is not a finding: the next claim notices it, and checks
-        all rates."""
+        """The time (Unix ms) with which the times of rates are compared: Redis' time or, if later, the last activity's.
+
+        A clock that is behind the last activity is not a finding: the next claim notices this, and checks all rates.
+        """
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 
     def fact(self, name: str) -> int:
-        """Return a number of ``meta``, or its default."""
+        """Return a number in the key ``meta``, or its default."""
         return number_of(self.facts, name)
 
     @cached_property
     def caps(self) -> dict[str, CapEntry]:
-        """The stored limit and version of each scope or family with a readable limit."""
+        """Scope or family → its stored limit and version, without unreadable limits."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
@@ -150,11 +149,11 @@ class View:
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
-        """The stored limit of each scope or family with a readable limit."""
+        """Scope or family → its stored limit, without unreadable limits."""
         return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
-        """Return the limit in force for a scope."""
+        """Return the limit that applies to a scope."""
         family = scopes.family_of(scope)
         own = self.limits.get(scope)
         if own is None and family != scopes.TASK:
@@ -163,7 +162,7 @@ class View:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """The first member of ``waiting`` of each lane."""
+        """Lane → its first member of ``waiting``."""
         found: dict[str, str] = {}
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member
@@ -171,7 +170,7 @@ class View:
 
 
 def _does_more(record: JobRecord) -> bool:
-    """Return whether a live job has done more than wait since it was enqueued, according to its complete log."""
+    """Return whether a live job has been claimed or has left the state ready, according to its complete log."""
     if record.state is None or not record.complete:
         return False
     return record.state is not State.READY or record.claims > 0

@@ -1,5 +1,6 @@
-"""Metrics, alerts and causes (current problems) for people and programs that watch queues. All are derived from one
-shared reading of the queues.
+"""Metrics, alerts and causes for people and programs that watch queues. A cause is a sentence about a current problem.
+
+All are derived from one shared reading of the queues.
 
 - ``shared``: one reading of all queues for all watchers.
 - ``table``: the list of metrics.

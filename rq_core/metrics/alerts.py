@@ -1,7 +1,7 @@
 """Every alert: its condition, its meaning, the commands that show more, and the remedy.
 
 The alerts are rows in the files of ``alert_rules/``. The rules for Prometheus, the runbook and the sentences of
-``rq-core top`` are derived from them.
+``rq-core top`` are derived from these rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rq_core.metrics.table import BY_NAME
 
 
 class When(NamedTuple):
-    """One condition on the samples of a metric family."""
+    """A condition on the samples of one metric family."""
 
     family: str
     comparison: Literal[">", "<", "=="]

@@ -1,5 +1,4 @@
-"""Makes causes. A cause is a sentence about a current problem and its queue. ``rq-core top`` shows the causes above all
-numbers.
+"""Makes causes: sentences about current problems of a queue or a server. ``rq-core top`` shows the causes first.
 
 Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook has the remedy. A cause is
 shown as soon as a reading shows the problem. The alert fires later, when the problem has lasted for some time.
@@ -56,7 +55,7 @@ class Cause(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A reading that failed, in place of its result."""
+    """The error of a reading that failed, in place of the reading."""
 
     why: str
     refused: bool = False
@@ -73,9 +72,11 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the current problems, the urgent ones first. Within each part: those of the log, of Redis' memory, of the
-    queues by name, of what was not read of Redis, and of the inbox. If Redis could not be read, that comes before the
-    log. A ``log`` or ``inbox`` of None was not read."""
+    """Return the current problems, the urgent ones first. A ``log`` or ``inbox`` of None was not read.
+
+    Urgent problems come in this order, and so do the other problems: the log, Redis' memory, the queues by name, the
+    queues that were not read, and the inbox. An error of Redis comes before the log.
+    """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 
@@ -159,7 +160,7 @@ def _late(queue: QueueOverview) -> Iterator[Cause]:
 
 
 def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
-    """Return a sentence about a late schedule, with the remedy."""
+    """Return a sentence about a late schedule, with what an operator should do."""
     says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
     if not queue.present:
         return f"{says}: no worker runs; start one"
@@ -171,7 +172,7 @@ def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
 
 
 def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
-    """Yield the causes that follow from the state of an inbox. Yield nothing if the inbox was not read."""
+    """Yield the causes in an inbox; none if the inbox was not read."""
     if inbox is None:
         return
     if isinstance(inbox, Unread):
@@ -194,8 +195,7 @@ def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
 
 
 def _inbox_waits(queue: InboxQueue, oldest_ms: int) -> str:
-    """Return a sentence about rows that wait in an inbox. The sentence depends on whether a relay is sending a batch
-    now, and for how long."""
+    """Return a sentence about rows that wait in an inbox, and about the relay: whether it takes them, or is stuck."""
     least = "" if queue.rows_exact else "at least "
     rows = counted(queue.rows, "row waits", "rows wait")
     says = f"{least}{rows} in the inbox, the oldest for {_span(oldest_ms)}"
@@ -216,8 +216,7 @@ def _unserved(jobs: Unserved) -> str:
 
 
 def _leases_over(queue: QueueOverview) -> str:
-    """Return a sentence about running jobs whose leases have expired. The sentence depends on when a worker was last
-    active."""
+    """Return a sentence about running jobs whose leases have expired, and about when a worker was last active."""
     many = queue.leases_over
     lost = counted(many, "running job has lost its worker", "running jobs have lost their worker")
     them = "it" if many == 1 else "them"
@@ -253,7 +252,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
 
 
 def mirror_behind(queue: QueueOverview) -> str:
-    """Return a sentence if the oldest event of a queue has waited too long for the mirror; else an empty text."""
+    """Return a sentence if the oldest event of a queue has waited too long for the mirror; empty if not."""
     waits = queue.oldest_event_ms
     if waits is None or waits <= 1000 * _bound("RqCoreMirrorBehind"):
         return ""
@@ -262,7 +261,7 @@ def mirror_behind(queue: QueueOverview) -> str:
 
 
 def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> str:
-    """Return a sentence if queues are mirrored and the log was not read; else an empty text."""
+    """Return a sentence if the audit log was not read although queues are mirrored; empty if not."""
     if log is not None or isinstance(state, Unread):
         return ""
     mirrored = [queue for queue in state.queues if queue.audit]
@@ -276,7 +275,7 @@ def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> st
 
 
 def _span(ms: float) -> str:
-    """Return a duration in its largest suitable unit, rounded."""
+    """Return a duration (ms) as rounded text in one unit, like ``90 min``, ``5 h`` or ``3 d``."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
         if ms >= 2 * unit_ms:
             return f"{ms / unit_ms:.0f} {unit}"

@@ -47,13 +47,13 @@ class Sample(NamedTuple):
 
 
 class TaskNames:
-    """The tasks that labels may name: the first TASKS_MAX tasks that appear. A task that was named once stays named."""
+    """The task names that labels may have: the first TASKS_MAX that appear. Later tasks share the label OTHER."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def of(self, task: str) -> str:
-        """Return the value of the label for a task: its name, or OTHER."""
+        """Return a task's label: the task's name, or OTHER."""
         if task not in self._known:
             if len(self._known) >= TASKS_MAX:
                 return OTHER
@@ -127,9 +127,9 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
 def log_samples(
     found: LogOverview, state: Overview | None, now_ms: int, tasks: TaskNames
 ) -> Iterator[Sample]:
-    """Yield the samples of one reading of the log. The sample of the lag also needs a reading of Redis (``state``).
+    """Yield the samples of one reading of the log. The lag also needs a reading of Redis (``state``).
 
-    ``now_ms``: the collector's time (Unix ms), for the age of proofs.
+    ``now_ms``: the collector's time (Unix ms), from which the age of proofs is measured.
     """
     queues = {queue.queue: queue for queue in state.queues} if state else {}
     for log in found.queues:
@@ -177,8 +177,8 @@ def inbox_samples(found: InboxOverview) -> Iterator[Sample]:
 
 
 def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
-    """Return the greatest possible lag of the log in seconds. It is the time since the log's last event if events wait
-    to be mirrored; else 0."""
+    """Return the greatest possible lag of the log, in seconds: the time since its last event, or 0 if no event
+    waits."""
     if not queue.backlog:
         return 0.0
     return max(0, queue.now_ms - (last_at_ms or queue.epoch)) / 1000
@@ -201,7 +201,7 @@ def _family(family: Family) -> Any:
 
 
 def _families(samples: Iterable[Sample]) -> Iterator[Any]:
-    """Yield the families with their samples, in the order of the table."""
+    """Yield the families that have samples, in the order of the table."""
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.name, []).append(sample)
@@ -214,12 +214,13 @@ def _families(samples: Iterable[Sample]) -> Iterator[Any]:
 
 
 class QueueCollector(Collector):
-    """Collects the state of all queues of a server, and of their log and their inbox if there are any.
+    """Collects the state of all queues of a server, and of their audit log and inbox if there are any.
 
-    A scrape shows a reading that is at most a second old, and waits at most 1.5 s for all servers together. A reading
-    costs Redis four round trips, regardless of the number of jobs. If Redis or a database does not answer, ``rqc_up``,
-    ``rqc_audit_up`` or ``rqc_inbox_up`` is 0. The samples of the servers that did answer are shown. If Redis refuses,
-    ``rqc_refused`` is 1.
+    A scrape shows a reading that is at most a second old. It waits at most 1.5 s for all servers together. A reading
+    costs Redis four round trips, however many jobs there are.
+
+    If Redis or a database does not answer, ``rqc_up``, ``rqc_audit_up`` or ``rqc_inbox_up`` is 0; the other servers'
+    samples are shown. If Redis refuses the reading, ``rqc_refused`` is 1.
     """
 
     def __init__(
@@ -245,9 +246,9 @@ class QueueCollector(Collector):
         audit_url: str | None = None,
         inbox_url: str | None = None,
     ) -> Self:
-        """Create a collector with its own connections; ``close`` closes them.
+        """Create a collector with its own connections, which ``close`` closes.
 
-        Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
+        Raises AuditNotConfigured if no installed package reads audit logs or inboxes. Raises RqCoreError for an invalid
         URL.
         """
         with contextlib.ExitStack() as own:
@@ -266,11 +267,11 @@ class QueueCollector(Collector):
         self._own.close()
 
     def describe(self) -> Iterator[Any]:
-        """Yield the families without samples. Nothing is read."""
+        """Yield the families without samples. This reads nothing."""
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families with the samples of a shared reading."""
+        """Yield the families with their samples from a shared reading."""
         for each in (self._log, self._inbox):
             # All readings at once, so that servers that do not answer cost a scrape no more time than one.
             if each is not None:
@@ -295,7 +296,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """Return the result of a reading (None if it failed), and whether the server refused."""
+    """Return (reading, whether the server refused it). A reading that failed is None."""
     try:
         return shared.get(), False
     except RqCoreError as error:
@@ -308,13 +309,14 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """Collects the counts of the processes of one ``rq-core worker``. Reads their shared memory, and sends nothing."""
+    """Collects the counts of the processes of one ``rq-core worker``. It reads their shared memory, and sends
+    nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals
 
     def describe(self) -> Iterator[Any]:
-        """Return the families without samples."""
+        """Return the families without samples. This reads nothing."""
         return (_family(family) for family in FAMILIES if family.source == "worker")
 
     def collect(self) -> Iterator[Any]:

@@ -12,7 +12,7 @@ MISSING: Final = f"install the extra that shows metrics: {pip_install('metrics')
 
 
 def worker_page(totals: FlowTotals) -> Page:
-    """Return the page with the counts of one ``rq-core worker``. prometheus_client is imported at the first request."""
+    """Return a function that makes the page of one ``rq-core worker``. The first request imports prometheus_client."""
 
     def page() -> Answer:
         try:

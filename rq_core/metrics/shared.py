@@ -1,5 +1,7 @@
-"""Readings that all viewers share. Fifty viewers cost Redis no more than one viewer, and no viewer waits long for a
-server that does not answer."""
+"""Readings that all viewers share. Fifty viewers cost Redis no more than one.
+
+No viewer waits longer than WITHIN_S for a server that does not answer.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Returns the last reading; if it is older than ``shared_s`` seconds, a separate thread reads again.
+    """The last reading of a server. If it is older than ``shared_s`` seconds, a thread of its own reads again.
 
-    Threads may share the object. While a reading is under way, all viewers wait for it, but at most until it has taken
-    ``within_s`` seconds. An error is shared as well, so that viewers do not queue for a server that does not answer.
+    Threads may share the object. Viewers wait for a reading under way, at most until it has taken ``within_s`` seconds.
+    An error is shared, too, so that viewers do not queue for a server that does not answer.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Shared(Generic[T]):
         within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` is the function that reads; it may raise RqCoreError. ``late`` returns the error for a reading that
-        takes too long."""
+        """``look`` reads, and may raise RqCoreError. ``late`` returns the error for a reading that takes too long.
+
+        ``shared_s``: seconds for which viewers get one reading. ``within_s``: maximum seconds of a wait.
+        """
         self._look = look
         self._late = late
         self._shared_s = shared_s
@@ -61,7 +65,7 @@ class Shared(Generic[T]):
         """Seconds that the last reading took."""
 
     def begin(self) -> None:
-        """Start a reading if the last reading is too old and no reading is under way. Does not wait for the reading."""
+        """Start a reading if the last one is too old and none is under way. Does not wait."""
         with self._changed:
             if self._thread is None and (self._found is None or self._clock() >= self._until):
                 self._began = time.monotonic()
@@ -71,8 +75,10 @@ class Shared(Generic[T]):
                 self._thread = thread
 
     def get(self) -> T:
-        """Return the reading, after a wait of up to ``within_s`` seconds. Raises the reading's error, or the error of
-        ``late``."""
+        """Return the reading, after a wait of up to ``within_s`` seconds.
+
+        Raises the reading's error, or the error of ``late`` if the reading takes too long.
+        """
         self.begin()
         with self._changed:
             left = max(0.0, self._began + self._within_s - time.monotonic())
@@ -85,8 +91,10 @@ class Shared(Generic[T]):
         return found
 
     def forget(self) -> None:
-        """Let the next viewer get a new reading, since something has changed. A reading that is under way counts as
-        old once it has ended."""
+        """Let the next viewer get a new reading, because something has changed.
+
+        A reading under way counts as old once it has ended.
+        """
         with self._changed:
             self._until = float("-inf")
             self._forgotten = self._thread is not None
@@ -112,7 +120,7 @@ class Shared(Generic[T]):
 
 
 class SharedOverview(Shared[Overview]):
-    """A shared reading of all queues of one server."""
+    """The shared reading of all queues of one server."""
 
     def __init__(
         self,
@@ -121,8 +129,7 @@ class SharedOverview(Shared[Overview]):
         shared_s: float = SHARED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``client`` should wait only briefly for the server, like the client of :func:`viewer`. ``close`` does not
-        close the client."""
+        """``client``: a client with short timeouts, as :func:`viewer` returns it. ``close`` leaves the client open."""
         super().__init__(
             lambda: client.run(client.calls.reads.overview()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
@@ -133,9 +140,9 @@ class SharedOverview(Shared[Overview]):
 
 @contextlib.contextmanager
 def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
-    """Yield a shared reading of an audit log, which is closed after the block.
+    """Yield a shared reading of an audit log. The reading is closed after the block.
 
-    Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
+    Raises AuditNotConfigured if no installed package reads audit logs. Raises RqCoreError for an invalid URL.
     """
     late = f"no answer from the audit log within {WITHIN_S:g} s"
     with (
@@ -147,9 +154,9 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
 
 @contextlib.contextmanager
 def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
-    """Yield a shared reading of an inbox, which is closed after the block.
+    """Yield a shared reading of an inbox. The reading is closed after the block.
 
-    Raises AuditNotConfigured if no installed package reads inboxes, and RqCoreError for an invalid URL.
+    Raises AuditNotConfigured if no installed package reads inboxes. Raises RqCoreError for an invalid URL.
     """
     late = f"no answer from the inbox' database within {WITHIN_S:g} s"
     with (
@@ -160,8 +167,7 @@ def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
 
 
 def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
-    """Return a client for reading. The client tries each call once, and waits up to a second for a connection and for
-    an answer."""
+    """Return a client for reading. It tries each call once, and waits up to a second to connect and for an answer."""
     return Client(
         url,
         prefix=prefix,

@@ -1,8 +1,8 @@
 """Every metric: its name, type, labels, source, and help text.
 
-The collectors, the documentation of metrics and the dashboard are derived from this table, or tests check that they
-agree with it. The number of values of each label is bounded. A value is never a job, a worker, the text of an error, or
-a key of a cap (the key may be a customer's name).
+The collectors, the reference of metrics and the dashboard are derived from this table, or a test compares them with it.
+The number of values of each label is bounded. A value is never a job, a worker, or the text of an error. It is never a
+key of a cap either, because the key may be a customer's name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Family(NamedTuple):
 
     @property
     def samples_max(self) -> int:
-        """The maximum number of samples of the family; if the family has the label ``queue``, the maximum for each
+        """The maximum number of samples of the family. For a family with the label ``queue``, this is the maximum per
         queue."""
         each = len(BOUNDS_S) + 3 if self.kind == "histogram" else 1
         return each * math.prod(VALUES_MAX[label] for label in self.labels if label != "queue")

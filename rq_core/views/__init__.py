@@ -1,8 +1,7 @@
-"""Describes lists of queues, jobs, names, workers and scopes, for people and programs. This package does no I/O and
-prints nothing.
+"""Describes lists of queues, jobs, names, workers and scopes, for people and programs.
 
-:mod:`rq_core.views.lists` describes all lists in one table. The command line prints the lists, and the web page shows
-some of them.
+This package does no I/O and prints nothing. :mod:`rq_core.views.lists` describes all lists in one table. The command
+line prints the lists, and the web page shows some of them.
 
 - ``table``: the type that describes a list.
 - ``lists``: the description of each list.

@@ -1,4 +1,4 @@
-"""The view of one job: its state or, if it has ended, its end."""
+"""The view of one job: its state or, if the job has ended, its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = list[tuple[str, str]]
 
 
 def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
-    """Return the rows about a job in Redis, and about the scope, worker or lane for which it waits."""
+    """Return the (name, value) rows about a job in Redis, and about the scope, worker or lane for which it waits."""
     job, facts = row.job, job_document(row.job)
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
@@ -82,8 +82,7 @@ _TO_DO: Final[Mapping[str | None, str]] = {
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:
-    """Return the rows that say which worker gave a job back, for which worker the job waits, and what an operator can
-    do."""
+    """Return the rows about the worker that gave a job back, the worker that it needs, and what an operator can do."""
     rows = _given_back(row, now_ms)
     if unknown := unknown_task(row):
         rows.append(("waits for", f"a worker: {unknown}"))
@@ -111,7 +110,7 @@ def _given_back(row: ListedJob, now_ms: float) -> Rows:
 
 
 def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float) -> Rows:
-    """Return the rows about a job that has ended: the facts that Redis still has, and the result."""
+    """Return the rows about a job that has ended: its outcome as far as Redis has it, and its result."""
     rows = [("job", result.id), ("queue", queue)]
     if result.same_as is None:
         since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"

@@ -32,8 +32,10 @@ ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
 
 
 class ListedJob(NamedTuple):
-    """A row of the list of jobs: a job, the tasks that the workers of its queue have, and the last return of the job by
-    a worker."""
+    """A row of the list of jobs.
+
+    It has the job, the tasks of its queue's workers, and the last time that a worker gave the job back.
+    """
 
     job: JobState
     known: KnownTasks
@@ -41,12 +43,12 @@ class ListedJob(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Return whether the job waits: a worker may claim it, now or later."""
+        """Return whether the job is ready or scheduled, so that a worker may claim it now or later."""
         return self.job.state in (State.READY, State.SCHEDULED)
 
     @property
     def task_known(self) -> bool | None:
-        """Return whether a live worker has the job's task; None: unknown, or there is no worker."""
+        """Return whether a live worker has the job's task; None: this is unknown, or no worker is alive."""
         return self.known.knows(self.job.fields.get("task"))
 
 
@@ -64,8 +66,11 @@ def listed(
     now_ms: int = 0,
     members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``which``, only
-    jobs that match it, at the time ``now_ms``. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
+    """Return at most ``limit`` jobs of a queue in these states. Without ``states``, return jobs that are not dead.
+
+    ``task`` and ``which`` leave out other jobs; ``which`` compares times with ``now_ms``. At most ``members`` jobs are
+    read (by default MEMBERS_MAX).
+    """
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(
         queue, states=wanted, task=task, limit=limit, which=which, now_ms=now_ms, members=members
@@ -93,7 +98,7 @@ def listed(
 
 
 def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
-    """Return the dead jobs of a queue, at most ``limit``: the jobs that died last."""
+    """Return at most ``limit`` dead jobs of a queue: those that died last."""
     found = yield from calls.reads.dead(queue, limit)
     more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
     return Found(
@@ -107,7 +112,7 @@ def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]
 def held_names(
     calls: Operations, queue: str, name: str | None, limit: int
 ) -> Plan[Found[HeldName]]:
-    """Return the names that are held in a queue (or only ``name``), with the jobs that hold them."""
+    """Return the names that jobs of a queue hold, with these jobs. With ``name``, return only this name."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
     which = f"the name {name}" if name is not None else "a name"
     return Found(
@@ -122,26 +127,28 @@ def held_names(
 
 
 def number(job: JobState, name: str, default: int = 0) -> int:
-    """Return a number of a job's state line, or the default if the line lacks it."""
+    """Return a number in a job's state line, or ``default`` if the line lacks it."""
     found = number_in(job.fields.get(name))
     return default if found is None else found
 
 
 def time_in_state(job: JobState | None, now_ms: float) -> str:
-    """Return how long a job has been in its present state; empty if there is no job."""
+    """Return how long a job has been in its state, as text; empty if there is no job."""
     if job is None:
         return ""
     return "?" if job.since_ms is None else span(now_ms - job.since_ms)
 
 
 def unknown_task(row: ListedJob) -> str:
-    """Return a sentence if a waiting job's task is not known to any live worker; else an empty text."""
+    """Return a sentence if no live worker has a waiting job's task; empty if one has it, or if this is unknown."""
     return "no live worker has this task" if row.waits and row.task_known is False else ""
 
 
 def blind_returns(row: ListedJob) -> str:
-    """Return a phrase that says how often workers gave a waiting job back. Return an empty text if the outbox has the
-    reason, or if no worker gave the job back."""
+    """Return a phrase with the number of times that workers gave a waiting job back.
+
+    The phrase is empty if the number is 0, or if the outbox has the reason for the last return.
+    """
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
     return (
@@ -176,7 +183,7 @@ def notes(row: ListedJob, now_ms: float) -> str:
 
 
 def died_of(job: JobState) -> str:
-    """Return the error that killed a job, and the place in the code; empty if the job died without an error."""
+    """Return the error that killed a job, with its place in the code; empty if the job died without an error."""
     if job.error is None:
         return ""
     place = place_in(job.error.traceback)
@@ -184,7 +191,7 @@ def died_of(job: JobState) -> str:
 
 
 def holder_state(held: HeldName) -> str:
-    """Return the state of the job that holds a name; "gone" if the job has ended."""
+    """Return the state of the job that holds a name; "gone" if it has ended, "?" if its state is unreadable."""
     if held.job is not None:
         return str(held.job.state)
     return "?" if held.damaged else "gone"
@@ -223,8 +230,7 @@ def job_document(job: JobState) -> dict[str, Any]:
 
 
 def listed_document(row: ListedJob) -> dict[str, Any]:
-    """Return a job as a JSON document. The document also says whether a worker has the job's task, and how a worker
-    last gave the job back."""
+    """Return a row of the list of jobs as a JSON document."""
     return job_document(row.job) | {
         "task_known": row.task_known,
         "given_back": None if row.back is None else row.back._asdict(),
@@ -238,7 +244,7 @@ def name_document(held: HeldName) -> dict[str, Any]:
 
 
 def _limit(job: JobState, name: str, default: int) -> int | None:
-    """Return the maximum number of attempts or losses of a job; None if the worker's definition of the task decides."""
+    """Return a job's maximum number of attempts or losses; None if the worker's definition of the task decides."""
     limit = number(job, name, default)
     return None if limit == LEFT_OPEN else limit
 

@@ -1,5 +1,4 @@
-"""Describes every list of queues, workers, jobs, names, scopes and schedules. A description has the list's query,
-columns and document."""
+"""Describes every list of queues, workers, jobs, names, scopes and schedules: its query, columns and JSON document."""
 
 from __future__ import annotations
 

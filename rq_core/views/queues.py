@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
-    """Return all queues."""
+    """Return the rows of all queues."""
     found = yield from calls.reads.overview()
     return Found(
         found.queues,
@@ -30,7 +30,7 @@ def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
 
 
 def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
-    """Return the workers of these queues, ordered by host and name, each once."""
+    """Return the workers of these queues, each once, ordered by host and name."""
     found, unreadable = yield from calls.reads.looks(queues)
     rows = {each.worker: each for queue in found for each in queue.workers}
     notes = [_skew([each for each in rows.values() if not each.gone])]
@@ -50,7 +50,7 @@ def _unreadable(queues: dict[str, str]) -> list[str]:
 
 
 def _skew(present: Iterable[PresentWorker]) -> str:
-    """Return a sentence if workers of one queue have different code or versions; else an empty text."""
+    """Return a sentence if workers of one queue have different code or versions; empty if not."""
     codes: dict[str, set[tuple[str, str]]] = {}
     for each in present:
         for queue in each.says.queues:
@@ -78,7 +78,7 @@ def queue_notes(found: QueueOverview, _now_ms: float) -> str:
 
 
 def queue_document(found: QueueOverview) -> dict[str, Any]:
-    """Return a queue as a JSON document. Durations are in ms."""
+    """Return a queue as a JSON document. Its durations are in ms."""
     scopes = [{**dataclasses.asdict(each), "limit": str(each.limit)} for each in found.scopes]
     return {**dataclasses.asdict(found), "scopes": scopes}
 

@@ -24,7 +24,7 @@ class ScheduleRow(NamedTuple):
 
 
 def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[ScheduleRow]]:
-    """Return the schedules of these queues, by queue and name."""
+    """Return the schedules of these queues, in the order of the queues."""
     rows: list[ScheduleRow] = []
     unread: list[str] = []
     for queue in queues:
@@ -35,7 +35,7 @@ def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[Schedul
 
 
 def when(row: ScheduleRow) -> str:
-    """Return the rule of a schedule in words: its cron expression and time zone, or its interval."""
+    """Return the rule of a schedule as text: its interval, or its cron expression and time zone."""
     said = _rule(row)
     if "every_ms" in said:
         every_ms = said["every_ms"]
@@ -45,7 +45,7 @@ def when(row: ScheduleRow) -> str:
 
 
 def next_due(row: ScheduleRow, now_ms: float) -> str:
-    """Return when the next instant is due; for a schedule that is late, how late it is."""
+    """Return, as text, in how long the next instant is due, or how late it is; "-" if the schedule is off."""
     if row.schedule.state != "on":
         return "-"
     late_ms = now_ms - row.schedule.due_ms
@@ -53,7 +53,7 @@ def next_due(row: ScheduleRow, now_ms: float) -> str:
 
 
 def schedule_notes(row: ScheduleRow, _now_ms: float) -> str:
-    """Return notes on a schedule, as one text."""
+    """Return notes about a schedule, as one text."""
     said, notes = _rule(row), []
     if row.schedule.state != "on":
         notes.append(row.schedule.state)
@@ -82,7 +82,7 @@ def schedule_document(row: ScheduleRow) -> dict[str, Any]:
 
 
 def last_told(row: ScheduleRow, _now_ms: float) -> str:
-    """Return the last instant that was fired or missed."""
+    """Return the time of the last instant that was run or missed, as text; "-" if there was none."""
     return utc(row.schedule.last_ms) if row.schedule.last_ms else "-"
 
 

@@ -1,4 +1,4 @@
-"""Views of scopes: the scopes of a queue, and the scope for which a job waits."""
+"""Views of scopes: all scopes of a queue, and the scope for which a job waits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def scopes(
     calls: Operations, queue: str, limit: int, *, lanes: int = LANES_MAX
 ) -> Plan[Found[ScopeStatus]]:
-    """Return the scopes that limit the jobs of a queue. To bound the work, waiting jobs are counted in at most about
-    ``lanes`` lanes."""
+    """Return the scopes that limit the jobs of a queue. Waiting jobs are counted in at most about ``lanes`` lanes."""
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     return Found(
         found[:limit],
@@ -37,7 +36,7 @@ def scope_document(status: ScopeStatus) -> dict[str, Any]:
 
 
 def limit_of(status: ScopeStatus) -> str:
-    """Return the limit of a scope, or the weight of a key."""
+    """Return the limit of a scope as text; for a weight, the weight of the key."""
     if _is_weight(status):
         return f"weighs {status.limit}"
     whole_family = "=" not in status.scope and status.scope != QUEUE and not status.keyless
@@ -45,19 +44,18 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def with_unit(limit: Limit, scope: str) -> str:
-    """Return the limit of a scope as operators write it, with the unit that the scope counts behind it, if it counts
-    one."""
+    """Return a limit as operators write it. If the scope counts a unit, the unit follows."""
     unit = unit_of(scope)
     return shown(limit) + (f" {unit}" if unit and limit.window_ms else "")
 
 
 def holders_of(status: ScopeStatus) -> object:
-    """Return the number of jobs that hold a place in a scope; empty if jobs cannot hold a place in the scope."""
+    """Return the number of jobs that hold a place in a scope; empty for rates and weights, which have no places."""
     return "" if is_rate(status.scope) or _is_weight(status) else status.holders
 
 
 def waiting_of(status: ScopeStatus) -> str:
-    """Return the number of jobs that wait for a scope; empty if jobs cannot wait for the scope."""
+    """Return the number of jobs that wait for a scope, as text; empty for weights. A ``+`` means *at least*."""
     return "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}"
 
 

@@ -1,4 +1,4 @@
-"""The view of what a running job shows: its progress as a bar, and the chunks of its stream."""
+"""The views of a job's progress, with a bar, and of the chunks of its stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BAR: Final = 20
 
 
 def bar(progress: Progress) -> str:
-    """Return a progress in words; if the total is known, with a bar: ``[#####        ] 25 %, 30 of 120 uploading``."""
+    """Return a progress as text. If the total is known, the text has a bar: ``[#####        ] 25 %, 30 of 120
+    uploading``."""
     share, many = progress.share, f"{progress.done:,}"
     if progress.total is not None:
         many += f" of {progress.total:,}"
@@ -26,14 +27,17 @@ def bar(progress: Progress) -> str:
 
 
 def progress_says(progress: Progress, claims: int | None, now_ms: float) -> str:
-    """Return a progress in words, with its age. ``claims`` is the number of the job's last claim: an earlier one may
-    have said it."""
+    """Return a progress as text, with its age.
+
+    ``claims``: the number of the job's last claim. If an earlier claim reported the progress, the text names that
+    claim.
+    """
     of_claim = f", by claim {progress.claim}" if claims not in (None, progress.claim) else ""
     return f"{bar(progress)} ({ago(progress.at_ms, now_ms)}{of_claim})"
 
 
 def progress_document(progress: Progress | None) -> dict[str, Any] | None:
-    """Return a progress as a JSON document, with the share that is done; None without any."""
+    """Return a progress as a JSON document, with the share that is done; None if there is no progress."""
     return None if progress is None else asdict(progress) | {"share": progress.share}
 
 

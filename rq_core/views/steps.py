@@ -20,7 +20,7 @@ HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
 
 
 def state_of(entry: StepEntry) -> str:
-    """Return the state of an entry in words: saved, over, in doubt, or for what it waits."""
+    """Return the state of a box entry as text: saved, over, in doubt, or for what it waits."""
     if entry.is_saved:
         return "over" if entry.note == OVER else "saved"
     if entry.is_in_doubt:
@@ -34,13 +34,14 @@ def state_of(entry: StepEntry) -> str:
 
 
 def step_row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
-    """Return the cells of a step, in the order of HEAD."""
+    """Return the cells of a step. HEAD names them in order."""
     at = ago(entry.at_ms, now_ms)
     return [number, entry.name, state_of(entry), at, entry.fence, entry.note or ""]
 
 
 def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, Any]]:
-    """Return the steps as JSON documents. Without the values, a document has no contents of the job."""
+    """Return the steps as JSON documents. ``with_values``: whether to include the saved values, which are the job's
+    data."""
     documents = [
         {"entry": number, **each._asdict(), "is_in_doubt": each.is_in_doubt}
         for number, each in steps.entries.items()
@@ -52,8 +53,10 @@ def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, An
 
 
 def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
-    """Return the waits and sleeps for which a job is parked, each in words, with its end (Unix ms; None: it has no
-    end). ``waits`` are the numbers of the entries, with commas. An entry that was not read is named by its number."""
+    """Return the waits and sleeps for which a job is parked, each as text, with its end (Unix ms; None: no end).
+
+    ``waits``: the numbers of the box entries, separated by commas. If an entry was not read, its text is its number.
+    """
     found = []
     for number in filter(str.isdecimal, (waits or "").split(",")):
         entry = steps.entries.get(int(number))
@@ -70,7 +73,8 @@ def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def _children_say(steps: SavedSteps, number: int, index: int) -> str:
-    """Return in words that a job waits for its children. ``number`` is the entry that has enqueued them."""
+    """Return a text for a job that waits for its children. ``number``: the entry that enqueued them; ``index``: which
+    child."""
     launch = steps.entries.get(number)
     try:
         count = len(read_queues(launch.value if launch is not None else None))
@@ -89,7 +93,7 @@ def _children_say(steps: SavedSteps, number: int, index: int) -> str:
 
 
 def parked_for(waits: str | None, steps: SavedSteps) -> str:
-    """Return, in words, what a parked job waits for."""
+    """Return, as text, the waits and sleeps for which a job is parked."""
     found = []
     for each in waits_for(waits, steps):
         until_ms = each["until_ms"]
@@ -98,7 +102,7 @@ def parked_for(waits: str | None, steps: SavedSteps) -> str:
 
 
 def end_of(found: Found) -> str:
-    """Return in one word how a child has ended; ``gone`` if Redis does not know it."""
+    """Return how a child has ended, as one word; ``gone`` if Redis does not know it."""
     outcome = found.known if isinstance(found, Absent) else found
     if isinstance(outcome, Failed):
         return f"dead ({outcome.reason})" if outcome.reason else "dead"
@@ -106,7 +110,7 @@ def end_of(found: Found) -> str:
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
-    """Return the signals that no wait has taken, in words; empty without any."""
+    """Return the signals that no wait has taken, as text; empty if there are none."""
     kept = steps.signals.items()
     return ", ".join(f"{n} {s.name}{_came(s.at_ms, now_ms)}" for n, s in kept)
 
@@ -116,7 +120,7 @@ def _came(at_ms: int | None, now_ms: float) -> str:
 
 
 def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
-    """Return the signals that no wait has taken as JSON documents, without their values."""
+    """Return the signals that no wait has taken, as JSON documents without their values."""
     documents = [{"signal": number, **each._asdict()} for number, each in steps.signals.items()]
     for each in documents:
         del each["value"]
@@ -124,7 +128,7 @@ def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def steps_say(steps: SavedSteps) -> str:
-    """Return a sentence about the steps of a job."""
+    """Return the number of a job's steps, as text, with the steps in doubt."""
     if steps.is_lost:
         return "lost: Redis lacks them, so the next step fails; see `rq-core audit restore`"
     doubtful = [each.name for each in steps.entries.values() if each.is_in_doubt]

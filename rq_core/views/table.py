@@ -1,4 +1,4 @@
-"""The type that describes a list for people and programs: a query, columns, and a JSON document."""
+"""The type that describes a list: a query, columns, and a JSON document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """The rows of a list, and the notes that are shown with the rows."""
+    """The rows of a list, and the notes shown with them."""
 
     rows: Sequence[R]
     empty: str = ""

@@ -1,4 +1,4 @@
-"""Formats texts for people: times, durations, and texts from jobs and servers as single lines."""
+"""Formats times, durations, and texts of jobs and servers for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CELL_MAX: Final = 100
 
 
 def span(ms: float) -> str:
-    """Return a duration in its two largest units, like ``2 h 5 min``."""
+    """Return a duration (ms) as text in its two largest units, like ``2 h 5 min``."""
     left = int(abs(ms) // 1000)
     words = []
     for seconds, unit in _UNITS:
@@ -27,14 +27,14 @@ def span(ms: float) -> str:
 
 
 def oldest(ms: int | None, *, exact: bool) -> str:
-    """Return the age of the oldest job that was read. A ``>=`` before the age means that an older job may exist."""
+    """Return the age of the oldest job that was read, as text. A leading ``>=`` means that an older job may exist."""
     if ms is None:
         return "" if exact else "?"
     return span(ms) if exact else f">= {span(ms)}"
 
 
 def utc(at_ms: float) -> str:
-    """Return a time (Unix ms) as text like ``2026-11-21 10:00:00 UTC``."""
+    """Return a time (Unix ms) as text, like ``2026-11-21 10:00:00 UTC``."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -42,15 +42,16 @@ def utc(at_ms: float) -> str:
 
 
 def ago(at_ms: float, now_ms: float) -> str:
-    """Return how long ago a time (Unix ms) was, or in how long it comes, followed by the time as text in UTC."""
+    """Return how far a time (Unix ms) is from now, as text, followed by the time in UTC."""
     away = span(now_ms - at_ms)
     return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:
-    """Return a text as one line without control characters for a terminal. If the text has more than ``most``
-    characters, the line has only its beginning and its end. This is needed because jobs and servers may send any text
-    of any length."""
+    """Return a text as one line without control characters, so that a terminal can show it.
+
+    If the text has more than ``most`` characters, only its beginning and its end are returned.
+    """
     whole = str(text)
     if len(whole) > most:
         half = most // 2
@@ -59,7 +60,7 @@ def fit(text: object, most: int = LINE_MAX) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as one printable line, which has only the beginning of a long text."""
+    """Return a text as one printable line of at most CELL_MAX characters. The end of a longer text is cut off."""
     line = one_line(text)
     return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 

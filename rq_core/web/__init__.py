@@ -1,9 +1,8 @@
-"""The web page. It shows current problems, the queues, the history of each job, and the queues at any past moment.
-Operators can change jobs, queues and schedules on it.
+"""The web page. It shows current problems, the queues, each job's history, and the queues at any past moment.
 
-:func:`rq_core.web.dashboard.dashboard` makes the page for mounting in a Starlette or FastAPI app. ``rq-core web``
-serves the page alone. The page needs the extra ``web``. ``rq-core mcp`` gives the same views to programs; it needs the
-extra ``mcp``.
+Operators can change jobs, queues and schedules on it. :func:`rq_core.web.dashboard.dashboard` returns the page as an
+app for a Starlette or FastAPI site. ``rq-core web`` serves the page alone. Both need the extra ``web``. ``rq-core mcp``
+gives the same views to programs, and needs the extra ``mcp``.
 
 Read ``pages`` first: its table has, for each page, the address, the reads, the view and the template.
 

@@ -1,9 +1,8 @@
-"""Decides who may see the page: checks the Host of each request, tokens and cookies, and adds the security headers to
-each answer.
+"""Decides who may see the page: checks the Host of each request, tokens and cookies. Adds security headers to each
+answer.
 
-Each request, also a request for ``.json``, must have one of the page's own names as its Host. Otherwise a foreign web
-site could let its own name resolve to the address of this machine, and then read the page in the browser of a visitor
-(DNS rebinding).
+Each request must have one of the page's own names as its Host. Otherwise a foreign site could let its own name resolve
+to the address of this machine, and read the page in a visitor's browser (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -67,14 +66,16 @@ class Gate(Protocol):
 
 
 class LocalOnly:
-    """A gate without tokens. Only browsers on this machine can see the page, and the page hides the arguments and
-    results of jobs."""
+    """A gate without tokens. Only browsers on this machine see the page, which hides the arguments and results of
+    jobs."""
 
     login = False
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights of a sender on this machine; None for any other sender. Only the peer's address counts,
-        since any header may be forged."""
+        """Return the rights of a sender on this machine; None for any other sender.
+
+        Only the address of the connection counts, because a sender may forge any header.
+        """
         proxied = any(name in request.headers for name in FORWARDED)
         return Access("local") if is_local(request.client) and not proxied else None
 
@@ -88,17 +89,17 @@ class Mounted:
         self._authorize = authorize
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights that the app gives to the request's sender."""
+        """Return the rights that the app gives the sender; None: no rights."""
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
 
 class ByToken:
-    """A gate that checks tokens. Programs send a token in ``Authorization: Bearer``; browsers send a cookie, which they
-    receive at /login.
+    """A gate that checks tokens. Programs send a token in ``Authorization: Bearer``; browsers send a cookie from
+    /login.
 
-    The cookie has the name of the token's holder, the time at which it expires, and an HMAC with a key that only this
-    process has. At each request, the gate looks up the holder's line in the file of tokens.
+    The cookie has the name of the token's holder, its own expiry time, and an HMAC with a key that only this process
+    has. At each request, the gate looks up the holder's line in the file of tokens.
     """
 
     login = True
@@ -109,8 +110,7 @@ class ByToken:
         self._key = secrets.token_bytes(32)
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights of the holder of the request's token or cookie; None if there is no valid token or
-        cookie."""
+        """Return the rights of the token's or cookie's holder; None without a valid token or cookie."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             known = self.tokens.by_token(token.strip())
@@ -119,7 +119,7 @@ class ByToken:
         return None if known is None else known.access
 
     def cookie(self, known: Known) -> str:
-        """Return the cookie of a token's holder."""
+        """Return a new cookie for a token's holder."""
         says = f"{known.access.name}|{int(self._clock()) + COOKIE_S}"
         return f"{says}|{self._sign(says, known)}"
 
@@ -139,14 +139,16 @@ class ByToken:
 
 
 def access_of(request: Request) -> Access | None:
-    """Return the rights of a request's sender. The guard has determined the rights before."""
+    """Return the rights of a request's sender, which the guard has stored in the request."""
     found: Access | None = getattr(request.state, _STATE, None)
     return found
 
 
 def is_local(client: Any) -> bool:
-    """Return whether the peer of a connection is on this machine. A peer at a unix socket has no address, and counts as
-    local."""
+    """Return whether the other end of a connection is on this machine.
+
+    ``client``: (host, port). None means a Unix socket, which is on this machine.
+    """
     if client is None or not client[0]:
         return client is None
     try:
@@ -158,13 +160,12 @@ def is_local(client: Any) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Return whether a server that listens at this host can be reached only from this machine."""
+    """Return whether a server that listens at this host is reachable only from this machine."""
     return host == "localhost" or is_local((host.strip("[]"), 0))
 
 
 class Guard:
-    """Forwards a request to the pages, or refuses the request. Each answer, also a refusal, has the security
-    headers."""
+    """Passes a request to the pages, or refuses it. Every answer, also a refusal, has the security headers."""
 
     def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -172,8 +173,7 @@ class Guard:
         self._hosts = OWN_HOSTS | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request: with a refusal, or with the answer of the wrapped app. Every answer gets the security
-        headers."""
+        """Answer a request with the wrapped app's answer or a refusal, both with the security headers."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -224,7 +224,7 @@ class Guard:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a form was sent from one of the page's own documents, or by a program with a token."""
+    """Return whether a form comes from one of the page's own documents, or from a program with a token."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -235,6 +235,6 @@ def is_same_origin(request: Request) -> bool:
 
 
 def local_path(scope: Scope) -> str:
-    """Return the path of a request, without the path at which the page is mounted."""
+    """Return the path of a request below the path at which the page is mounted."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith((f"{root}/",)) else path

@@ -1,8 +1,10 @@
 """The Starlette app of the page. Its routes are made from the table of pages.
 
-from rq_core.web.dashboard import dashboard
+    from rq_core.web.dashboard import dashboard
 
-site.mount("/queues", dashboard(app, authorize=who_may_look))
+    site.mount("/queues", dashboard(app, authorize=who_may_look))
+
+``who_may_look`` returns the rights of a request's sender.
 """
 
 from __future__ import annotations
@@ -75,10 +77,10 @@ def dashboard(
 ) -> Starlette:
     """Return the page of an app's queues as a Starlette app, to be mounted in a Starlette or FastAPI app.
 
-    ``authorize`` is called with each request, and returns an :class:`rq_core.web.tokens.Access`, or None if the sender
-    may not see the page; it may be async. ``allow_hosts`` are the names under which the site is reached.
+    ``authorize`` is called with each request. It returns an :class:`rq_core.web.tokens.Access`; None: the sender may
+    not see the page. It may be async. ``allow_hosts`` are the host names of the site.
 
-    Raises InvalidOption if there is no ``authorize``, since every visitor of the site would see the page.
+    Raises InvalidOption if ``authorize`` is missing, because every visitor of the site would see the page.
     """
     if authorize is None:
         must = (
@@ -99,8 +101,10 @@ def build_site(
     behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the Starlette app. The app closes ``sources`` when it ends. ``behind_https`` says that browsers reach the
-    app through a proxy that ends TLS; the cookie is then for HTTPS only."""
+    """Make the Starlette app. It closes ``sources`` when it ends.
+
+    ``behind_https``: whether browsers reach the app through a proxy that ends TLS. The cookie is then for HTTPS only.
+    """
     site = _Site(sources, gate, clock, behind_https=behind_https)
     routes: list[BaseRoute] = [
         *(Route(rule.path, site.endpoint(rule), methods=[rule.method]) for rule in RULES),
@@ -124,8 +128,7 @@ def build_site(
 
 @functools.cache
 def environment() -> Environment:
-    """Return the Jinja environment of the templates. The environment escapes all values, and raises an error for a
-    missing name."""
+    """Return the Jinja environment of the templates. It escapes all values, and raises an error for an unknown name."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -154,12 +157,12 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Return the beginning of each address: the path at which the page is mounted, or the path that a proxy removes."""
+    """Return the beginning of each address: the path of the mount, or the path that a proxy removes."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 class _Made(NamedTuple):
-    """A document that is ready to be sent, or an address to which the browser is redirected."""
+    """A document that is ready to be sent, or an address to which to redirect the browser."""
 
     body: bytes
     media_type: str
@@ -168,13 +171,13 @@ class _Made(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, media_type: str) -> Self:
-        """Return a document with its ETag. Ages do not count for the ETag, since the page updates them by itself: see
-        live.js."""
+        """Return a document with its ETag. Ages do not change the ETag, because a script of the page (live.js) updates
+        them."""
         told = _AGES.sub(b"", body)
         return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
 
     def answer(self, request: Request) -> Response:
-        """Return the answer to a request. The answer is 304 if the sender has the document already."""
+        """Return the answer to a request: 304 if the sender already has this document."""
         if self.leads_to:
             return RedirectResponse(self.leads_to, 303)
         headers = {"ETag": self.tag}
@@ -184,14 +187,14 @@ class _Made(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """The answers of all sources to one page, and the documents made from them, by viewer."""
+    """The answers of all sources to one page, and the documents made from these answers, by viewer."""
 
     read: Answers
     shown: dict[Hashable, _Made]
 
 
 class _Site:
-    """Answers the HTTP requests of the dashboard."""
+    """Answers the HTTP requests to the page."""
 
     def __init__(
         self, sources: ActingSources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
@@ -206,8 +209,7 @@ class _Site:
         self._templates = environment()
 
     def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
-        """Return the function that answers requests for a route. It refuses senders who do not have the route's
-        role."""
+        """Return the function that answers requests for a route. It refuses senders without the route's role."""
 
         async def answer(request: Request) -> Response:
             access = access_of(request)
@@ -225,8 +227,10 @@ class _Site:
         return answer
 
     async def _act(self, action: Action, request: Request) -> Response:
-        """Carry out an action, and redirect the browser to the page that shows what was changed. A change that was not
-        made is answered with a sentence."""
+        """Carry out an action, and redirect the browser to the page of the changed thing.
+
+        If the change was not made, show a sentence instead.
+        """
         access = access_of(request)
         assert access is not None  # The rule asks for a role.
         acted = await act(self._sources, action, access, request)
@@ -294,8 +298,8 @@ class _Site:
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
     def _sentence(self, request: Request, says: str, status: int, *, back: str = "") -> Response:
-        """Return a page that shows only a sentence about an error. ``back`` is the address of the page that the sender
-        came from."""
+        """Return a page with only a sentence about an error. ``back``: the address of a page to return to; empty:
+        none."""
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")
@@ -309,7 +313,7 @@ class _Site:
         return self._sentence(request, "there is no such page", 404)
 
     async def broken(self, _request: Request, _error: Exception) -> Response:
-        """Answer that an internal error happened. The details are only in the server's log."""
+        """Answer that an internal error happened. Only the server's log has its details."""
         says = "this page has a bug: the log of its server says more\n"
         # It is answered outside of the guard.
         return PlainTextResponse(says, 500, headers=SECURITY_HEADERS)
@@ -317,15 +321,16 @@ class _Site:
     # Changes of many jobs.
 
     def _is_sealed(self, facts: Facts) -> bool:
-        """Return whether this server has sealed the address: the operator has confirmed the change that the address
-        asks for."""
+        """Return whether the address has this server's seal: the operator has confirmed the change."""
         found = facts.found
         known = isinstance(found, bulk.Seen) and found.asked is not None
         return known and self._seals.holds(facts.access.name, found.asked)
 
     async def change_many(self, request: Request) -> Response:
-        """Make the next part of a change of many jobs. The script of the page gets JSON; a browser without scripts
-        is redirected to the page that shows the progress of the change."""
+        """Make the next part of a change of many jobs.
+
+        The page's script gets JSON. A browser without scripts is redirected to the page with the change's progress.
+        """
         access = access_of(request)
         assert access is not None  # The rule asks for a role.
         as_json = request.headers.get("accept") == "application/json"
@@ -351,7 +356,7 @@ class _Site:
     # Tokens.
 
     async def login(self, request: Request) -> Response:
-        """Show the form for a token, or accept a token that was entered."""
+        """Show the form for a token, or check the token that was entered."""
         gate = self._gate
         base = _base(request)
         if not isinstance(gate, ByToken):

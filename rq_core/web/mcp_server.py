@@ -1,7 +1,7 @@
 """Runs ``rq-core mcp``: the pages that a viewer may see, as tools of the Model Context Protocol.
 
-The tools are made from the table of routes. A tool reads what its page reads, and returns the document that the page
-sends as ``.json``. No tool can change anything: its sources have no connection for changes.
+The tools are made from the table of routes. A tool reads the data of its page, and returns the document that the page
+sends as ``.json``. No tool can change anything, because its sources have no connection for changes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ INSTRUCTIONS: Final = (
 
 
 class ArgumentRefused(Exception):
-    """An argument that a tool does not take. The text says why."""
+    """The error that a tool does not take an argument. Its text gives the reason."""
 
 
 def tools() -> list[types.Tool]:
-    """Return the tools, as programs see them."""
+    """Return the descriptions of the tools that programs get."""
     return [
         types.Tool(
             name=name,
@@ -109,7 +109,7 @@ class Tools:
 
 
 def _asked_of(page: Page, arguments: Mapping[str, Any], now_ms: int) -> PageQuery:
-    """Return what a call asks for. Raises ArgumentRefused or UsageError."""
+    """Return the page query of a call of a tool. Raises ArgumentRefused or UsageError."""
     known = _arguments_of(page)
     for name, value in arguments.items():
         if name not in known:
@@ -129,7 +129,7 @@ def _asked_of(page: Page, arguments: Mapping[str, Any], now_ms: int) -> PageQuer
 
 
 def _is_unread(page: Page, facts: Facts) -> bool:
-    """Return whether the source that the page is about did not answer: the audit log, or Redis."""
+    """Return whether the page's main source gave no answer: the audit log or Redis."""
     if page.of_past or facts.asked.of_ended:
         return isinstance(facts.log, Unread) or isinstance(facts.logged, Unread)
     return isinstance(facts.state, Unread) or isinstance(facts.found, Unread)
@@ -145,7 +145,10 @@ def _text_of(page: Page, facts: Facts) -> str:
 
 
 def _bounded(value: Any, name: str, left_out: dict[str, int]) -> Any:
-    """Return a value without the rows that are too many, and count these rows in ``left_out``, by the list's name."""
+    """Return a value with at most ROWS_MAX rows in each list, and with shortened texts.
+
+    Count the rows that are left out in ``left_out``: name of the list → number.
+    """
     if isinstance(value, str):
         return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
     if isinstance(value, Mapping):
@@ -169,7 +172,7 @@ def _answer(text: str, *, is_error: bool) -> types.CallToolResult:
 
 
 def serve_tools(sources: Sources, *, see_arguments: bool = False) -> None:
-    """Answer the program at standard input and output, until it closes standard input."""
+    """Answer the program at standard input and output until it closes standard input."""
     answering = Tools(sources, Access("mcp", see_arguments=see_arguments))
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:

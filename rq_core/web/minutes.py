@@ -16,19 +16,21 @@ _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
 
 def first_minute(now_ms: int, many: int) -> int:
-    """Return the first minute (Unix ms) of a chart of ``many`` minutes whose last minute is the present one."""
+    """Return the first minute (Unix ms) of a chart that has ``many`` minutes and ends with the present minute."""
     return (now_ms // MINUTE_MS - many + 1) * MINUTE_MS
 
 
 def chart_begin(at_ms: int, now_ms: int) -> int:
-    """Return the first minute (Unix ms) of a chart around a moment. The moment is in the middle of the chart. If the
-    moment is too recent for that, the chart ends with the present minute."""
+    """Return the first minute (Unix ms) of a chart with this moment in its middle.
+
+    If the moment is too recent for that, the chart ends with the present minute.
+    """
     latest = first_minute(now_ms, CHART_MINUTES)
     return max(0, min(latest, (at_ms // MINUTE_MS - CHART_MINUTES // 2) * MINUTE_MS))
 
 
 def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows of the log's answer by queue; empty if the log gave no answer."""
+    """Return queue → rows of the log's answer; empty if the log gave no answer."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows if isinstance(rows, list) else ():
         found.setdefault(row["queue"], []).append(row)
@@ -36,7 +38,7 @@ def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> dict[str, Any]:
-    """Count the claims that succeeded, that failed, and that ended otherwise, minute by minute."""
+    """Count, for each minute, the claims that succeeded, that failed, and that ended in another way."""
     done, failed, other = [0] * many, [0] * many, [0] * many
     for row in rows:
         place = (row["minute_ms"] - since_ms) // MINUTE_MS
@@ -48,7 +50,7 @@ def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -
 
 
 def count_hours(deaths: Mapping[int, int], now_ms: int) -> dict[str, Any]:
-    """Return the number of deaths in each of the last HOURS hours. ``deaths`` is by hour (Unix ms)."""
+    """Count the deaths in each of the last HOURS hours. ``deaths``: beginning of an hour (Unix ms) → number."""
     since_ms = (now_ms // HOUR_MS - HOURS + 1) * HOUR_MS
     return {
         "since_ms": since_ms,

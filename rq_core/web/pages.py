@@ -1,4 +1,4 @@
-"""The table of pages: each page's address, reads of Redis and of the audit log, document, and template."""
+"""The table of pages: each page's address, its reads of Redis and of the audit log, its document and its template."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """The facts that are known before a page asks a source for further data: the address, the time, and the shared
-    reading of the source."""
+    """The facts that a page has before it asks a source for more: its address, the time, and the source's shared
+    reading."""
 
     asked: PageQuery
     now_ms: int
@@ -55,8 +55,8 @@ class Now(NamedTuple):
     """The shared reading of the audit log, if the log is asked."""
 
     def names(self) -> list[str]:
-        """Return the name of the requested queue; if the address names no queue, the names of the first QUEUES_MAX
-        queues in the log."""
+        """Return the name of the requested queue. Without one, return the names of the log's first QUEUES_MAX
+        queues."""
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -91,17 +91,17 @@ class Page(NamedTuple):
 
     @property
     def template(self) -> str:
-        """Return the name of the page's file in ``templates``."""
+        """The name of the page's file in ``templates``."""
         return f"{self.name}.html"
 
     @property
     def names(self) -> list[str]:
-        """Return the names that the page's address must have."""
+        """The names that the page's address must have."""
         return re.findall(r"\{(\w+)\}", self.path)
 
     @property
     def json_path(self) -> str:
-        """Return the path at which the page's document is sent as JSON."""
+        """The path of the page's document as JSON."""
         return "/index.json" if self.path == "/" else f"{self.path}.json"
 
 
@@ -113,7 +113,7 @@ def _limits(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
-    """Read the jobs in Redis that the search finds. A search for an id without a queue finds the job in any queue."""
+    """Read the jobs in Redis that the search finds. An id without a queue is searched in all queues."""
     asked = now.asked
     if asked.job_id:
         queues = [each.queue for each in now.state.queues] if now.state else []
@@ -136,8 +136,7 @@ def _jobs(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _job(calls: Operations, now: Now) -> Plan[Any]:
-    """Read a job that is alive, or the facts that Redis still has about a job that has ended; None if Redis has
-    neither."""
+    """Read a live job, or the outcome that Redis keeps of an ended job. The plan returns None if Redis has neither."""
     queue, reads = now.asked.queue or "", calls.reads
     found = yield from reads.job(now.asked.job_id, [queue])
     if found is None:
@@ -211,7 +210,7 @@ def _story(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ended(log: AuditQuestions, now: Now) -> Any:
-    """Read the ended claims that the search finds. A search for an id reads the jobs with this id instead."""
+    """Read the ended claims that the search finds. For an id, read the jobs with this id instead."""
     asked = now.asked
     if asked.job_id:
         return log.with_id(asked.job_id)
@@ -234,7 +233,7 @@ def _errors(log: AuditQuestions, now: Now) -> Any:
 
 
 def _tail(log: AuditQuestions, now: Now) -> Any:
-    """Read the last events of the queues of ``Now.names``, or one page of the events of the requested queue."""
+    """Read the last events of all queues in ``Now.names``, or one page of events of the requested queue."""
     asked = now.asked
     if asked.queue is None:
         return {"events": log.tail(now.names(), ROWS_MAX), "older": False, "newer": False}
@@ -242,7 +241,7 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """Read the last instants of a schedule, or the last instant of each schedule, by queue."""
+    """Read the last instants of the requested schedule. Without one, read the last instant of each schedule."""
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}

@@ -1,5 +1,7 @@
-"""The table of routes. It has each address of the page, with the method and the role that the address needs. The tools
-for programs are made from the same table."""
+"""The table of routes: each address of the page, with its method and the role that it needs.
+
+The tools for programs are made from the same table.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from rq_core.web.tokens import OPERATOR, VIEWER
 
 
 class Rule(NamedTuple):
-    """A row of the table: who may send requests with this method to this address."""
+    """A row of the table: an address, a method, and the role that a sender needs."""
 
     path: str
     method: str

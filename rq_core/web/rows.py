@@ -1,6 +1,6 @@
-"""Makes the rows of the pages: causes, queues, workers, jobs and events as documents.
+"""Makes the rows of the pages' documents: causes, queues, workers, jobs and events.
 
-Arguments, results and other contents of a job are left out here, unless the viewer has the right to see them.
+The contents of a job, such as its arguments and result, are left out unless the viewer may see them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ For other alerts, the page of the queue shows more."""
 
 
 def cause_row(each: Cause) -> Document:
-    """Return the row of a cause, with its remedy."""
+    """Return the row of a cause, with the remedy."""
     alert = ALERT_BY_NAME[each.alert]
     return {
         "alert": each.alert,
@@ -96,12 +96,12 @@ def cause_row(each: Cause) -> Document:
 
 
 def urgency(row: Document) -> str:
-    """Return the CSS class of a cause, which says whether the cause is urgent."""
+    """Return the CSS class of a cause: ``now`` if it is urgent, else ``later``."""
     return "now" if row["pages"] else "later"
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more about a cause; empty if no page does."""
+    """Return the address of the page that shows more about a cause; empty if there is none."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(
@@ -136,7 +136,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
 
 
 def state_counts(found: QueueOverview) -> dict[str, int]:
-    """Return how many jobs of a queue are ready, running, scheduled and dead."""
+    """Return state → number of jobs in a queue, for ready, running, scheduled and dead."""
     return {
         "ready": found.ready_jobs,
         "running": found.running,
@@ -181,7 +181,7 @@ def dead_row(found: JobState, access: Access) -> Document:
 
 
 def without_carried(document: Mapping[str, Any], access: Access) -> Document:
-    """Return a document without the contents of its job, unless the viewer has the right to see them."""
+    """Return a document without the contents of its job, unless the viewer may see them."""
     if access.see_arguments:
         return dict(document)
     left = {name: value for name, value in document.items() if name not in CARRIED}
@@ -197,7 +197,7 @@ def _error(error: JobError | None, access: Access) -> Document | None:
 
 
 def error_says(error: JobError, access: Access) -> str:
-    """Return an error on one line."""
+    """Return an error as one line. Its message is left out unless the viewer may see the contents of jobs."""
     if not access.see_arguments:
         return f"{word(error.type)} (its message is hidden)"
     place = place_in(error.traceback)
@@ -207,7 +207,8 @@ def error_says(error: JobError, access: Access) -> str:
 def shown_rows(
     rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """Return rows of a name and a text. Contents that the viewer may not see are replaced by the word ``hidden``."""
+    """Return [name, text] rows without the names in ``without``. Contents that the viewer may not see become
+    ``hidden``."""
     shown = []
     for name, text in rows:
         if name in without:
@@ -262,8 +263,10 @@ def _said(name: str, value: Any) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a value of an event as one line. An error is shown as its type, message and place; scopes are shown with
-    their limits."""
+    """Return a value of an event as one line.
+
+    An error becomes its type, message and place in the code. Scopes are shown with their limits.
+    """
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback") or ""))
         message = f": {value['message']}" if value.get("message") else ""
@@ -285,12 +288,12 @@ def _scope(said: Sequence[Any]) -> str:
 
 
 def without_key(step: str) -> str:
-    """Return the name of a durable job's step without its key, which is made of arguments."""
+    """Return a step's name without its key, because the key is made of arguments."""
     return step.partition("=")[0]
 
 
 def step_shown(step: Mapping[str, Any], access: Access) -> Document:
-    """Return a durable job's step for the page. A viewer who may not see arguments does not see the step's key."""
+    """Return a durable job's step for the page, without its key unless the viewer may see arguments."""
     name = str(step["name"])
     if not access.see_arguments:
         name = without_key(name)
@@ -298,7 +301,7 @@ def step_shown(step: Mapping[str, Any], access: Access) -> Document:
 
 
 def progress_shown(progress: Progress | None, access: Access) -> Document | None:
-    """Return a job's progress for the page. A viewer who may not see arguments does not see its text."""
+    """Return a job's progress for the page. Its text is hidden unless the viewer may see arguments."""
     document = progress_document(progress)
     if document is None:
         return None
@@ -307,13 +310,13 @@ def progress_shown(progress: Progress | None, access: Access) -> Document | None
 
 
 def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
-    """Return a kept signal for the page. A viewer who may not see arguments does not see its key."""
+    """Return a waiting signal for the page. Its key is hidden unless the viewer may see arguments."""
     key = word(signal["key"] or "") if access.see_arguments else "hidden"
     return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
 
 
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return the way of a job: the type, time and actor of each event, with the time since the event before."""
+    """Return the type, time and worker of each event of a job, with the milliseconds since the previous event."""
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
@@ -329,10 +332,10 @@ def since_of(period: Mapping[str, Any]) -> int:
 
 
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
-    """Return the row of a wait of a job, with the reason for the wait.
+    """Return the row of a job's wait, with the reason for the wait.
 
-    ``now_ms`` is passed if Redis has the job. If the job still waits, the wait then lasts until now, and not only until
-    the last event in the log.
+    ``now_ms``: the present time if Redis has the job, else None. A wait that goes on lasts until ``now_ms``; without
+    it, until the log's last event.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]
@@ -347,14 +350,15 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
-    """Return the rows of errors. Each row has the address of the list of claims that ended with the error since
-    ``since_ms``."""
+    """Return the rows of errors. Each links to the claims that ended with the error since ``since_ms``."""
     return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
 
 
 def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
-    """Return the rows of deaths by queue, task and error, the most frequent first. Each row has the deaths by hour, and
-    the address of the list of claims."""
+    """Return the rows of deaths by queue, task and error, the most frequent first.
+
+    Each row has the deaths per hour, and links to the claims.
+    """
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)
@@ -376,8 +380,8 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
 
 
 def _many_path(verb: str, row: Mapping[str, Any], since_ms: int) -> str:
-    """Return the address at which the jobs that died of an error can be requeued or copied; empty if no filter can
-    express which jobs these are."""
+    """Return the address at which to requeue or copy the jobs that died of an error; empty if no filter can express
+    them."""
     task, error = row["task"], row["error_type"]
     if not (task and is_name(task) and error and len(error) <= ERROR_MAX):
         return ""
@@ -387,8 +391,10 @@ def _many_path(verb: str, row: Mapping[str, Any], since_ms: int) -> str:
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
-    """Return the address of the list of claims that ended with an outcome and an error. A value that a search cannot
-    express is left out of the address."""
+    """Return the address of the claims that ended with an outcome and an error.
+
+    Values that a search cannot express are left out.
+    """
     task, error = row["task"], row["error_type"]
     return query(
         "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",

@@ -1,5 +1,5 @@
-"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants, and the outcomes of
-its last instants."""
+"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants and its last
+instants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:
-    """Return the document of all schedules, in the order of their due times."""
+    """Return the document of all schedules, ordered by due time."""
     document: Document = {"queue": facts.asked.queue, "queues": [], "schedules": [], "notes": []}
     if isinstance(facts.found, Unread | None):
         return document
@@ -78,8 +78,7 @@ def schedule_page(facts: Facts) -> Document:
 
 
 def tick_row(queue: str, found: Mapping[str, Any]) -> Document:
-    """Return the row of an instant, with the address of its job, and the address of the page that shows the queue at
-    the time when the instant was due."""
+    """Return the row of an instant. It links to the instant's job, and to the queue at the due time."""
     late = (found["late_ms"] or 0) > LATE_MS and found["outcome"] not in ("run", "not_run")
     return {
         **found,
@@ -102,7 +101,7 @@ def _row(found: ScheduleRow, now_ms: int) -> Document:
 
 
 def _definition(found: ScheduleRow) -> list[list[str]]:
-    """Return the facts about a schedule as pairs of a name and a text."""
+    """Return [name, text] rows about a schedule."""
     stored = found.schedule
     rows = [["state", stored.state], ["when", when(found)]]
     said = schedule_document(found)["rule"]
@@ -122,7 +121,7 @@ def _definition(found: ScheduleRow) -> list[list[str]]:
 
 
 def _next(found: ScheduleRow) -> list[Document]:
-    """Return the next instants of a schedule; empty if the schedule is not on, or its rule cannot be read."""
+    """Return the next instants of a schedule; empty if it is off, or its rule cannot be read."""
     stored = found.schedule
     if stored.state != "on":
         return []
@@ -135,7 +134,7 @@ def _next(found: ScheduleRow) -> list[Document]:
 
 
 def _last_by_name(logged: Any) -> dict[tuple[str, str], Document]:
-    """Return the last instant of each schedule in the log's answer, by queue and name."""
+    """Return (queue, schedule) → row of its last instant in the log."""
     found: dict[tuple[str, str], Document] = {}
     if not isinstance(logged, dict):
         return found

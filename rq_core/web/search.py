@@ -1,8 +1,7 @@
-"""Parses the address of a page (which queue, job or moment it names), and the text in the search box of /jobs.
+"""Parses the address of a page, and the text in the search box of /jobs.
 
-A search is a filter's text, as Filter.parse and the command line read it, with two more words: ``outcome`` and ``id``.
-It can be written as text or as parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead`` have
-the same meaning.
+A search is the text of a filter, as the command line takes it, with two more words: ``outcome`` and ``id``. An address
+may have the text or parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead`` are equal.
 """
 
 from __future__ import annotations
@@ -81,20 +80,24 @@ class PageQuery:
 
     @property
     def of_ended(self) -> bool:
-        """Return whether the search is for ended claims, which the audit log has."""
+        """Return whether the search is for ended claims, which only the audit log has."""
         return bool(self.outcomes)
 
     @property
     def fixed(self) -> bool:
-        """Return whether the page shows only older events or claims, or the count of a change of many jobs, so that it
-        must not be updated."""
+        """Return whether the page must not update itself.
+
+        This is so for pages of older events or claims, and for the count of a change of many jobs.
+        """
         places = self.before, self.after, self.behind
         return bool(self.form) or any(place is not None for place in places)
 
     @property
     def needs_spec(self) -> bool:
-        """Return whether the search, or the filter on the page /bulk, names headers or arguments. The page /bulk itself
-        says what is wrong with a filter that cannot be parsed."""
+        """Return whether the search, or the filter of the page /bulk, names headers or arguments.
+
+        False for a filter that cannot be parsed: the page /bulk itself reports the error.
+        """
         where = dict(self.form).get("where", "")
         try:
             return self.filter.needs_spec or (bool(where) and Filter.parse(where).needs_spec)
@@ -103,17 +106,17 @@ class PageQuery:
 
     @property
     def text(self) -> str:
-        """The search as text for the search box."""
+        """The search as text in the search box."""
         return text_of(self.words)
 
     def path(self, **changed: str | None) -> str:
-        """Return the address of this search with some words changed. A word with the new value None is left out."""
+        """Return the address of this search with changed words. A word whose new value is None is left out."""
         kept = [(word, value) for word, value in self.words if word not in changed]
         return search_path([*kept, *((word, new) for word, new in changed.items() if new)])
 
 
 def search_path(words: Iterable[tuple[str, str]], **more: str) -> str:
-    """Return the address of a search with these words."""
+    """Return the address of a search with these (word, value) pairs."""
     values: dict[str, list[str]] = {}
     for word, value in sorted(words, key=lambda each: WORDS.index(each[0])):
         values.setdefault(word, []).append(value)
@@ -121,10 +124,9 @@ def search_path(words: Iterable[tuple[str, str]], **more: str) -> str:
 
 
 def search_terms(text: str) -> list[tuple[str, str]]:
-    """Parse the text of the search box, which is a filter's text (:mod:`rq_core.model.filters.filter_text`). A value
-    without a word is a job's id.
+    """Parse the text of the search box to (word, value) pairs. A value without a word is a job's id.
 
-    Raises InvalidOption.
+    The text is that of a filter (:mod:`rq_core.model.filters.filter_text`). Raises InvalidOption.
     """
     if len(text) > TEXT_MAX:
         raise InvalidOption.of("q", f"{text[:50]}…", f"must have at most {TEXT_MAX} characters")
@@ -143,8 +145,10 @@ def search_terms(text: str) -> list[tuple[str, str]]:
 
 
 def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: int) -> PageQuery:
-    """Parse the address of a page: the names in its path, and the parameters behind the ``?``. Raises InvalidName or
-    InvalidOption."""
+    """Parse the address of a page: the names in its path, and the parameters after the ``?``.
+
+    Raises InvalidName or InvalidOption.
+    """
     asks = list(asks)
     given = {**dict(asks), **path}
     # To the second, so that a moment like "10m ago" is the same for all who look now.
@@ -182,8 +186,11 @@ def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: i
 
 
 def _outcomes(text: str, words: Words, queue: str) -> tuple[str, ...]:
-    """Return the outcomes that a search names. Raises InvalidOption for an unknown outcome, for successes of all
-    queues, and if the search also has a word that the log cannot answer."""
+    """Return the outcomes that a search names.
+
+    Raises InvalidOption for an unknown outcome, for successes of all queues, and for other words that the log cannot
+    answer.
+    """
     said = _one_of(OUTCOME, text, (*OUTCOMES, *_GROUPS))
     outcomes = tuple(dict.fromkeys(o for each in said for o in _GROUPS.get(each, (each,))))
     for word, value in words if outcomes else ():
@@ -223,7 +230,10 @@ def _place(option: str, given: Mapping[str, str]) -> Place | None:
 
 
 def behind_of(text: str) -> tuple[int, str, str, str] | None:
-    """Parse what behind_text returns; None for an empty text. Raises InvalidOption."""
+    """Return (end in Unix ms, job id, fence, queue) of a claim from a text of ``behind_text``; None for an empty text.
+
+    Raises InvalidOption.
+    """
     if not text:
         return None
     found = _BEHIND.fullmatch(text)
@@ -233,13 +243,13 @@ def behind_of(text: str) -> tuple[int, str, str, str] | None:
 
 
 def behind_text(place: tuple[int, str, str, str]) -> str:
-    """Return the value of ``behind`` in the address of a page of ended claims that begins after this claim."""
+    """Return, as text for an address, the claim after which a page of ended claims begins."""
     ended_at_ms, job_id, fence, queue = place
     return f"{ended_at_ms}/{fence}/{queue}/{job_id}"
 
 
 def parse_moment(text: str, now: datetime) -> int:
-    """Return a moment in Unix ms: see moment_of. Raises InvalidOption."""
+    """Parse a moment, as moment_of does, to Unix ms. Raises InvalidOption."""
     try:
         return max(0, moment_of(text, now))
     except (ValueError, OverflowError):

@@ -37,7 +37,7 @@ class WebOptions:
 
 
 def gate_of(options: WebOptions) -> Gate:
-    """Return the gate of the page.
+    """Return the gate that decides who may see the page.
 
     Raises InvalidOption if other machines can reach the address and there are no tokens.
     """
@@ -54,7 +54,7 @@ def gate_of(options: WebOptions) -> Gate:
 
 
 def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
-    """Serve the page until SIGTERM or Ctrl-C. ``say`` prints its address."""
+    """Serve the page until SIGTERM or Ctrl-C. ``say`` prints the page's address."""
     host, port = parse_address(options.listen, option="listen")
     gate = gate_of(options)
     if options.root_path and (

@@ -1,10 +1,10 @@
-"""Asks Redis, the audit log and an inbox the questions of the pages, and sends the changes of operators to Redis. Each
-question ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` can only ask;
-:class:`ActingSources` can also change something.
+"""Asks Redis, the audit log and an inbox the questions of the pages, and sends operators' changes to Redis.
+
+Each question ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` only asks;
+:class:`ActingSources` also makes changes.
 
 In each second all pages share one reading of all queues, one of the log, and one of the inbox
-(:mod:`rq_core.metrics.shared`). A page's further questions run on a few threads. Questions to Redis and questions to
-the log have separate threads.
+(:mod:`rq_core.metrics.shared`). Further questions run on a few threads: some for Redis, others for the log.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ Asked = Callable[[App, CopyReader | None], T]
 
 
 def strange(error: Exception, what: str) -> Unread:
-    """Return the Unread for a question that raised an unexpected error. The page shows a general sentence; the details
-    are written to the server's log.
+    """Log an unexpected error. Return an Unread with a general sentence for the page.
 
-    The page does not show the error's own text, since the text may have contents of a job.
+    The page does not show the error's own text, because that may have contents of a job.
     """
     log.error("%s", what, exc_info=error)
     return Unread(
@@ -77,7 +76,7 @@ def strange(error: Exception, what: str) -> Unread:
 
 
 def _copier_of(app: App, redis_url: str, prefix: str) -> App:
-    """Return an app with the tasks and options of ``app``, and with connections of its own."""
+    """Return a copy of ``app`` with connections of its own."""
     made = copy.copy(app)
     patience = Patience(unsent=UNSENT_S, unknown=UNKNOWN_S)
     made.connections = Connections(redis_url, prefix=prefix, patience=patience)
@@ -85,16 +84,14 @@ def _copier_of(app: App, redis_url: str, prefix: str) -> App:
 
 
 class RecentAnswers:
-    """Keeps the answers of a page for a second, so that fifty viewers of one address cost the sources no more than one
-    viewer."""
+    """Keeps the answers for each address for SHARED_S seconds. So fifty viewers cost the sources no more than one."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of ``ask`` for this address. If the address was asked for less than SHARED_S seconds
-        before, return the result of that time."""
+        """Return the result of ``ask``. For SHARED_S seconds, the same address gets the same result."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -108,13 +105,13 @@ class RecentAnswers:
         return found
 
     def forget(self) -> None:
-        """Drop all results, since something has changed."""
+        """Drop all results, because something has changed."""
         self._asked = {}
 
 
 class Sources:
-    """The sources of the pages: one Redis with a prefix and, if there are any, its audit log and its inbox. They are
-    only read."""
+    """The sources of the pages: Redis with a prefix, and its audit log and inbox if there are any. They are only
+    read."""
 
     def __init__(
         self,
@@ -124,8 +121,10 @@ class Sources:
         audit_url: str | None = None,
         inbox_url: str | None = None,
     ) -> None:
-        """Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
-        URL."""
+        """Open the sources. Raises AuditNotConfigured if no installed package reads audit logs or inboxes.
+
+        Raises RqCoreError for an invalid URL.
+        """
         with contextlib.ExitStack() as own:
             self._client: Client = own.enter_context(viewer(redis_url, prefix))
             self._overview = own.enter_context(contextlib.closing(SharedOverview(self._client)))
@@ -146,11 +145,11 @@ class Sources:
         self.has_log = audit_url is not None
 
     def close(self) -> None:
-        """Close all connections after the running questions have been answered."""
+        """Wait for the running questions, then close all connections."""
         self._own.close()
 
     async def state(self) -> Overview | Unread:
-        """Return the shared reading of all queues, which is at most a second old."""
+        """Return the shared reading of all queues. It is at most a second old."""
         return await self._within(self._looks, self._overview.get, "Redis")
 
     async def log(self) -> LogOverview | Unread | None:
@@ -168,7 +167,7 @@ class Sources:
     async def ask_redis(
         self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Carry out a plan that reads from Redis. ``left_s`` is the time, in seconds, that the page can still wait."""
+        """Carry out a plan that reads from Redis. ``left_s``: the seconds that the page can still wait."""
         return await self._within(
             self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
@@ -176,7 +175,7 @@ class Sources:
     async def ask_log(
         self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Ask the audit log a question. ``left_s`` is the time, in seconds, that the page can still wait."""
+        """Ask the audit log a question. ``left_s``: the seconds that the page can still wait."""
         questions = self._questions
         if questions is None:
             return NO_LOG
@@ -203,7 +202,7 @@ class Sources:
 
 
 class ActingSources(Sources):
-    """The sources of the pages, with further connections for the changes of operators and for copies of jobs."""
+    """The sources of the pages, with connections for operators' changes and for copies of jobs."""
 
     def __init__(
         self,
@@ -214,8 +213,10 @@ class ActingSources(Sources):
         inbox_url: str | None = None,
         app: App | None = None,
     ) -> None:
-        """``app`` has the tasks and options with which copies of jobs are enqueued; None: this process has no code of
-        tasks. See Sources for the errors."""
+        """``app`` has the tasks and options for copies of jobs; None: this process has no code of tasks.
+
+        Raises the errors of Sources.
+        """
         super().__init__(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
         with contextlib.ExitStack() as own:
             # If this constructor raises an error, the sources are closed, too.
@@ -237,12 +238,14 @@ class ActingSources(Sources):
             self._acting = own.pop_all()
 
     def close(self) -> None:
-        """See Sources.close. Running changes are finished first."""
+        """Finish the running changes and questions, then close all connections."""
         self._acting.close()
 
     async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a plan that changes something. Afterwards no page shows an older reading of Redis. Raises the
-        plan's error."""
+        """Carry out a plan that changes something. Raises the plan's error.
+
+        After it, no page shows an older reading of Redis.
+        """
         calls = self._changes.calls
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -252,7 +255,7 @@ class ActingSources(Sources):
             self._overview.forget()
 
     async def ask_copies(self, question: Asked[T], *, left_s: float = WITHIN_S) -> T | Unread:
-        """Ask which jobs can be copied. ``left_s`` is the time, in seconds, that the page can still wait."""
+        """Ask which jobs can be copied. ``left_s``: the seconds that the page can still wait."""
         return await self._within(
             self._of_log,
             lambda: question(self._copier, self._deaths),
@@ -261,7 +264,10 @@ class ActingSources(Sources):
         )
 
     async def copy(self, make: Asked[T]) -> T:
-        """Make copies. Afterwards no page shows an older reading of Redis. Raises the error of ``make``."""
+        """Call ``make``, which copies jobs. Raises the error of ``make``.
+
+        After it, no page shows an older reading of Redis.
+        """
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._of_changes, lambda: make(self._copier, self._deaths)

@@ -1,8 +1,9 @@
-"""The file of tokens. The holders of the tokens may use the web page. The file has the SHA-256 of each token, never the
-token itself.
+"""The file of tokens, whose holders may use the web page.
 
-ann operator 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+    ann operator 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+
+A line has a name, a role and the SHA-256 of the token, never the token itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LINE: Final = re.compile(rf"(\S+) ({'|'.join(ROLES)})(\+arguments)? ([0-9a-f]{{
 
 
 class Access(NamedTuple):
-    """The rights of a person, or of a program, that uses the page."""
+    """The rights of a person or a program that uses the page."""
 
     name: str
     """The name that the audit log has for this person's changes."""
@@ -43,12 +44,12 @@ class Access(NamedTuple):
     """One of ROLES."""
 
     def may(self, role: str) -> bool:
-        """Return whether the person has all rights of ``role``. A person with an unknown role has no rights."""
+        """Return whether the person has all rights of ``role``. If the person's own role is unknown, return False."""
         return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
 
 
 class Known(NamedTuple):
-    """A line of the file: a holder of a token."""
+    """A line of the file: the holder of a token."""
 
     access: Access
     digest: str
@@ -56,7 +57,7 @@ class Known(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the text of the line in the file."""
+        """The text of the line in the file."""
         access = self.access
         return f"{access.name} {access.role}{ARGUMENTS * access.see_arguments} {self.digest}"
 
@@ -75,19 +76,21 @@ def token_digest(token: str) -> str:
 
 
 class Tokens:
-    """The tokens in the file. The file is read again whenever it has changed, so a token whose line was removed is
-    refused at once."""
+    """The tokens in the file. The file is read again after each change. So a token whose line is removed is refused at
+    once."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidOption if the file, or a line of it, cannot be read."""
+        """Read the file. Raises InvalidOption if the file or one of its lines cannot be read."""
         self._path = path
         self._stamp: object = None
         self._known: dict[str, Known] = {}
         self._read()
 
     def by_token(self, token: str) -> Known | None:
-        """Return the line of the holder of this token; None if the token is unknown. The token is compared with all
-        tokens of the file, so that the time of the comparison reveals nothing about them."""
+        """Return the line with this token; None if the token is unknown.
+
+        The token is compared with all tokens, so that the time of the comparison reveals nothing about them.
+        """
         wanted, found = token_digest(token), None
         for known in self._current().values():
             if hmac.compare_digest(known.digest, wanted):
@@ -95,7 +98,7 @@ class Tokens:
         return found
 
     def by_name(self, name: str) -> Known | None:
-        """Return the line of a name; None if the name has no token any more."""
+        """Return the line with this name; None if the name has no token."""
         return self._current().get(name)
 
     def __len__(self) -> int:
@@ -133,9 +136,9 @@ class Tokens:
 
 
 def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str = VIEWER) -> str:
-    """Give a name a new token in place of its old one, and return the new token, which is stored nowhere.
+    """Give a name a new token in place of its old one. Return the token, which is stored nowhere.
 
-    Raises InvalidName, and InvalidOption for an unknown role, or if the file cannot be written.
+    Raises InvalidName. Raises InvalidOption for an unknown role, or if the file cannot be written.
     """
     check_name("token", name)
     if role not in ROLES:
@@ -147,8 +150,10 @@ def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str =
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Remove the token of a name from the file. Returns whether the name had a token. Raises the same errors as
-    ``add_token``."""
+    """Remove the token of a name from the file. Return whether the name had a token.
+
+    Raises the errors of ``add_token``.
+    """
     check_name("token", name)
     lines = _lines(path)
     left = _others(path, name)
@@ -172,7 +177,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Replace the file in one step, so that a reader sees either the old file or the new one."""
+    """Replace the file in one step, so that a reader sees the old file or the new one."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123

@@ -1,9 +1,8 @@
-"""Makes the documents of the pages, by pure functions of facts. A template shows a document as HTML; ``.json`` sends
-the document itself.
+"""Makes the documents of the pages from facts, without I/O. A template shows a document as HTML; ``.json`` sends it.
 
-The facts come from elsewhere: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
-:mod:`rq_core.views` and the reader of the audit log. The contents of jobs (arguments, results, headers, messages of
-errors, names of unique jobs) are left out here unless ``Access.see_arguments`` is true.
+The facts come from other rooms: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
+:mod:`rq_core.views` and the reader of the audit log. The contents of jobs are left out unless ``Access.see_arguments``
+is true: arguments, results, headers, messages of errors, names of unique jobs.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ _WHY_ROWS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts from which the document of a page is made."""
+    """The facts from which a page's document is made."""
 
     asked: PageQuery
     access: Access
@@ -92,17 +91,17 @@ class Facts:
 
     @property
     def causes(self) -> list[Cause]:
-        """Return the causes: sentences about current problems."""
+        """The causes: sentences about current problems."""
         return causes(self.state, self.log, self.inbox)
 
     @property
     def queues(self) -> tuple[QueueOverview, ...]:
-        """Return the queues that could be read."""
+        """The queues that could be read."""
         return () if isinstance(self.state, Unread) else self.state.queues
 
     @property
     def queue(self) -> QueueOverview | None:
-        """Return the requested queue; None if Redis does not have the queue, or if Redis cannot be read."""
+        """The requested queue; None if Redis does not have it or cannot be read."""
         return next((each for each in self.queues if each.queue == self.asked.queue), None)
 
 
@@ -110,7 +109,7 @@ class Facts:
 
 
 def frame(facts: Facts) -> Document:
-    """Return the part that all pages have in common: the sources that cannot be read, and the number of causes."""
+    """Return the part that all documents have: the sources that cannot be read, and the number of causes."""
     wrong = facts.causes
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "the inbox": facts.inbox, "this page": facts.found,
@@ -140,7 +139,7 @@ def frame(facts: Facts) -> Document:
 
 
 def overview_page(facts: Facts) -> Document:
-    """Return the document of all causes and queues."""
+    """Return the document with all causes and all queues."""
     found = facts.state
     document: Document = {
         "causes": [cause_row(each) for each in facts.causes],
@@ -181,7 +180,8 @@ def _denied(found: Overview) -> list[str]:
 
 
 def queue_page(facts: Facts) -> Document:
-    """Return the document of one queue: its flow, its limits, its workers and its settings."""
+    """Return the document of one queue: its causes, limits and workers, its ended claims by minute, and its last
+    errors."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
         "name": name,
@@ -277,7 +277,7 @@ def job_page(facts: Facts) -> Document:
 
 
 def dead_page(facts: Facts) -> Document:
-    """Return the document of the last dead jobs, and of the errors of ended claims."""
+    """Return the document of the last dead jobs, and of the errors with which claims ended."""
     document: Document = {
         "queue": facts.asked.queue,
         "queues": [{"queue": q.queue, "dead": q.dead} for q in facts.queues if q.dead],
@@ -297,7 +297,7 @@ def dead_page(facts: Facts) -> Document:
 
 
 def workers_page(facts: Facts) -> Document:
-    """Return the document of all workers, each once."""
+    """Return the document of all workers. A worker of several queues is in it once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]
@@ -313,7 +313,8 @@ def workers_page(facts: Facts) -> Document:
 
 
 def log_page(facts: Facts) -> Document:
-    """Return the document of the last events, or of one page of the events of a queue. The newest event comes first."""
+    """Return the document of the last events of all queues, or of one page of a queue's events. The newest comes
+    first."""
     asked, logged = facts.asked, facts.logged
     document: Document = {
         "queue": asked.queue, "queues": _log_queues(facts), "events": [], "older": None, "newer": None, "last": True,
@@ -410,8 +411,10 @@ NOT_OF_LOG: Final = "it is not of this log"
 
 
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
-    """Return a phrase that says what the record of the last proof lacks; empty if it lacks nothing. (Nothing prevents a
-    change of this record in the database.)"""
+    """Return a phrase about what is wrong with the record of the last proof; empty if nothing is.
+
+    Anyone who may write to the database can change this record.
+    """
     if proof is None:
         return ""
     if not proof["of_this_log"] or proof["events"] > events:

@@ -1,4 +1,4 @@
-"""Formats times, durations, and texts from elsewhere for the pages."""
+"""Formats times, durations, and texts of jobs and servers for the pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ control the terminal or browser."""
 
 
 def plain(text: object) -> str:
-    """Return a text without control characters such as ESC, and without characters that change the writing direction.
+    """Return a text whose control characters are escaped, such as ESC or a change of the writing direction.
 
     Line ends and tabs stay. Templates escape markup.
     """
@@ -43,12 +43,12 @@ def plain(text: object) -> str:
 
 
 def block(text: object) -> str:
-    """Return a text of several lines without passwords; a long text is cut in the middle."""
+    """Return a text of several lines without passwords. The middle of a long text is left out."""
     return plain(excerpt(str(text), TEXT_MAX))
 
 
 def word(text: object, most: int = WORD_MAX) -> str:
-    """Return a text on one line without passwords; a long text is cut in the middle."""
+    """Return a text as one line without passwords. The middle of a long text is left out."""
     line = " ".join(masked(str(text)[: 100 * most]).split())
     if len(line) > most:
         line = f"{line[: most // 2]} … {line[-most // 2 :]}"
@@ -56,8 +56,7 @@ def word(text: object, most: int = WORD_MAX) -> str:
 
 
 def json_text(document: object) -> str:
-    """Return a document as JSON. A number that JSON does not have, such as NaN, is written as a text: jobs of other
-    producers may carry such numbers."""
+    """Return a document as JSON. A number that JSON lacks, such as NaN, becomes a text: jobs may have such numbers."""
     try:
         made = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
@@ -80,12 +79,12 @@ def grouped(value: float | None) -> str:
 
 
 def brief_span(ms: float) -> str:
-    """Return a duration as text. A duration shorter than a second is shown in ms."""
+    """Return a duration (ms) as text. Below one second, the text is in ms."""
     return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
 
 
 def iso(at_ms: float | None) -> str:
-    """Return a moment in the format of ``<time datetime>``; empty for None."""
+    """Return a moment (Unix ms) in the format of ``<time datetime>``; empty for None."""
     if at_ms is None:
         return ""
     try:
@@ -95,12 +94,12 @@ def iso(at_ms: float | None) -> str:
 
 
 def clock(at_ms: float | None) -> str:
-    """Return the time of day of a moment, in UTC, with milliseconds."""
+    """Return the time of day (UTC) of a moment (Unix ms), with milliseconds."""
     return iso(at_ms)[11:-1]
 
 
 def items(text: str) -> list[list[tuple[bool, str]]]:
-    """Return the items of a Markdown list, each as a list of pieces: (whether the piece is code, its text)."""
+    """Return the items of a Markdown list. An item is a list of (whether it is code, text) pieces."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
     return [
         [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found
@@ -132,8 +131,10 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values as its query; a list gives several values. A value that is empty or None is
-    left out, as is a value that is too long for any page to accept."""
+    """Return an address with these values as its query. A list gives several parameters of one name.
+
+    A value is left out if it is empty, None, or longer than any page accepts.
+    """
     given = {n: v for n, v in values.items() if v not in (None, "", []) and len(str(v)) <= LINK_MAX}
     # What is no UTF-8 in Redis is read as lone surrogates.
     asks = urlencode(given, doseq=True, errors="surrogateescape")

@@ -1,23 +1,23 @@
-"""One worker: an asyncio loop that settles and claims in one round trip per turn (group commit).
+"""One worker: an asyncio loop that settles claims and claims jobs, in one round trip per turn.
 
-A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load
-a turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.
+A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load a
+turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.
 
-Turns overlap with handlers. A claim asks for at most half of the places (or all, if there are fewer than 16). When its
-jobs arrive, the next turn is sent before their handlers start, so handlers run while Redis carries out the turn. The
-time per job is therefore the longer of Python's time and Redis' time, not their sum.
+Turns overlap with handlers. A claim asks for at most half of the places, or for all if there are fewer than 16. When
+its jobs arrive, the worker sends the next turn before it starts their handlers. So handlers run while Redis carries out
+the turn. The time per job is the longer of Python's time and Redis' time, not their sum.
 
-A job's way through a worker:
+The modules, in the order in which a job passes through them:
 
 - ``startup``: the worker's handshake with its queues, and the declaration of their limits.
-- ``queue_group``: queues whose calls travel together.
-- ``wakeups``: learns when a claim may find jobs.
+- ``queue_group``: queues whose calls are sent together.
+- ``wakeups``: decides when to claim from a queue.
 - ``capacity``: divides the free places between queues, by weight.
 - ``batch_places``: the places of a worker that has batch tasks.
 - ``turns``: the round trip that claims and settles.
 - ``child_ends``: sends signals to the parents of children that have ended.
 - ``settlement``: how a claim ended in this worker.
-- ``held_jobs``: lets handlers start, and jobs that have lost a worker run one at a time.
+- ``held_jobs``: starts handlers, and runs jobs that have lost a worker one at a time.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.
 - ``liveness/``: extends leases, and reports that the worker is alive.
 - ``ticker``: computes the instants of schedules that are due.
@@ -28,7 +28,7 @@ The worker itself:
 - ``worker``: creates these parts and runs them.
 - ``options``: the options of a worker.
 - ``lifetime``: how long the worker claims, and its grace period.
-- ``shutdown``: ends the worker: gives jobs back, and reports the rest.
+- ``shutdown``: ends the worker: gives jobs back, and sends the last settlements.
 - ``claim_counters``: counts of claims that ended.
 """
 

@@ -1,8 +1,10 @@
-"""The places and the arrival of jobs in a worker that has batch tasks: one place runs one batch.
+"""The places of a worker that has batch tasks, and the arrival of jobs there. One place runs one batch.
 
-Jobs of a batch that does not run yet share places: as many as full batches would need. So a worker claims up to the
-size of a batch for each free place. A batch begins when a place has no handler. If the jobs belong to more batches than
-there are places, batches wait; their leases are extended meanwhile.
+Jobs that wait for their batch to begin share places. They take as many places as full batches would need. So a worker
+claims up to the size of a batch for each free place.
+
+A batch begins when a place has no handler. If there are more batches than places, batches wait. The worker extends the
+leases of their jobs meanwhile.
 """
 
 from __future__ import annotations
@@ -29,38 +31,40 @@ ROWS_MAX: Final = 50_000
 
 
 def batch_sizes(app: App) -> dict[str, int]:
-    """Return the size of a batch for each queue of a batch task."""
+    """Return queue → batch size, for the queues that batch tasks declare."""
     return {
         task.options.queue: task.batch.size for task in app.tasks.values() if task.batch is not None
     }
 
 
 def jobs_at_once(app: App, options: WorkerOptions) -> int:
-    """Return the highest number of jobs that a worker may hold at once, or ROWS_MAX if that is less. A supervisor
-    reserves memory for the leases by this number."""
+    """Return the maximum number of jobs that a worker may hold at once.
+
+    ROWS_MAX limits the number, unless ``concurrency`` is higher. A supervisor reserves memory for as many leases.
+    """
     served = options.serving(app.queues).queues
     sizes = [size for queue, size in batch_sizes(app).items() if queue in served]
     return min(options.concurrency * max(sizes, default=1), max(ROWS_MAX, options.concurrency))
 
 
 class BatchShares(Shares):
-    """Divides places between queues. A batch of jobs takes one place."""
+    """Divides places between queues. A whole batch of jobs takes one place."""
 
     def __init__(self, options: WorkerOptions, sizes: Mapping[str, int]) -> None:
         super().__init__(options.weights, alone=len(options.queues) == 1)
         self._sizes = sizes
 
     def take(self, queue: str, places: float) -> None:
-        """See Shares.take. For the queue of a batch task, ``places`` are jobs."""
+        """Advance the virtual clock of a queue. For the queue of a batch task, ``places`` is a number of jobs."""
         super().take(queue, places / self._sizes.get(queue, 1))
 
     def refund(self, queue: str, places: float) -> None:
-        """See Shares.refund. For the queue of a batch task, ``places`` are jobs."""
+        """Set the virtual clock of a queue back. For the queue of a batch task, ``places`` is a number of jobs."""
         super().refund(queue, places / self._sizes.get(queue, 1))
 
 
 class BatchCapacity(Capacity):
-    """The places of a worker that has batch tasks."""
+    """The places of a worker that has batch tasks. A whole batch of jobs takes one place."""
 
     def __init__(self, options: WorkerOptions, sizes: Mapping[str, int]) -> None:
         super().__init__(options)
@@ -75,7 +79,7 @@ class BatchCapacity(Capacity):
         self._kept_for_batches = 0
 
     def hold(self, queue: str, jobs: int) -> None:
-        """Add jobs of a batch task that wait for their handler; a negative number removes them."""
+        """Add this number of waiting jobs to a batch task's queue. A negative number removes jobs."""
         size = self.sizes[queue]
         before = -(-self._waiting[queue] // size)
         self._waiting[queue] += jobs
@@ -90,25 +94,26 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return the number of jobs of a batch task that the worker can take without taking another place."""
+        """Return how many more jobs of a batch task fit into the places that its waiting jobs already take."""
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:
-        """See Capacity.busy. Jobs whose handlers have not begun do not count."""
+        """Return how many places have a job whose handler has begun."""
         return self.taken - self._shared - (self.kept - self._kept_for_batches)
 
     def full(self) -> bool:
-        """See Capacity.full."""
+        """Return whether no place is free, and no batch task has room in the places of its waiting jobs."""
         return super().full() and not any(map(self._room, self.sizes))
 
     def has_room(self, queue: str) -> bool:
-        """See Capacity.has_room."""
+        """Return whether the queue's waiting jobs leave room for another job in their places."""
         return queue in self.sizes and self._room(queue) > 0
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """See Capacity.claims. For each place, a claim asks for a whole batch of jobs."""
+        """Return the (queue, number of jobs) pairs to claim now. For each place of a batch task, a whole batch is
+        claimed."""
         places = {queue.name: n for queue, n in super().claims(group, groups, most)}
         found = []
         for name, queue in group.queues.items():
@@ -123,23 +128,23 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether no claim is under way, and waiting jobs of batch tasks take all places and leave no room."""
+        """Return whether waiting jobs of batch tasks take all places and fill them, and no claim is under way."""
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.
 
     def may_begin(self) -> bool:
-        """Return whether a place has no handler."""
+        """Return whether there is a place without a handler."""
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Take a place for the handler of this number of jobs, which waited until now."""
+        """Take a place for a handler that begins with this number of waiting jobs."""
         self.hold(queue, -jobs)
         self.taken += 1
 
 
 class BatchHandlers(Handlers):
-    """Starts jobs that arrive, in a worker that has batch tasks."""
+    """Starts the jobs that arrive in a worker that has batch tasks."""
 
     executor_type: ClassVar[type[Executor]] = BatchExecutor
     executor: BatchExecutor
@@ -164,7 +169,8 @@ class BatchHandlers(Handlers):
         lifetime.on_over = self._over
 
     def _over(self) -> None:
-        """Begin the batches that wait for further jobs if the worker retires; else give their jobs back."""
+        """Handle the end of claiming. A retired worker begins its unfilled batches; a stopping worker gives their jobs
+        back."""
         self._on_over()
         if self._lifetime.retired and not self._lifetime.stops:
             self.executor.close_all()
@@ -172,14 +178,14 @@ class BatchHandlers(Handlers):
             self.executor.give_back_all()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """See Handlers.arrive."""
+        """Accept a claimed job, as Handlers does. A job of a batch task's queue then shares a place."""
         super().arrive(claim, since)
         if claim.queue in self._places.sizes:
             self._places.taken -= 1
             self._places.hold(claim.queue, 1)
 
     def begin_arrived(self) -> None:
-        """See Handlers.begin_arrived."""
+        """Start all jobs that have arrived. Begin unfilled batches if no further job can arrive."""
         self.executor.linger_max = self.leases.interval
         super().begin_arrived()
         prepared, self._prepared = self._prepared, []

@@ -23,9 +23,9 @@ LEND_AFTER_S: Final = 0.5
 
 
 class Capacity:
-    """How many handlers may run at once (places), and how many places are in use.
+    """Counts a worker's places: how many handlers may run at once, and how many places are in use.
 
-    A place in use has a job that has arrived, or is reserved for a claim under way.
+    A place is in use if it has a job, or if it is reserved for a claim under way.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
@@ -49,14 +49,17 @@ class Capacity:
         return self.taken - self.kept
 
     def has_room(self, queue: str) -> bool:  # noqa: ARG002 - batches have room in a place that is taken
-        """Return whether a full worker has room for another job of this queue."""
+        """Return whether a worker without a free place can take another job of this queue. Only batch tasks have such
+        room."""
         return False
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """Return the (queue, number of jobs) pairs to claim now from a group; at most ``most`` jobs in all. The number
-        may be 0, for a full worker."""
+        """Return the (queue, number of jobs) pairs to claim now from a group, with at most ``most`` jobs in all.
+
+        If no place is free, the number is 0: the call then only ends expired leases and promotes due jobs.
+        """
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
             return []
@@ -80,8 +83,9 @@ class Capacity:
     def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
         """Reserve places for a claim of a queue. Return the function that releases them.
 
-        If there are several groups, an overdue claim releases its places to the other groups: an outage of one shard
-        must not occupy this worker. Jobs that the claim still brings are given back if no place is free then.
+        If there are several groups, a claim without an answer after LEND_AFTER_S releases its places to the other
+        groups. So an outage of one shard does not occupy the worker. If the claim still brings jobs, and no place is
+        free, the worker gives the jobs back.
         """
         self.taken += places
         self.kept += places
@@ -121,10 +125,14 @@ class Capacity:
 
 
 class Shares:
-    """Divides places between queues by their virtual clocks."""
+    """Divides places between queues by weight.
+
+    Each queue has a virtual clock, and the queue with the lowest clock gets the next place. A place advances the clock
+    by 1/weight.
+    """
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
-        """``weights`` are by queue; a queue without a weight has 1. ``alone``: the only queue gets all places."""
+        """``weights``: queue → weight; a queue without a weight has 1. ``alone``: the worker serves only one queue."""
         self._weights = weights
         self._alone = alone
         self._clocks: dict[str, float] = {}
@@ -132,8 +140,10 @@ class Shares:
         """The lowest virtual clock of a queue when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each of these queues would receive now, if all queues had jobs. The virtual
-        clocks do not change."""
+        """Return how many of ``places`` each queue would receive now, if all these queues had jobs.
+
+        The virtual clocks do not change.
+        """
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))

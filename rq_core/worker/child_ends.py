@@ -1,5 +1,7 @@
-"""Sends signals to the parents of children that have ended, so that the parents look at once how they have ended, and
-cancels the children of parents that have ended as cancelled."""
+"""Tells parents that their children have ended, and cancels the children of cancelled parents.
+
+A parent that gets the signal reads at once how its child ended.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ WHY: Final = "the parent was cancelled"
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
-    """Return the place that waits for the end of a claim's job; None if no parent waits for it."""
+    """Return the parent that waits for a claim's job, with its wait; None if there is no such parent."""
     if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
         return None
     try:
@@ -45,8 +47,10 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 
 
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
-    """Return the places that wait, by the headers of the jobs, for jobs that these settlements have ended, all in one
-    call. ``outcomes`` has the answer for each job that is not settled as a success."""
+    """Return the parents whose children these settlements have ended.
+
+    The parents are read from the headers of the jobs. ``outcomes``: job id → the script's answer, except for successes.
+    """
     found: list[Parent] = []
     for each in settled:
         outcome = outcomes.get(each.claim.id)
@@ -60,10 +64,9 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
-    """Return the places to which signals are sent, of those that wait for children that have ended in one call.
+    """Return the parents to signal, of children that ended in one call.
 
-    Of the children of one ``map``, only the last matters: a parent waits for the last that is alive, and cannot have
-    seen an end of one of them and not of the other.
+    Of the children of one ``map``, only the last gives a signal: the parent then reads the ends of all of them.
     """
     found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
     for parent in parents:
@@ -76,7 +79,7 @@ def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that send signals to these parents, whose children have ended in one call."""
+    """Return the calls that send signals to these parents. Their children must have ended in one call."""
     by_queue: dict[str, list[Sending]] = {}
     for parent in last_of_maps(parents):
         by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
@@ -88,8 +91,10 @@ def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
 
 
 def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the ids, by queue, of the children of jobs that these settlements have ended as cancelled. The
-    jobs may have been cancelled before they enqueued these children."""
+    """Return queue → ids of the children of jobs that ended as cancelled.
+
+    Some of these children may not exist: the job may have been cancelled before it enqueued them.
+    """
     found: dict[str, list[str]] = {}
     for each in settled:
         if each.unsaved is not None and outcomes.get(each.claim.id) == "cancelled":
@@ -99,8 +104,8 @@ def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> di
 
 
 class ChildEnds:
-    """Sends the ends of children to their parents, and cancels the children of cancelled parents, beside the worker's
-    turns."""
+    """Sends signals to the parents of ended children, and cancels the children of cancelled parents, in tasks of their
+    own."""
 
     def __init__(self, client: Any, worker: str) -> None:
         self._client = client
@@ -108,8 +113,11 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Send signals to the parents of the jobs that these settlements have ended, and cancel the children of those
-        that were cancelled. Does not block."""
+        """Start to signal the parents of the jobs that these settlements ended. Start to cancel the children of
+        cancelled jobs.
+
+        Does not block.
+        """
         # No call is made for a job that is no child and no parent: every job of every worker comes here.
         for each in settled:
             if each.claim.spec[:_KEPT_LENGTH] == _KEPT or each.unsaved is not None:
@@ -128,7 +136,7 @@ class ChildEnds:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until all signals were sent, and all children were cancelled."""
+        """Wait until all signals are sent and all children are cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -1,9 +1,8 @@
-"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor can read, and
-that outlives the process.
+"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor shares.
 
-Each process writes its own table, so no lock is needed: a number is one aligned double, written by one thread. A row
-belongs to a queue and a task. Once all rows are taken, claims without a row are counted under OTHER, so the table is
-bounded. The numbers of the whole process (:class:`Vitals`) are before the rows.
+The counts outlive the process. Each process writes a table of its own, so no lock is needed: a number is one aligned
+double, written by one thread. A row belongs to a queue and a task. Once all rows are taken, claims without a row are
+counted under OTHER. The numbers of the whole process (:class:`Vitals`) are before the rows.
 
 A handler in native code may overwrite the table, and a process may be killed while it writes. So a reader replaces
 impossible numbers by 0: no content of a table can stop the supervisor.
@@ -88,7 +87,8 @@ class Parts(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """The condition of one process. Times are on the monotonic clock, which all processes of a machine share."""
+    """The condition of one process. Times are seconds of the monotonic clock, which all processes of a machine
+    share."""
 
     turns: float
     """Number of round trips in which the worker claimed or settled."""
@@ -105,14 +105,13 @@ class Vitals(NamedTuple):
     """Bytes of resident memory."""
 
     def lagging_s(self, now: float) -> float:
-        """Return the seconds that the event loop is late. A blocked loop cannot measure itself, so an overdue
-        measurement counts as lag."""
+        """Return the seconds by which the event loop is late. An overdue measurement counts as lag: a blocked loop
+        cannot measure."""
         return max(self.lag_s, now - self.due_at)
 
 
 class _Counts(NamedTuple):
-    """The numbers of a row in ordinary memory, where counting is cheaper; they are then copied into the shared
-    memory."""
+    """The numbers of a row in ordinary memory. The worker counts there, then copies them into the shared memory."""
 
     start: int
     """Index of the row's first number in the table."""
@@ -120,12 +119,11 @@ class _Counts(NamedTuple):
 
 
 class FlowTable:
-    """The counts of one worker process. The supervisor creates the table if there is a supervisor; the worker writes
+    """The counts of one worker process. The worker writes the table; its supervisor, if it has one, creates and reads
     it."""
 
     def __init__(self, context: SpawnContext | None = None, rows: int = ROWS_MAX) -> None:
-        """Create an empty table. ``context`` makes it readable for other processes; without it, only this process can
-        read it."""
+        """Create an empty table of ``rows`` rows. Only with ``context`` can another process read the table."""
         names, numbers = rows * 2 * _NAME, _ROWS + rows * _WIDTH
         self._names: Any
         self._numbers: Any
@@ -147,7 +145,7 @@ class FlowTable:
         self._show(counts)
 
     def answered(self) -> None:
-        """Store the present time as the time of Redis' last answer to a claim."""
+        """Store the present time as the time of Redis' last answer to a claim. Do nothing after ``at_rest``."""
         if not self._resting:
             self._numbers[_ANSWERED_AT] = time.monotonic()
 
@@ -157,17 +155,17 @@ class FlowTable:
         self._numbers[_TURNS_S] += took_s
 
     def measured(self, due_at: float, lag_s: float, resident: int) -> None:
-        """Store the loop's worst lag (seconds), the time of the next measurement, and the resident memory (bytes)."""
+        """Store the time of the loop's next measurement, its greatest lag (seconds) and the resident memory (bytes)."""
         self._numbers[_LAG_S], self._numbers[_RESIDENT] = lag_s, resident
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker is no longer expected to claim: it has ended, or is about to end."""
+        """Note that the worker claims no more, so that a missing claim is no fault."""
         self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count claims whose settlements Redis has answered. ``answers``: job id → the script's answer."""
+        """Count the claims of these settlements. ``answers``: job id → the script's answer, except for successes."""
         # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:
@@ -187,7 +185,7 @@ class FlowTable:
         self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
 
     def _counts(self, queue: str, task: str) -> _Counts:
-        """Return the counts of a queue's task. A task without a row gets a new row, or the row of OTHER if the table is
+        """Return the counts of a queue and task. The first use takes a new row, or the row of OTHER if the table is
         full."""
         counts = self._known.get((queue, task))
         if counts is not None:
@@ -240,7 +238,7 @@ def _count_ends(
 
 
 def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> None:
-    """Add times (seconds) to a row's numbers: to the sum at the index ``total``, and to the buckets that follow it."""
+    """Add times (seconds) to a row: to the sum at the index ``total``, and to the buckets behind that index."""
     if not times:
         return
     numbers[total] += sum(times)
@@ -254,7 +252,7 @@ def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> No
 
 
 def _believed(number: float) -> float:
-    """Return the number, or 0 if it is impossible (negative, infinite or not a number)."""
+    """Return the number, or 0 if the number is negative, infinite or not a number."""
     return number if math.isfinite(number) and number >= 0 else 0.0
 
 

@@ -1,13 +1,12 @@
-"""Enqueues hooks for jobs that died in a group's queues: soon after a death in this worker, and every few seconds.
+"""Enqueues a hook's job for each job that died: soon after a death in this worker, and every few seconds.
 
-Jobs die in several scripts, and some deaths reach no worker: a poison job's worker is gone. So workers read the queue's
-index of dead jobs, from the last check on, and enqueue one job of the hook's task per death. The time up to which
-deaths were handed over (the mark) is a field of ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are
-enqueued. So a hook is called at least once, even if workers die meanwhile, and its job is retried and audited like any
-other job.
+Jobs die in several scripts, and some deaths reach no worker: a poison job has killed its worker. So workers read the
+queue's index of dead jobs, and enqueue one job of the hook's task per death. The field ``on_dead_ms`` of ``meta`` is
+the *mark*: the time up to which deaths have their hooks' jobs. A worker moves the mark on after it enqueued these jobs.
+So each hook is called at least once, even if workers die. A hook's job is retried and audited like any other job.
 
-Several workers may find a death at once. The id of a hook's job is derived from the death and is remembered after the
-job's end, so the later enqueue is a duplicate, even if the hook has run by then.
+Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
+job's end, so a later enqueue is a duplicate, even if the hook has run by then.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ change is unknown."""
 
 
 class DeathWatch:
-    """Hands over the deaths in one queue to hooks, in repeated checks, while a worker lives.
+    """Enqueues the hooks' jobs for the deaths in one queue, in repeated checks.
 
     Each check covers the time since the last check. If Redis' clock was set back, a new death may have a time that an
-    earlier check has covered. Then the next check covers this time again, so that no death is missed; some deaths are
-    handed over twice.
+    earlier check covered. Then the next check covers that time again. So no death is missed, and some enqueues are
+    repeated.
     """
 
     def __init__(
@@ -104,21 +103,20 @@ class DeathWatch:
         """Number of deaths that this watch handed over to hooks, even if another worker had already done so."""
 
     def begin(self) -> Plan[None]:
-        """Set the mark from which on deaths are handed over to hooks, unless the queue has a mark. Run this before the
-        first claim, so that no later death is missed."""
+        """Set the mark to now, unless the queue has a mark. Run this before the first claim: no later death is missed
+        then."""
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None: there is no mark."""
+        """Return Redis' time in Unix ms, and the mark (Unix ms, as text); None: the queue has no mark."""
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
-        """Enqueue a hook's job for each death since the last check of any worker. Return whether more deaths are
-        left."""
+        """Enqueue a hook's job for each death since the mark. Return whether more deaths are left."""
         before = self._clock()
         now, noted = yield from self._now()
         # More jobs may still die in this millisecond.
@@ -153,8 +151,10 @@ class DeathWatch:
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """Return three values: the ids of jobs that died after ``since``; the time (Unix ms) up to which these are
-        complete; and whether more deaths are left."""
+        """Return (ids, time, more) for deaths after ``since``, up to ``upto`` (Unix ms).
+
+        ``time``: the ids are complete up to this time (Unix ms). ``more``: whether more deaths are left.
+        """
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)
@@ -221,14 +221,14 @@ def _job_of(
 
 
 def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
-    """Return whether ``tasks`` contains hooks."""
+    """Return whether one of these tasks is the hook of another of them."""
     return any(hook_name(task) in tasks for task in tasks)
 
 
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
-    """Return a watch for each queue; empty if ``tasks`` contains no hooks."""
+    """Return a watch for each queue. The result is empty if ``tasks`` contains no hooks."""
     if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
@@ -237,7 +237,10 @@ def death_watches(
 async def tell_of_deaths(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], group: QueueGroup, over: asyncio.Event
 ) -> None:
-    """Enqueue the jobs of hooks, if ``tasks`` contains hooks, until ``over`` is set."""
+    """Check the group's queues for deaths until ``over`` is set, and enqueue the hooks' jobs.
+
+    Returns at once if ``tasks`` contains no hooks.
+    """
     watches = death_watches(client, tasks, group.queues)
     while watches and not over.is_set():
         more = False

@@ -1,7 +1,7 @@
-"""The jobs that a worker holds: from their arrival with a claim to the end of their handlers.
+"""The jobs that a worker holds, from the answer to their claim to the end of their handlers.
 
-Jobs that have arrived start when the next turn is sent, or when there is nothing to send. The heartbeat extends the
-lease of a claim before the claim's handler executes its first step.
+Jobs that have arrived start when the next turn is sent, or when no turn has to be sent. The heartbeat begins to extend
+a job's lease before the handler executes its first step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EXTENSION_GRACE_S: Final = 30.0
 
 
 class Handlers:
-    """Starts jobs that arrive, keeps their leases, and stops handlers whose claims are no longer in force."""
+    """Starts jobs that arrive, and stops handlers whose claims are no longer in force."""
 
     executor_type: ClassVar[type[Executor]] = Executor
 
@@ -68,9 +68,11 @@ class Handlers:
         saving: AsyncClient,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat's thread only; ``saving`` saves the steps of durable jobs,
-        and sends what handlers show. ``table`` is
-        shared with a supervisor."""
+        """``client`` is for the heartbeat's thread only. ``saving`` saves the steps of durable jobs, and sends their
+        progress.
+
+        ``table`` is the table of leases that a supervisor reads; None: the worker has no supervisor.
+        """
         self._lifetime = lifetime
         self._capacity = capacity
         self._groups = groups
@@ -122,8 +124,10 @@ class Handlers:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self, queue: str) -> bool:
-        """Return whether the queue's leases are in force by this process' own clock. If the process was stopped for
-        longer than a lease, it must not begin a step."""
+        """Return whether the queue's leases are in force by this process' own clock.
+
+        If the process was stopped for longer than a lease, no step may begin.
+        """
         lease_s = BEATS_IN_LEASE * self.leases.interval
         return time.monotonic() - self.leases.extended_at(queue) < lease_s
 
@@ -134,8 +138,10 @@ class Handlers:
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Let a job start as soon as the next turn is sent, or there is nothing to send. ``since``: monotonic time
-        before which the job's lease did not begin."""
+        """Keep a claimed job for the next ``begin_arrived``.
+
+        ``since``: a monotonic time before which the job's lease did not begin.
+        """
         self._capacity.taken += 1
         self._since = min(self._since, since)
         if not self.arrived:
@@ -144,7 +150,7 @@ class Handlers:
         self.arrived.append(claim)
 
     def begin_arrived(self) -> None:
-        """Start all jobs that have arrived, in one go."""
+        """Start all jobs that have arrived. If their leases may have expired, give the jobs back instead."""
         if not self.arrived:
             return
         arrived, self.arrived = self.arrived, []
@@ -175,7 +181,8 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect, once no claim is under way and Redis knows which suspects were put off."""
+        """Start the held suspect if no claim is under way and Redis has answered the rollbacks of the other
+        suspects."""
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):
@@ -188,13 +195,13 @@ class Handlers:
             self._groups.news.set()
 
     def reported(self, settlements: Sequence[Settlement]) -> None:
-        """Stop extending the leases of these claims: Redis has answered their settlements."""
+        """Stop extending the leases of these claims, because Redis has answered their settlements."""
         self.leases.drop(*[settlement.claim for settlement in settlements])
         if self._unreported:
             self._unreported.difference_update((s.claim.id, s.claim.fence) for s in settlements)
 
     def _prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. Return None if it will not run; then its place is free."""
+        """Prepare a claim's handler. Return None, and free the place, if the handler will not run here."""
         running = None
         if self._lifetime.over.is_set():
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
@@ -208,8 +215,8 @@ class Handlers:
         return running
 
     def _give_back(self, late: Sequence[Claim]) -> None:
-        """Give back jobs whose leases may have expired, without starting them. Redis refuses the rollback of a claim
-        that is no longer in force."""
+        """Give back jobs whose leases may have expired. Redis refuses the rollback of a claim that is no longer in
+        force."""
         many = counted(len(late), "claimed job")
         log.warning(
             "%s could not start in time; the worker gives back the jobs that did not start", many
@@ -219,7 +226,7 @@ class Handlers:
         self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
-        """Free the place of a handler that ended. Runs on the event loop."""
+        """Free the place of a handler that ended. Call this on the event loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
         self._capacity.taken -= 1
@@ -230,7 +237,10 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread, or on the loop."""
+        """Stop a handler, because Redis has answered that its claim is lost or its job is being cancelled.
+
+        Runs on the heartbeat's thread or on the loop.
+        """
         assert self._loop is not None
 
         def tell() -> None:
@@ -246,7 +256,7 @@ class Handlers:
 
 
 def lease_end(running: Running) -> float | None:
-    """Return the monotonic time up to which to extend the claim's lease; None: as long as the handler runs."""
+    """Return the monotonic time at which the worker stops extending the claim's lease; None: at the handler's end."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 
 
@@ -258,13 +268,12 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait.
+    """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
 
-    Each suspect may be the job that took the worker down.
-
-    A process runs one suspect at a time. The suspect does not start before Redis knows that the suspects which were
-    claimed with it were put off (Handlers.begin_held): a lost claim counts as a loss even if its handler had not begun.
-    So the jobs that ran beside a poison job lose one worker to it, and are not declared poison with it.
+    A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
+    one starts after Redis has answered these rollbacks (Handlers.begin_held). If it started earlier and killed the
+    worker, each of the others would count a loss, even if its handler had not begun. So a poison job does not make the
+    others poison.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -272,7 +281,7 @@ class Suspects:
         self._put_off: dict[str, int] = {}
 
     def pause(self, claim: Claim, running: Iterable[Running]) -> float | None:
-        """Return the seconds that a claimed job must wait because another suspect runs here; None: it may run now."""
+        """Return the seconds that a claimed job must wait while another suspect runs; None: the job may run now."""
         if not claim.losses or not any(each.claim.losses for each in running):
             self._put_off.pop(claim.id, None)
             return None

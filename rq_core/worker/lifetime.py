@@ -1,8 +1,8 @@
-"""The lifetime of a worker: how long it claims, and how long its running jobs may continue after that.
+"""The lifetime of a worker: how long it claims, and how long its running jobs may go on after that.
 
-A worker claims until it is asked to stop, retires (it has reached its limit of jobs or memory), or meets an error that
-waiting does not cure. Then running jobs have the grace period to finish; when a worker retires, they have unlimited
-time.
+A worker claims until one of three things happens. It is asked to stop. It retires, because it has reached its limit of
+jobs or memory. Or it gets an error that waiting does not cure. Then its running jobs have the grace period to finish;
+in a worker that retires, they have unlimited time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkerStats:
 
 
 class Lifetime:
-    """Decides how long a worker claims, and how long its running jobs may continue after that."""
+    """Decides how long a worker claims, and how long its running jobs may go on after that."""
 
     def __init__(self, worker: str, options: WorkerOptions) -> None:
         self.worker = worker
@@ -79,7 +79,7 @@ class Lifetime:
         self._begin_grace()
 
     def retire(self, why: str) -> None:
-        """Stop claiming, and end when all running jobs have finished, regardless of how long that takes."""
+        """Stop claiming, and end once all running jobs have finished, however long that takes."""
         if not self.over.is_set():
             log.info("retiring: %s", why, extra={"worker": self.worker})
             self.retired = True
@@ -96,7 +96,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """Stop claiming, and begin the grace period because of an error that waiting does not cure."""
+        """Stop claiming and begin the grace period, because of an error that waiting does not cure."""
         if self.failure is None:
             self.failure = error
             log.error(
@@ -111,13 +111,14 @@ class Lifetime:
         self.end()
 
     def grace_left(self) -> float:
-        """Return the seconds that are left of the grace period; the whole period if it has not begun."""
+        """Return the seconds that are left of the grace period. Before it begins, return its whole length."""
         if not self.grace_began.is_set():
             return self.options.grace
         return max(0.0, self._grace_over - time.monotonic())
 
     async def let_end(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for tasks until they end, the grace period is over, or a second stop request ends it."""
+        """Wait until the tasks have ended or the grace period is over. A second request to stop ends the grace
+        period."""
         seconds = self.grace_left()
         hurry = asyncio.create_task(self._hurry.wait())
         ended = asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
@@ -129,10 +130,10 @@ class Lifetime:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until they have ended.
+    """Cancel tasks, and wait until they have ended.
 
-    The cancellation is repeated, since asyncio.timeout, and so redis-py, loses a cancellation that coincides with the
-    end of a connection attempt. The task would then continue to wait for a server that does not answer.
+    Each task is cancelled again until it ends. asyncio.timeout, which redis-py uses, loses a cancellation that comes
+    just when a connection attempt ends. Such a task would go on to wait for a server that does not answer.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -142,8 +143,10 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes. On a system without /proc, return the highest value since
-    the process started."""
+    """Return the resident memory of this process in bytes.
+
+    On a system without /proc, return its highest value since the process started.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

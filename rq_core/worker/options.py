@@ -56,8 +56,10 @@ class WorkerOptions:
             seconds_of("timeout", self.timeout, minimum=0.001)
 
     def serving(self, declared: Sequence[str]) -> WorkerOptions:
-        """Return these options. If they name no queues, the result has the queues that an app declares. Raises
-        InvalidOption if the app declares none either."""
+        """Return these options. If they name no queues, return a copy with the queues ``declared`` by the app.
+
+        Raises InvalidOption if the app declares none either.
+        """
         if self.queues:
             return self
         if not declared:

@@ -1,4 +1,4 @@
-"""A worker's queues in groups whose calls travel together, with the settlements to send for each group."""
+"""A worker's queues in groups whose calls are sent together, and each group's settlements to send."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from rq_core.worker.wakeups import WatchedQueue, Watcher
 
 @dataclass(slots=True)
 class QueueGroup:
-    """Queues whose calls travel together. On one server, one group has all queues; in a cluster each queue has its own
-    group, so that a shard that is down, or a slot that is being moved, delays no other queue."""
+    """Queues whose calls are sent together.
+
+    On one server, one group has all queues. In a cluster each queue has its own group. So a shard that is down, or a
+    slot that is being moved, delays no other queue.
+    """
 
     queues: dict[str, WatchedQueue]
     watcher: Watcher
@@ -32,7 +35,7 @@ class QueueGroup:
 
 
 class QueueGroups:
-    """All groups of a worker, and the event that their turns wait for."""
+    """All groups of a worker, and the event for which their turns wait."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class QueueGroups:
         full: Callable[[], bool],
         interval: Callable[[], float],
     ) -> None:
-        """``full`` and ``interval``: see Watcher."""
+        """``full`` returns whether no place is free. ``interval`` returns the seconds between two heartbeats."""
         self.news = asyncio.Event()
         """Set when a turn may have something to do."""
         self.queues = {name: WatchedQueue(name) for name in options.queues}
@@ -73,12 +76,12 @@ class QueueGroups:
             group.watcher.look_at(group.queues.values())
 
     def settle(self, settlement: Settlement) -> None:
-        """Send a settlement with the next turn of its group."""
+        """Send a settlement with the next turn of its queue's group."""
         self.of[settlement.claim.queue].finished.append(settlement)
         self.news.set()
 
     def stop(self) -> None:
-        """Stop claiming: take no tokens, and set the limit of claims under way to 0 in case they are sent again."""
+        """Stop claiming: take no more tokens. If a claim under way has to be sent again, it asks for 0 jobs."""
         self.news.set()
         for group in self.all:
             group.watcher.stop()

@@ -1,4 +1,4 @@
-"""Settlements: how a claim ends, from the worker's side, as arguments for turn, complete, fail, rollback and park."""
+"""Settlements: how a worker ends its claims, as arguments of the scripts turn, complete, fail, rollback and park."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_RUN: Final = "(not run)"
 
 
 class Settlement(NamedTuple):
-    """The end of one claim. ``verdict``: complete, retry, final, rollback or park."""
+    """The end of one claim. ``verdict``: complete (success), retry, final (failure), rollback or park."""
 
     claim: Claim
     verdict: str
@@ -50,8 +50,10 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements into two: successes of these queues, by queue, to be sent with a claim of the same queue, as
-    many as VALUES_MAX allows; and all other settlements."""
+    """Return two parts: queue → successes of ``queues``, which a claim can settle; and all other settlements.
+
+    The results in the first part have at most VALUES_MAX characters. Further successes are in the second part.
+    """
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX
@@ -67,19 +69,19 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """Return the part of VALUES_MAX that a result takes, in characters."""
+    """Return how many characters of VALUES_MAX a result takes."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return successes as arguments of turn and complete: pairs of (id, fence), and the results by their position
-    from 1."""
+    """Return (id, fence) pairs of these successes, and position (from 1) → result, for the scripts turn and
+    complete."""
     held = [(s.claim.id, s.claim.fence) for s in successes]
     return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Yield successes in parts; the results of each part fit into one call."""
+    """Yield successes in parts. The results of each part fit into one call."""
     part: list[Settlement] = []
     size = 0
     for settlement in group:
@@ -95,7 +97,7 @@ def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
 def claim_call(
     queue: str, worker: str, limit: int, successes: Sequence[Settlement] = ()
 ) -> Call[Claimed]:
-    """Return the call that claims up to ``limit`` jobs, and also settles these successes of the queue."""
+    """Return the call that claims up to ``limit`` jobs of a queue, and also settles these successes of the queue."""
     held, values = _reported(successes)
     if held:
         return claims.turn(queue, worker, limit, held, values)
@@ -103,8 +105,11 @@ def claim_call(
 
 
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
-    """Return the calls, one for each queue, that say what these jobs have really taken of units, and pause their
-    scopes. They are sent before the settlements, since afterwards no claim is in force. Usually the list is empty."""
+    """Return one call per queue that reports the units that jobs really took, and pauses scopes.
+
+    The worker sends these calls before the settlements, because a settled claim is no longer in force. Most often there
+    are none.
+    """
     told: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:
         if each.told or each.pauses:
@@ -116,7 +121,7 @@ def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """Return as few calls as can send all of these settlements. Each call comes with its settlements."""
+    """Return as few calls as can send these settlements. Each call comes with the settlements that it sends."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict

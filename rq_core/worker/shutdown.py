@@ -1,4 +1,4 @@
-"""Ends a worker: lets jobs finish, gives the rest back, and reports everything."""
+"""Ends a worker: lets jobs finish, gives unfinished jobs back, and sends the last settlements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ lease."""
 
 
 class Shutdown:
-    """The end of a worker that claims no more."""
+    """Ends a worker that claims no more."""
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class Shutdown:
         self._turns = turns
 
     async def let_finish(self) -> None:
-        """Let jobs finish, and report them, until the grace period is over; without a limit if the worker retires."""
+        """Let jobs finish, and send their settlements, until the grace period is over.
+
+        If the worker retires, wait without a limit.
+        """
         lifetime = self._lifetime
         flushing = asyncio.create_task(self._flush_all())
         if lifetime.retired:

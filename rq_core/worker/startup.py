@@ -1,6 +1,6 @@
 """A worker's handshake with its queues: checks the server, and writes the declarations of the code.
 
-A worker declares the limits again in a new epoch of Redis, since the epoch may have begun without data.
+A new epoch of Redis may have begun without data. So the worker declares its limits again in each new epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ This is longer than it takes to ask three silent nodes for the map of slots."""
 
 
 class Startup:
-    """The handshake of a worker with its queues, and its declarations, at the start and later."""
+    """The handshake of a worker with its queues, and its declarations. Both are repeated later if needed."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
@@ -49,8 +49,8 @@ class Startup:
     async def begin(self, *, checked: bool) -> float:
         """Connect to the queues, and write the declarations of the code. Return the shortest lease, in seconds.
 
-        ``checked``: whether the supervisor has checked that the server is suitable. Raises RqCoreError if the app or
-        the server cannot be used. In a cluster it is enough that one shard answers.
+        ``checked``: whether the supervisor has already checked the settings of the server. In a cluster it is enough
+        that one shard answers. Raises RqCoreError if the app or the server cannot be used.
         """
         queues, client = self._groups.queues.values(), self._client
         self._app.check()
@@ -67,15 +67,14 @@ class Startup:
         return min(queue.lease for queue in queues)
 
     async def _check(self, queue: str | None = None) -> None:
-        """Warn of unsuitable settings of the server; in a cluster, of the shard that has ``queue``."""
+        """Warn of unsuitable settings of the server. In a cluster, check the shard that has ``queue``."""
         asking = self._client.calls.delivery.asking
         server_check.warn(await self._client.run(server_check.remarks_on(asking, queue)))
 
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
-        """Make the handshake with each queue. If a queue is damaged, or its shard does not answer, the queue is left
-        out for now: the other queues must not wait for it.
+        """Make the handshake with each queue. Leave out a queue that is damaged or whose shard does not answer.
 
-        Raises the first error if no queue can be used.
+        The other queues do not wait for such a queue. Raises the first error if no queue can be used.
         """
         for queue in queues:
             queue.absent, queue.look = True, False
@@ -102,8 +101,10 @@ class Startup:
                 log.error(says, queue.name, error, extra={"worker": self._worker})
 
     async def _try_to_meet(self, queue: WatchedQueue) -> RqCoreError | None:
-        """Make the handshake with a queue if the app declares it or it exists. Return the error if the queue cannot be
-        used for now; raises an error that concerns all queues."""
+        """Make the handshake with a queue, if the app declares the queue or the queue exists.
+
+        Return the error if this queue cannot be used for now. Raises an error that concerns all queues.
+        """
         declared, in_cluster = self._app.queues, self._client.one_slot
         try:
             async with asyncio.timeout(START_WAIT_S if in_cluster else None):
@@ -125,8 +126,8 @@ class Startup:
         return None
 
     async def _meet(self, queue: WatchedQueue) -> None:
-        """Make the handshake with a queue, which creates the queue if it does not exist, and write the code's
-        declarations."""
+        """Make the handshake with a queue, and write the code's declarations. A queue that does not exist is
+        created."""
         handshake = self._client.calls.delivery.handshake
         queue.epoch = (await self._client.run(handshake(queue.name))).epoch
         await self._declare(queue.name)
@@ -134,7 +135,7 @@ class Startup:
         queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
 
     async def _is_there(self, queue: WatchedQueue) -> bool:
-        """Return whether the queue exists. The check does not create it."""
+        """Return whether the queue exists. Do not create it."""
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
@@ -151,7 +152,7 @@ class Startup:
         log.warning("%s", text, extra={"worker": self._worker})
 
     async def await_absent(self) -> None:
-        """Check now and then whether the queues that were left out can be used, and serve them from then on."""
+        """Check every LOOK_S_MAX seconds whether a queue that was left out can be used. Serve it from then on."""
         absent = [queue for queue in self._groups.queues.values() if queue.absent]
         # Each queue separately: a shard that is down must not keep the worker from the other queues.
         await asyncio.gather(*map(self._await, absent))
@@ -170,8 +171,10 @@ class Startup:
         self._groups.of[queue.name].watcher.look_at([queue])
 
     async def _declare(self, queue: str) -> None:
-        """Write the code's declarations of a queue. On one server, also write the declarations of queues that only
-        other workers serve."""
+        """Write the code's declarations of a queue and log their warnings.
+
+        On one server, also write the declarations of queues that only other workers serve.
+        """
         others = () if self._client.one_slot else self._app.settings
         queues = dict.fromkeys((*others, queue))
         declared = self._app.declaration(self._client.calls, *queues)
@@ -179,8 +182,8 @@ class Startup:
             log.warning("%s", sentence, extra={"worker": self._worker})
 
     async def _declare_other(self, queue: str) -> None:
-        """In a cluster, write the code's declarations of a queue that only other workers serve. Those workers write
-        them as well."""
+        """In a cluster, write the code's declarations of a queue that only other workers serve. An error is only
+        logged."""
         try:
             async with asyncio.timeout(START_WAIT_S):
                 await self._declare(queue)
@@ -189,8 +192,10 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def declare_hourly(self, ticker: Ticker) -> None:
-        """Declare the code's schedules again every hour, since a schedule that no worker declares stops. Also look
-        for due schedules that no claim found."""
+        """Declare the code's schedules again every hour. A schedule that no worker declares stops.
+
+        Also serve due schedules that no claim reported.
+        """
         while True:
             await asyncio.sleep(DECLARE_S)
             for queue in self._groups.queues.values():
@@ -203,16 +208,16 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set, for each queue, the time (the mark) from which on deaths are handed over to hooks."""
+        """Set each queue's mark, if it has none: the time from which on deaths get their hooks' jobs."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again, since a claim was carried out in another epoch of Redis than ``since``.
+        """Declare the limits again, because a claim was carried out in another epoch of Redis than ``since``.
 
-        ``since`` is the epoch when the claim was sent. (Another claim may have caused the new declaration already.)
-        Return True if the jobs of this claim may be counted in no cap: the declaration failed, or the queue has limits
-        and an epoch since then began without data. Another worker may have declared the limits before the claim.
+        ``since`` is the epoch that the worker knew when it sent the claim. Return True if no cap may have counted the
+        claim's jobs. This is so if the declaration failed, or if the queue has limits and an epoch after ``since``
+        began without data.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

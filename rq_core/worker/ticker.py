@@ -1,9 +1,9 @@
-"""Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
+"""Computes the instants of schedules that are due, and sends them to Redis, which enqueues the schedules' jobs.
 
-A claim reports that schedules of its queue are due. The worker then gets some of these schedules. For each, it computes
-which instant is run and which instant is next, and sends both: Redis compares them with its own data, and moves the
-schedule to its next instant. If a worker does not report a schedule, because the worker ends or the log has no room,
-another worker gets the schedule after some seconds. So the workers need no leader.
+The answer to a claim says that schedules of its queue are due. The worker then gets some of these schedules. For each,
+it computes the instant to run and the next instant, and sends both. Redis compares them with its own data, and moves
+the schedule to its next instant. If a worker sends nothing for a schedule, another worker gets the schedule some
+seconds later. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
 
 
 class Ticker:
-    """Serves the due schedules of a worker's queues until the worker stops."""
+    """Serves the due schedules of a worker's queues, until the worker stops."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str) -> None:
         self._app = app
@@ -46,11 +46,11 @@ class Ticker:
 
     @property
     def busy(self) -> bool:
-        """Return whether schedules are being served."""
+        """Return whether the worker serves schedules now."""
         return bool(self._tasks)
 
     def note(self, queue: str) -> None:
-        """Serve the due schedules of a queue, unless that is under way."""
+        """Start to serve the due schedules of a queue, unless the worker already does."""
         if queue not in self._tasks:
             self._tasks[queue] = task = asyncio.create_task(self._serve(queue))
             task.add_done_callback(lambda _: self._tasks.pop(queue, None))
@@ -62,7 +62,7 @@ class Ticker:
             self._thread.shutdown()
 
     async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
-        """Return the result of ``instants_of`` for these schedules, without blocking the event loop."""
+        """Run ``instants_of`` in a thread, and return its result."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
         loop = asyncio.get_running_loop()
@@ -96,8 +96,11 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
-        """Declare the code's schedules if their declaration is overdue, so that none of them stops. It is overdue if
-        the worker stood still for hours, or if the clock of Redis was set forward."""
+        """Declare the code's schedules if code last declared one of the due schedules over two hours ago.
+
+        This happens if the worker stood still for hours, or if Redis' clock was set forward. Without a new declaration,
+        the schedule stops.
+        """
         own = self._app.schedules.get(queue, ())
         late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
         if any(name in own and seen_ms_in(entry) < late_ms for name, entry in answer.due.items()):
@@ -118,8 +121,7 @@ class Ticker:
 
 
 def seen_ms_in(entry: str) -> int:
-    """Return the time (Unix ms) at which code last declared a schedule, from the schedule's entry; 0 if the entry is
-    damaged."""
+    """Return the time (Unix ms) at which code last declared the schedule of this entry; 0 if the entry is damaged."""
     from rq_core.model.schedule import Schedule
 
     try:
@@ -129,10 +131,9 @@ def seen_ms_in(entry: str) -> int:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return the reports for the schedules that the worker was given. They are computed from the entries of the
-    schedules.
+    """Return what to send to Redis for each due schedule. ``due``: name → the schedule's entry.
 
-    A damaged schedule is logged and left out.
+    A damaged schedule is logged and left out. If this process cannot compute a schedule, its ``next_ms`` is 0.
     """
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule

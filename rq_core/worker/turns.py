@@ -1,4 +1,5 @@
-"""A worker's turns: one round trip with the settlements since the last turn, and a claim for the free places."""
+"""A worker's turns. A turn is one round trip with the settlements since the last turn and a claim for the free
+places."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ otherwise."""
 
 @dataclass(slots=True)
 class _Asked:
-    """A claim that was sent in a turn, before its answer is known."""
+    """A claim that a turn has sent, before its answer has arrived."""
 
     queue: WatchedQueue
     limit: int
@@ -59,13 +60,16 @@ class _Asked:
 
 
 def _to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """Return settlements that will be sent again, without what the jobs have taken of units: it is said at most once,
-    since Redis may have carried out the call whose answer is missing. (A pause that is noted twice is only longer.)"""
+    """Return settlements to send again, without the units that their jobs took.
+
+    The units are reported at most once: Redis may have carried out the call whose answer is missing. A pause is
+    reported again; a repeated pause is only longer.
+    """
     return [each._replace(told="") if each.told else each for each in settlements]
 
 
 class Turns:
-    """Settles claims and claims jobs, one group of queues at a time."""
+    """Claims jobs and settles claims, one group of queues at a time."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class Turns:
         on_claim: Callable[[], None],
         flow: FlowTable,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts settled claims."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts the settled claims."""
         self._client = client
         self._lifetime = lifetime
         self._stats = lifetime.stats
@@ -94,8 +98,10 @@ class Turns:
         self.child_ends = ChildEnds(client, lifetime.worker)
 
     async def turn(self, group: QueueGroup) -> None:
-        """Wait until there are settlements to send or jobs to claim, then make one round trip for both. Raises
-        RqCoreError if the server cannot be used; the settlements are kept then."""
+        """Wait until there are settlements to send or jobs to claim, then make one round trip for both.
+
+        Raises RqCoreError if the server cannot be used. The settlements are then kept for the next turn.
+        """
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:
@@ -119,8 +125,8 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of a turn that is due. The result is empty if the turn has only settlements, and None if no
-        turn is due."""
+        """Return the claims of the next turn; None: no turn is due. If the turn has only settlements, the list is
+        empty."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -129,12 +135,12 @@ class Turns:
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
-        """Return whether there are enough settlements for a second turn beside the turn under way."""
+        """Return whether there are enough settlements for a second turn beside the one under way."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """Return the maximum number of jobs that a turn may claim, regardless of the free places."""
+        """Return the maximum number of jobs that a turn may claim, even with more free places."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs
@@ -144,7 +150,10 @@ class Turns:
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
-        """Make one round trip: send settlements, and claim for ``claims``. Raises RqCoreError as ``turn`` does."""
+        """Make one round trip: send the settlements, and claim jobs for ``claims``.
+
+        Raises RqCoreError if the server cannot be used. The settlements are then kept for the next turn.
+        """
         finished, group.finished = group.finished, []
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
@@ -189,10 +198,10 @@ class Turns:
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
-        """Say what jobs have really taken of units, before their claims end.
+        """Report the units that jobs really took, before their claims end.
 
-        In a round trip of its own: a call whose script Redis does not have yet is sent a second time, and would then
-        come after the settlements that were sent with it.
+        The report has a round trip of its own. Redis may lack a call's script, and the call is sent again. In a shared
+        round trip, the settlements would then come first.
         """
         for result in await self._client.carry_out(spends):
             if isinstance(result, RqCoreError):
@@ -201,7 +210,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """Return the answers to the calls of a turn, which counts as under way until the answers come."""
+        """Send the calls of a turn, and return their answers. The turn counts as under way meanwhile."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -215,9 +224,9 @@ class Turns:
                 group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Start the jobs that a claim brought, if the code's limits were in force and the claims are still in force.
+        """Start the jobs of a claim, if the code's limits were in force when Redis carried out the claim.
 
-        Return True if the claim failed.
+        If the answer was late, start only jobs whose lease can still be extended. Return True if the claim failed.
         """
         uncounted = False
         try:
@@ -237,10 +246,10 @@ class Turns:
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of jobs whose claim was answered so late that the leases may have expired.
+        """Extend the leases of jobs whose claim was answered late, because the leases may have expired.
 
-        Return the jobs that are still claimed, and the monotonic time before which their leases did not begin. The
-        other jobs run elsewhere, or are about to: nothing may be settled for them.
+        Return the jobs that are still claimed, and a monotonic time before which their leases did not begin. Nothing
+        may be settled for the other jobs: other workers claim them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
@@ -262,7 +271,8 @@ class Turns:
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
     ) -> bool:
-        """Process the answer to settlements. Return True if they were not carried out and will be sent again."""
+        """Process the answer to settlements. Return True if Redis did not carry them out and they will be sent
+        again."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -305,8 +315,10 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start the claimed jobs; give back those that no cap counted or that have no place. Return True if the claim
-        failed."""
+        """Start the claimed jobs. Give back the jobs that have no place, and all jobs if no cap counted them.
+
+        Return True if the claim failed.
+        """
         queue, limit = asked.queue, asked.limit
         watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):

@@ -1,7 +1,7 @@
-"""Learns when a claim may find jobs: from wake tokens, from the time when jobs are due, and by a claim now and then.
+"""Decides when to claim from a queue: at a wake token, when a job is due, and after LOOK_S_MAX seconds at the latest.
 
-The watcher sets ``look`` of a queue and wakes the worker, which claims. A worker without free places takes no tokens:
-they are for other workers.
+The watcher sets ``look`` of a queue and wakes the worker, which then claims. A worker without free places takes no
+tokens, and leaves them to other workers.
 """
 
 from __future__ import annotations
@@ -63,17 +63,19 @@ class WatchedQueue:
 
     @property
     def promising(self) -> bool:
-        """Return whether another claim may find jobs: the worker should claim from the queue, or the last claim left
-        jobs and the claim under way may not take all of them."""
+        """Return whether another claim may find jobs in the queue.
+
+        This is so if ``look`` is set. It is also so if the last claim left jobs and another claim is under way.
+        """
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Return whether the worker should call the queue even without free places, so that its due work is done."""
+        """Return whether the last call is so long ago that even a full worker should call the queue."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for wake tokens of these queues, unless the worker is full or claims from all of the queues anyway."""
+    """Waits for the wake tokens of these queues, but not while the worker is full or claims from all these queues."""
 
     def __init__(
         self,
@@ -85,8 +87,11 @@ class Watcher:
         interval: Callable[[], float],
         on_look: Callable[[], None],
     ) -> None:
-        """``full`` returns whether all places are in use. ``interval`` returns the seconds between two heartbeats; no
-        wait is longer. ``on_look`` is called in the event loop when the worker should claim from a queue."""
+        """``full`` returns whether all places are in use. ``interval`` returns the seconds between two heartbeats.
+
+        No wait is longer than ``interval``. ``on_look`` is called on the event loop when the worker should claim from a
+        queue.
+        """
         self._client = client
         self._queues = queues
         self._burst = burst
@@ -123,7 +128,7 @@ class Watcher:
                 self.look_at(self._queues.values())
 
     def stop(self) -> None:
-        """Take no more tokens; a token that still arrives is returned."""
+        """Take no more tokens. A token that still arrives goes back to Redis."""
         self._stopping = True
         self._room.set()
         self._quiet.set()
@@ -135,7 +140,7 @@ class Watcher:
                 queue.timer.cancel()
 
     def freed(self) -> None:
-        """Wake the watcher: the worker may have free places again."""
+        """Wake the watcher, because a place may be free again."""
         self._room.set()
 
     def look_at(self, queues: Iterable[WatchedQueue]) -> None:
@@ -150,7 +155,7 @@ class Watcher:
         self.look_at([queue])
 
     def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
-        """Learn from the answer to a claim whether, and when, another claim may find jobs."""
+        """Derive from the answer to a claim whether and when another claim may find jobs."""
         now = time.monotonic()
         due = FOREVER
         if claimed.next_due_ms is not None:
@@ -168,9 +173,9 @@ class Watcher:
             asyncio.get_running_loop().call_soon(self._quiet.set)
 
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
-        """Let the worker claim again when the next scheduled job is due.
+        """Set a timer that lets the worker claim again when the next scheduled job is due.
 
-        The wait for tokens cannot do this: it began before the time was known.
+        The wait for tokens has begun before this time was known, so it does not end at this time.
         """
         if queue.timer is not None:
             queue.timer.cancel()
@@ -184,8 +189,10 @@ class Watcher:
         self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval (the shorter of both),
-        so that due work in the queues is done."""
+        """Wait for an event, but no longer than LOOK_S_MAX or the time between two heartbeats.
+
+        If the time is over first, let the worker claim: a claim also ends expired leases and promotes due jobs.
+        """
         event.clear()
         try:
             async with asyncio.timeout(min(LOOK_S_MAX, self._interval())):
@@ -210,7 +217,7 @@ class Watcher:
         await asyncio.sleep(0)
 
     def _use_token(self, name: str) -> None:
-        """Use a token: let the worker claim from its queue, unless the worker is full or stopping."""
+        """Let the worker claim from the token's queue, unless the worker is full or stops."""
         if not (self._full() or self._stopping):
             self._looked = True
             self.look_at([self._queues[name]])

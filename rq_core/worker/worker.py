@@ -1,4 +1,4 @@
-"""The worker itself: creates its parts, runs one turn after another for each group, and ends in order."""
+"""The worker itself: creates its parts, runs each group's turns one after another, and ends the parts in order."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ log = logging.getLogger(__package__)
 class Worker:
     """Claims and runs jobs of an app's tasks until it is asked to stop.
 
-    ``await worker.run()`` returns when the worker has stopped; ``worker.stop()`` asks it to stop, a second call ends
-    the grace period.
+    ``await worker.run()`` returns when the worker has stopped. ``worker.stop()`` asks the worker to stop; a second call
+    ends the grace period.
     """
 
     def __init__(
@@ -59,9 +59,11 @@ class Worker:
         flow: FlowTable | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (the counters) are
-        shared with a supervisor. ``transport`` replaces the worker's own connections, so that a test can watch or hold
-        its calls."""
+        """``on_claim`` is called whenever Redis has answered a claim.
+
+        A supervisor passes ``lease_table`` and ``flow`` (the counters), which it shares with the worker. ``transport``
+        replaces the worker's own connections; a test uses it to watch or delay calls.
+        """
         self.app = app
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
@@ -131,7 +133,7 @@ class Worker:
         self._lifetime.stop()
 
     def retire(self, why: str) -> None:
-        """Stop claiming, and end when all running jobs have finished, regardless of how long that takes."""
+        """Stop claiming, and end once all running jobs have finished, however long that takes."""
         self._lifetime.retire(why)
 
     @property
@@ -141,14 +143,14 @@ class Worker:
 
     @property
     def retired(self) -> bool:
-        """Return whether the worker ends by itself, and another should replace it."""
+        """Return whether the worker ends by itself, at a limit of jobs or memory. A new worker should replace it."""
         return self._lifetime.retired
 
     async def run(self) -> bool:
-        """Work until asked to stop, or with ``burst`` until no job is left that may run.
+        """Work until asked to stop. With ``burst``, work until no job is left that may run.
 
-        Return False if handlers are still running: the process should then end at once. Raises RqCoreError if the
-        server cannot be used: at the start, or later, after running jobs have had the grace period.
+        Return False if handlers are still running; the process should then end at once. Raises RqCoreError if the
+        server cannot be used. If that happens after the start, running jobs have the grace period first.
         """
         if not await self._met():
             return True
@@ -189,11 +191,9 @@ class Worker:
         return self.clean
 
     async def _met(self) -> bool:
-        """Make the handshake with the queues. Return False if the worker was asked to stop before that; then everything
-        is closed.
+        """Make the handshake with the queues. If the worker is asked to stop first, close everything and return False.
 
-        If the server does not answer, and an operator ends the worker, the worker should end without an error about the
-        server.
+        So an operator can end a worker that waits for a silent server, and sees no error.
         """
         startup = asyncio.create_task(self._startup.begin(checked=self._supervised))
         over = asyncio.create_task(self._lifetime.over.wait())
@@ -233,7 +233,8 @@ class Worker:
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _wind_up(self) -> bool:
-        """Let jobs finish, give back the rest, report everything. Return whether no handler is running."""
+        """Let jobs finish, give back unfinished jobs, and send the last settlements. Return whether no handler is
+        running."""
         await self._shutdown.let_finish()
         await self._shutdown.give_back()
         for group in self._groups.all:
@@ -267,7 +268,7 @@ class Worker:
 
 
 class Burst:
-    """Finds out when a worker in burst mode may end."""
+    """Finds out whether a worker in burst mode may end."""
 
     def __init__(
         self,
@@ -299,8 +300,10 @@ class Burst:
         return any(queue.look or queue.asked for queue in self._groups.queues.values())
 
     async def over(self) -> bool:
-        """Return whether no job is running or due, and no ready job may run now. Log the number of jobs that are left
-        because they may not run now."""
+        """Return whether no job is running or due, and no ready job may run now.
+
+        Log the number of jobs that are left because they may not run now.
+        """
         if self._asking or self.active():
             return False
         self._asking = True
@@ -335,7 +338,8 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Hand over the last deaths to hooks. Return whether there were any: their hooks' jobs may have to run now."""
+        """Enqueue the hooks' jobs of the last deaths. Return whether there were any, because these jobs may have to run
+        now."""
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:

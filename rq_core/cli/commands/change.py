@@ -149,10 +149,10 @@ def prune_command(ids: Sequence[str], **given: Any) -> None:
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Apply the change to the jobs, and print the outcome of each job. If no queue is given, find the queue of each job
-    first.
+    """Change the jobs with ``verb``, and print the outcome of each job.
 
-    Raises ClickException if the outcome of a job is not in ``done``."""
+    Without --queue, find the queue of each job first. Raises ClickException if a job's outcome is not in ``done``.
+    """
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
         outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))
@@ -184,8 +184,8 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return the ids by queue. A job that is in no queue is left out. If ``queue`` is given, all ids count as ids of
-    this queue."""
+    """Return queue → ids. A job that is in no queue is left out. With ``queue``, all ids are taken for ids of this
+    queue."""
     where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}
@@ -272,7 +272,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
 
 
 def parse_assignment(text: str) -> tuple[str, int]:
-    """Parse an assignment like ``lease=30``. Returns the setting's field and its value. Raises click.UsageError."""
+    """Parse an assignment like ``lease=30`` to (field of the setting, value). Raises click.UsageError."""
     word, found, value = text.partition("=")
     name = NAMES.get(word.replace("_", "-"))
     if not found or name is None:

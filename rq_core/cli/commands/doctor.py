@@ -110,7 +110,7 @@ class _CannotTell(click.ClickException):
 
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
-    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot change them."""
+    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot repair them."""
     found: list[dict[str, Any]] = [
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
@@ -130,8 +130,8 @@ def _report(
 
 
 def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
-    """Return the queues that Redis should have according to the audit log, and the errors that occurred while the log
-    was read."""
+    """Return two lists: the queues that Redis should have according to the audit log, and the errors of reading the
+    log."""
     if audit_url is None:
         return [], []
     try:
@@ -144,8 +144,10 @@ def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], li
 def _named(
     client: Client, queues: Sequence[str], of_log: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the queues to examine: the queues of Redis (also unlisted ones that the log has), and the queues that only
-    the log has. Raises UnknownQueue."""
+    """Return two lists: the queues in Redis to examine, and the queues that only the log has.
+
+    The first list includes queues that the list of queues lacks and the log has. Raises UnknownQueue.
+    """
     listed = client.run(client.calls.reads.queues()) if of_log else []
     unlisted = [queue for queue in of_log if queue not in listed]
     lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
@@ -157,8 +159,7 @@ def _named(
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
-    """Return the report on the list of queues. (A producer may have added words to the list that cannot be names of
-    queues.)"""
+    """Return the report on the list of queues. Words in the list that cannot be names of queues are reported."""
     listed = client.run(client.calls.reads.listed())
     found: list[dict[str, Any]] = [
         {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
@@ -172,8 +173,8 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
 
 
 def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> dict[str, Any]:
-    """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, all other queues are
-    left out."""
+    """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, report only on
+    these."""
     from rq_core.metrics.causes import causes_of_inbox
 
     report = _report(None)
@@ -197,7 +198,7 @@ def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> d
 
 
 def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
-    """Report a queue that exists but is missing in the list of queues. With ``mend``, add the queue to the list."""
+    """Report a queue that the list of queues lacks. With ``mend``, add the queue to the list."""
     if queue in client.run(client.calls.reads.queues()):
         return
     says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
@@ -210,8 +211,7 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
 
 
 def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
-    """Report events that have waited for the mirror for too long. (Redis does not know whether a mirror runs, so the
-    doctor cannot report that.)"""
+    """Report events that have waited too long for the mirror. Redis does not show whether a mirror runs."""
     from rq_core.metrics.causes import mirror_behind
 
     looked, _ = client.run(client.calls.reads.looks([queue]))
@@ -226,7 +226,7 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
 def _examine(
     client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
 ) -> None:
-    """Add the differences of one queue to its report. With ``by`` (the operator), repair the queue first."""
+    """Examine a queue and add the findings to its report. With ``by`` (the operator's name), repair the findings."""
     from rq_core.doctor import Kind, diagnose, repair
 
     try:
@@ -248,8 +248,10 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Return the comparison of one queue with its log; None if there is no log, or if the log cannot be read.
-    ``is_logged`` says whether the log has the queue."""
+    """Read a queue from Redis and from the audit log; None: there is no log of the queue, or the log cannot be read.
+
+    ``is_logged``: whether the log has the queue.
+    """
     if audit_url is None or report["error"] is not None:
         return None
     try:
@@ -274,8 +276,10 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> None:
-    """Print a report. ``name`` is the subject of a report that is not about a queue. ``compared`` is false if an audit
-    database was named but could not be read."""
+    """Print a report. ``name``: its subject if the report is not about a queue.
+
+    ``compared``: false if an audit database was given and could not be read.
+    """
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or name, report["found"], report["left"]
     if report["error"] is not None:
@@ -295,7 +299,7 @@ def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> 
 
 
 def _line(finding: Mapping[str, Any]) -> str:
-    """Return a finding as one line. The line begins with the job's id, unless the sentence has the id already."""
+    """Return a finding as one line. If its sentence lacks the job's id, the id comes first."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     return f"{finding['kind']}: {of_job}{says}"

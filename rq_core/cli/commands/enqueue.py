@@ -1,4 +1,4 @@
-"""The commands ``enqueue``, and ``replay``, which enqueues copies of jobs that died."""
+"""The commands ``enqueue`` and ``replay``. A replay enqueues copies of jobs that died."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOW: Final = (
 
 
 class _Command(click.Command):
-    """A command whose usage errors also say how to pass the task's arguments."""
+    """A command whose usage errors also tell how to pass the task's arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -162,7 +162,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _saying_how(values: dict[str, Any]) -> Iterator[None]:
-    """If the block raises ArgumentsInvalid and the operator passed no arguments, add to the error how to pass
+    """If the block raises ArgumentsInvalid, and the operator gave no arguments, add to the error how to pass
     arguments."""
     try:
         yield
@@ -173,8 +173,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Return a phrase that says why no job was enqueued. The phrase is about the other job, whose handle was
-    returned."""
+    """Return why no job was enqueued, as a phrase about the existing job whose handle was returned."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"
@@ -190,12 +189,12 @@ class Terminal(Connections):
         super().__init__(url, prefix=prefix)
 
     def make_client(self) -> Client:
-        """See Connections.make_client."""
+        """Return a client with the short timeouts of the command line."""
         return connect(self.url, self.prefix)
 
 
 def parse_keys(given: Sequence[str]) -> dict[str, str]:
-    """Return the values of ``--key tenant=acme`` by name. Raises click.UsageError."""
+    """Parse texts like ``tenant=acme`` to key → value. Raises click.UsageError."""
     keys = {}
     for text in given:
         name, found, value = text.partition("=")
@@ -217,8 +216,7 @@ def _app(target: str | None) -> App:
 
 
 def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
-    """Return the URL and the prefix. Each comes from the command line, else from the app in --app, else from the
-    environment."""
+    """Return the URL and the prefix: from the command line, else from the app in --app, else from the environment."""
     told = click.core.ParameterSource.COMMANDLINE
     url = app.redis_url if given["target"] is not None else given["redis_url"]
     prefix = app.prefix if given["target"] is not None else given["prefix"]
@@ -230,9 +228,10 @@ def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, s
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Parse a JSON object strictly: NaN, repeated names and lone surrogates, which Python would accept, are refused.
+    """Parse a JSON object strictly. Refuse NaN, repeated names and lone surrogates, which Python would accept.
 
-    Raises click.UsageError."""
+    Raises click.UsageError.
+    """
 
     def refuse(why: str) -> NoReturn:
         raise click.UsageError(f"{ARGS_OPTION} {why}")

@@ -1,4 +1,5 @@
-"""The command ``rq-core job``: a job's state, and the caps for which it waits."""
+"""The commands ``rq-core job``, which shows a job's state, and ``rq-core watch``, which shows its progress and
+stream."""
 
 from __future__ import annotations
 

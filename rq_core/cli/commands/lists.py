@@ -1,5 +1,7 @@
-"""The commands ``queues``, ``workers``, ``jobs``, ``dead``, ``unique`` and ``caps``. Each prints a list that is defined
-in :data:`rq_core.views.lists.LISTS`."""
+"""The commands ``queues``, ``workers``, ``jobs``, ``dead``, ``unique`` and ``caps``. Each prints a list.
+
+:data:`rq_core.views.lists.LISTS` describes the lists.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ FREE: Final = "free"
 
 
 def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
-    """Print a list, and on standard error why rows could not be read. Raises Exit with status 1 if there are such
-    rows."""
+    """Print the rows of a list. On standard error, print why rows could not be read.
+
+    Raises Exit with status 1 if there are unreadable rows.
+    """
     if as_json:
         print_json([view.document(row) for row in found.rows])
     else:
@@ -95,7 +99,8 @@ listed_queue_argument = click.argument("queue", required=False)
 def _queue_of(client: Client, given: str | None) -> str:
     """Return the queue that the operator gave, or the server's only queue.
 
-    Raises UnknownQueue, ClickException if the server has no queue, or UsageError if it has several."""
+    Raises UnknownQueue. Raises ClickException if the server has no queue, UsageError if it has several.
+    """
     known = known_queues(client, given)
     if len(known) == 1:
         return known[0]
@@ -106,7 +111,7 @@ def _queue_of(client: Client, given: str | None) -> str:
 
 
 def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
-    """Print the list ``name`` of the queue that the operator gave; ``asked`` are further arguments of its query."""
+    """Print the list ``name`` of a queue. ``asked``: further arguments of the list's query."""
     view = LISTS[name]
     with connect(given["redis_url"], given["prefix"]) as client:
         queue = _queue_of(client, given["queue"])

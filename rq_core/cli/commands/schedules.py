@@ -1,5 +1,4 @@
-"""The command ``rq-core schedules`` lists schedules. The commands ``rq-core schedule …`` show instants of a schedule,
-and change the schedule."""
+"""The commands ``rq-core schedules``, which lists schedules, and ``rq-core schedule …``, which shows or changes one."""
 
 from __future__ import annotations
 
@@ -140,8 +139,10 @@ def history_command(
 
 
 def _history(queue: str, name: str, count: int, audit_url: str | None) -> dict[str, Any]:
-    """Return the facts that the log has about a schedule. Raises AuditNotConfigured, or ClickException if the log does
-    not have the schedule."""
+    """Return the log's data about a schedule. Raises AuditNotConfigured without an audit database.
+
+    Raises ClickException if the log does not have the schedule.
+    """
     from rq_core.model import plugins
     from rq_core.model.keys import check_name
     from rq_core.model.recurrence import check_schedule_name
@@ -178,7 +179,7 @@ def _words(at: int, rule: Recurrence) -> str:
 def _stored_rule(
     client: Client, queue: str, name: str, hint: str = ""
 ) -> tuple[Recurrence, Schedule]:
-    """Return a schedule's parsed rule, and the schedule itself. Raises ClickException if the queue does not have the
+    """Return a schedule's parsed rule, and the schedule itself. Raises ClickException if the queue lacks the
     schedule."""
     from rq_core.model.recurrence import from_json
 
@@ -244,7 +245,7 @@ def set_command(
 
 
 def _unregistered(client: Client, queue: str, task: str) -> str:
-    """Return a sentence if no worker has registered the task in the queue; empty if a worker has registered it."""
+    """Return a sentence if no worker has registered the task in the queue; empty if a worker has."""
     registered = client.run(client.calls.caps.registered(queue))
     if task in registered:
         return ""
@@ -275,9 +276,11 @@ def _with_job(
 def _with_stored_job(
     client: Client, queue: str, name: str, options: dict[str, Any]
 ) -> tuple[Declaration, int]:
-    """Return a schedule with its stored job and a new rule, and the version of the stored schedule. The version is
-    passed with the change, so that the change cannot undo another operator's change of the job. Raises
-    ClickException."""
+    """Return the declaration of a schedule with a new rule and its stored job, and the stored version.
+
+    Pass the version with the change: the change then cannot undo another operator's change of the job. Raises
+    ClickException.
+    """
     from rq_core.model.keys import queue_keys
     from rq_core.model.recurrence import recurrence
     from rq_core.model.schedule import JOB_FIELD
@@ -386,7 +389,7 @@ def _is_removed(queue: str, name: str) -> str:
 
 
 def _missing(client: Client, queue: str, name: str) -> str:
-    """Return why a schedule could not be changed: the schedule was removed, or it never existed."""
+    """Return the reason why a schedule could not be changed: it was removed, or it never existed."""
     stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
     return _is_removed(queue, name) if stored else f"queue {queue} has no schedule {name}"
 

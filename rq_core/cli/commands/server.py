@@ -1,4 +1,5 @@
-"""The commands ``rq-core server …``: the embedded server of a data directory."""
+"""The commands ``rq-core server …``, which run, find or stop the embedded server of a data directory, or prepare a
+server."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ OTHERS: Final = "--dir names the server of another folder"
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """Return the directory in --dir, else the directory of an embedded URL in the environment, else the default."""
+    """Return the directory in --dir. Without it, return the directory of an embedded URL in the environment, or the
+    default."""
     from rq_core.embedded import server as embedded
 
     url = os.environ.get(REDIS_URL_VARIABLE, "")

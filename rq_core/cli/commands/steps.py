@@ -1,4 +1,4 @@
-"""The commands ``rq-core steps``, which shows what a durable job has saved, and ``rq-core signal``."""
+"""The commands ``rq-core steps``, ``rq-core children`` and ``rq-core signal``, about durable jobs."""
 
 from __future__ import annotations
 

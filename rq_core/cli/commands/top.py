@@ -166,8 +166,10 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits some seconds for the key q, and returns whether it was typed. If standard input is no
-    terminal, the function only waits."""
+    """Yield a function that waits some seconds for the key q, and returns whether the key was typed.
+
+    If standard input is no terminal, the function only waits.
+    """
     if not sys.stdin.isatty():
 
         def only_waits(seconds: float) -> bool:
@@ -204,7 +206,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def document_of(frame: Frame) -> dict[str, Any]:
-    """Return a frame as a document for JSON. Durations are in ms."""
+    """Return a frame as a JSON document. Its durations are in ms."""
     from rq_core.metrics.causes import Unread, causes
     from rq_core.views.queues import queue_document
 
@@ -234,8 +236,10 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return a frame as text that is ``width`` characters wide and, if ``height`` is given, leaves out queues and
-    causes that do not fit ``height`` lines. Rates are averages since the frame ``before``."""
+    """Return a frame as text, ``width`` characters wide.
+
+    With ``height``, queues and causes that do not fit the lines are left out. Rates are averages since ``before``.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -265,7 +269,7 @@ def render(
 
 
 def _lines(text: Text, width: int) -> int:
-    """Return the number of lines of a text that is wrapped to ``width``."""
+    """Return the number of lines of a text that is wrapped to ``width`` characters."""
     from rich.console import Console
 
     return len(text.wrap(Console(width=width), width)) if text else 0
@@ -308,7 +312,7 @@ def _queues(
     shown: Sequence[QueueOverview],
     alerts: Sequence[str],
 ) -> RenderableType:
-    """Return the table of queues. ``alerts`` are the alerts of all causes."""
+    """Return the table of queues. ``alerts``: the names of the alerts of all causes."""
     from rq_core.cli.columns import Column, chosen, table_of
 
     columns = [
@@ -324,7 +328,7 @@ def _queues(
 def _columns(
     frame: Frame, before: Frame | None
 ) -> list[tuple[str, Callable[[QueueOverview], str]]]:
-    """Return the titles of all columns, each with the function that makes the column's cell for a queue."""
+    """Return (title, function) pairs. The function returns the column's cell for a queue."""
     earlier, rates = _earlier(before), _ended(frame, before)
 
     def change(queue: QueueOverview) -> str:
@@ -354,7 +358,7 @@ def _columns(
 
 
 def _parked(queue: QueueOverview) -> str:
-    """Return the number of parked jobs, and for how long the first of them has been parked."""
+    """Return the number of parked jobs as text, with the time since the first of them was parked."""
     if queue.oldest_parked_ms is None:
         return f"{queue.parked:,}"
     return f"{queue.parked:,}, {oldest(queue.oldest_parked_ms, exact=True)}"
@@ -369,8 +373,7 @@ def _earlier(before: Frame | None) -> dict[str, int]:
 
 
 def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
-    """Return the number of claims that ended per second, by queue; None if one of the frames lacks the state of the
-    log."""
+    """Return queue → claims that ended per second; None if one of the frames has no state of the log."""
     from rq_core.metrics.causes import Unread
 
     if before is None or frame.log is None or before.log is None:

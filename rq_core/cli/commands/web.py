@@ -1,5 +1,7 @@
-"""The commands ``rq-core web …``: the web page, and the tokens of the viewers who may see the page; and ``rq-core
-mcp``, which gives the views of the page to programs."""
+"""The commands ``rq-core web …``, for the web page and the tokens of its viewers, and ``rq-core mcp``.
+
+``rq-core mcp`` gives the views of the page to programs.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,12 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """A group of commands with a default command, which is used if the command line names no command."""
+    """A group of commands with a default command, for a command line that names no command."""
 
     default: Final = "serve"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the default command to a command line that names no command."""
+        """Parse a command line. If it names no command, add the default command first."""
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
@@ -192,8 +194,8 @@ def mcp(
 
 @contextlib.contextmanager
 def _output_diverted() -> Iterator[None]:
-    """Write to standard error what the block, or a library in it, writes to standard output, since the program that
-    reads standard output expects answers there."""
+    """Redirect the block's standard output to standard error. The program that reads standard output expects only
+    answers."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -218,7 +220,7 @@ _OF_MCP: Final = ("anyio", "mcp")
 
 @contextlib.contextmanager
 def _extra(extra: str, does: str, *packages: str) -> Iterator[None]:
-    """If the block cannot import one of these packages, raise ClickException, which names the extra."""
+    """If the block cannot import one of these packages, raise a ClickException that names the extra to install."""
     try:
         yield
     except ImportError as error:

@@ -18,7 +18,7 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
 
 def check_target(target: str) -> str:
-    """Return ``target`` if it has the form ``module:app``. Raises click.UsageError."""
+    """Return ``target`` if it has the form ``module:app`` or ``module``. Raises click.UsageError."""
     is_file = target.partition(":")[0].endswith(".py") or "/" in target
     if is_file or _TARGET.fullmatch(target) is None:
         hint = "; give the module's name, not the file's" if is_file else ""
@@ -27,9 +27,10 @@ def check_target(target: str) -> str:
 
 
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
-    """Return the weights by queue from texts like ``mail=3,reports``. A queue without a weight has the weight 1.
+    """Parse texts like ``mail=3,reports`` to queue → weight. A queue without a weight has weight 1.
 
-    A queue that is named twice counts once, with its last weight. Raises BadParameter."""
+    If a queue is named twice, its last weight counts. Raises BadParameter.
+    """
     weights: dict[str, int] = {}
     for part in ",".join(texts).split(",") if texts else ():
         name, equals, weight = part.strip().partition("=")
@@ -43,9 +44,11 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a callback for an option. The callback returns the option's URL; None if the option is missing. If the
-    option is given without a URL, it returns the URL in the environment variable ``variable``, and raises BadParameter
-    if the variable has no URL."""
+    """Return a callback for an option that names a URL.
+
+    The callback returns the URL; None if the option is missing. For an option without a URL, it returns the URL in the
+    environment variable ``variable``. It raises BadParameter if the variable is empty.
+    """
 
     def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
         if url != "":

@@ -1,8 +1,8 @@
-"""The table of actions: what operators and admins can change on the page. A row of the table makes the action's
-address, its form, and the check of the role.
+"""The table of actions, which operators and admins carry out on the page. A row makes an address, a form and a role
+check.
 
-Each action makes the same calls to Redis as the command of ``rq-core``. The audit log has the name of the person who
-sent the form, and the reason that the person gave.
+Each action makes the calls to Redis that the same command of ``rq-core`` makes. The audit log has the name of the
+person who sent the form, and that person's reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIELD_MAX: Final = 500
 
 
 class By(NamedTuple):
-    """The operator who makes a change, and the reason, in the form in which the log keeps both."""
+    """The name of the operator who makes a change, and the reason, as the log keeps them."""
 
     name: str
     why: str
@@ -80,21 +80,21 @@ class Action(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return the address to which the form is sent."""
+        """The address that receives the form."""
         return f"/act/{self.name}"
 
     @property
     def of(self) -> str:
-        """Return the kind of thing that the action changes: ``job``, ``queue`` or ``schedule``."""
+        """The kind of thing that the action changes: ``job``, ``queue`` or ``schedule``."""
         return self.name.partition("/")[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the fields that name the thing that is changed."""
+        """The fields that name the thing to change."""
         return _NAMES[self.of]
 
     def back(self, form: Form) -> str:
-        """Return the address of the page that shows what was changed."""
+        """Return the address of the page that shows the changed thing."""
         if self.of == "job":
             return job_path(form["queue"], form["id"])
         if self.of == "schedule":
@@ -110,8 +110,10 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str, str]:
-    """Return the fields of a form that was sent. Raises InvalidOption or InvalidName if a field is unknown, repeated,
-    too long or missing, or if its value is no valid name."""
+    """Return the fields of a form that was sent, by name.
+
+    Raises InvalidOption or InvalidName if a field is unknown, repeated, too long, missing or invalid.
+    """
     known = {*action.names, *action.hidden, *(each.name for each in action.fields), REASON}
     form: dict[str, str] = {}
     for name, value in pairs:
@@ -137,10 +139,11 @@ def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str
 
 
 def by_of(access: Access, reason: str) -> By:
-    """Return who makes a change, for the log. A name that the log cannot have as the name of an operator, such as an
-    e-mail address, is written in another form, and the reason begins with the name itself.
+    """Return the operator and the reason of a change, for the log.
 
-    Raises UsageError for an empty name, InvalidOption for a reason that the log cannot have.
+    Characters that an operator's name in the log cannot have are replaced, such as the @ of an e-mail address. Then the
+    reason begins with the original name. Raises UsageError for an empty name, InvalidOption for a reason that the log
+    cannot have.
     """
     if not access.name.strip():
         raise UsageError("your login gives you no name, and the log must say who changes something")
@@ -152,14 +155,14 @@ def by_of(access: Access, reason: str) -> By:
 
 
 def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[ActionOutcome]:
-    """Carry out an action. Raises UnknownQueue."""
+    """Carry out an action and return its outcome. Raises UnknownQueue."""
     assert action.change is not None, f"{action.name} makes copies"
     yield from check_is_there(calls, form["queue"])
     return (yield from action.change(calls, form, by))
 
 
 def check_is_there(calls: Operations, queue: str) -> Plan[None]:
-    """Raise UnknownQueue if a queue does not exist, since a change would create it."""
+    """Raise UnknownQueue if a queue does not exist. A change would create it."""
     if not (yield from calls.reads.is_there(queue)):
         listed = yield from calls.reads.listed()
         raise UnknownQueue(queue=queue, known=", ".join(listed.queues) or "none")
@@ -182,7 +185,7 @@ _SAID: Final[Mapping[str, str]] = {
 
 
 def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
-    """Return the outcome of a change of a job. ``done`` are the outcomes that mean that the change was made."""
+    """Return the outcome of a change of a job, as a sentence. ``done``: the script's answers that mean success."""
     if outcome in done:
         return ActionOutcome(True, _SAID[outcome])
     if outcome in ("gone", "held", "never"):
@@ -372,8 +375,7 @@ _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:
-    """Return the actions whose forms a page shows: those that make sense for what the page shows, and that this person
-    may carry out."""
+    """Return the actions that suit the state of what a page shows, and for which this person has the role."""
     names: tuple[str, ...] = ()
     if page == "job":
         names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()

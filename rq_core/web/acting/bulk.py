@@ -1,9 +1,11 @@
-"""Changes of many jobs on the page /bulk: the page counts the jobs that match a filter, an operator confirms the
-number, and then each request of the form changes a part of the jobs, about CHANGED_MAX at most.
+"""Changes of many jobs on the page /bulk.
 
-No server runs the change by itself. Each answer has the *place* that the change has reached, and the next request
-sends this place back. So a change stops when the operator closes the page, and continues when the operator sends the
-form again, even if the page's server was started again in between.
+The page counts the jobs that match a filter. An operator confirms the number. Then each request of the form changes a
+part of the jobs, about CHANGED_MAX at most.
+
+The server does not run the change by itself. Each answer has the *place* that the change has reached, and the next
+request sends this place back. So a change stops when the operator closes the page. It goes on when the operator sends
+the form again, even after a restart of the page's server.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ _DONE: Final[Mapping[str, str]] = {
 
 
 class BulkAsked(NamedTuple):
-    """The change that an address, or a form, asks for. The filter's text has no relative times any more."""
+    """The change that an address or a form asks for. The relative times in its filter are already converted to
+    moments."""
 
     verb: str
     filter: Filter
@@ -81,19 +84,19 @@ class BulkAsked(NamedTuple):
 
     @property
     def own(self) -> dict[str, str]:
-        """Return the fields of the form that only this kind of change has, with their values."""
+        """The fields that only this kind of change has, with their values."""
         return {name: self.form.get(name, "") for name in OWN_FIELDS.get(self.verb, ())}
 
     @property
     def edit(self) -> Change:
-        """Return the new options of the jobs, for an edit. Raises UsageError for an edit without new options."""
+        """The new options of the jobs, if the change is an edit. Raises UsageError for an edit without new options."""
         if self.verb != "edit":
             return Change()
         return change_of(self.filter.queue, **edit_options(self.form))
 
     def change(self, by: By | None) -> BulkChange:
-        """Return the change; without ``by``, a change that only counts the jobs. Raises UsageError if the change
-        cannot have this filter."""
+        """Return the change by this operator. Without ``by``, it only counts jobs. Raises UsageError for an unsuitable
+        filter."""
         verb = VERBS[self.verb]
         if by is None:
             return BulkChange(verb, self.filter, dry_run=True)
@@ -102,7 +105,7 @@ class BulkAsked(NamedTuple):
         )
 
     def address(self, place: BulkPlace, seal: str) -> str:
-        """Return the address of the page that continues the change at a place."""
+        """Return the address of the page that continues the change at this place."""
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
             reason=self.reason, seal=seal, **self.own,
@@ -110,7 +113,7 @@ class BulkAsked(NamedTuple):
 
 
 def asked_for(form: Form, now_ms: int) -> BulkAsked:
-    """Return the change that a form, or the query of an address, asks for. Raises UsageError."""
+    """Return the change that a form, or an address' query, asks for. Raises UsageError."""
     verb = form.get("verb") or "cancel"
     if verb not in _DONE:
         raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(_DONE)}")
@@ -153,20 +156,19 @@ def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
 
 
 class Seals:
-    """Seals the address of a change that an operator has confirmed, so that a link from another site cannot skip the
-    step in which the operator confirms the number of jobs."""
+    """Seals the address of a confirmed change with an HMAC. So no link from another site can skip the confirmation."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, name: str, asked: BulkAsked, place: BulkPlace) -> str:
-        """Return the seal of an operator's change."""
+        """Return the seal of an operator's confirmed change."""
         said = [name, asked.verb, str(asked.filter), str(asked.number), place.id]
         text = "\0".join([*said, *asked.own.values()])
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def holds(self, name: str, asked: BulkAsked) -> bool:
-        """Return whether the address has the seal of this operator's change."""
+        """Return whether the address has the right seal for this operator and change."""
         if asked.place is None:
             return False
         expected = self.seal(name, asked, asked.place)
@@ -178,7 +180,7 @@ class Seals:
 
 @dataclass
 class Seen:
-    """The jobs that match a filter and that one request had time to count."""
+    """The jobs that match a filter, as far as one request could count them."""
 
     asked: BulkAsked | None = None
     wrong: str = ""
@@ -197,8 +199,10 @@ class Seen:
 
 
 def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
-    """Count the jobs that match the filter of an address, for COUNT_S seconds at most. A change that was begun is not
-    counted again. Returns None for copies, which ``copies`` counts."""
+    """Count the jobs that match an address' filter, for at most COUNT_S seconds.
+
+    If the change has begun, the jobs are not counted again. For copies, return None: ``seen_copies`` counts them.
+    """
     if not form.get("where"):
         return Seen()
     if form.get("verb") == COPY:
@@ -230,7 +234,7 @@ def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
 
 
 class Stretch(NamedTuple):
-    """The part of a change that one request made."""
+    """The part of a change that one request has made."""
 
     place: BulkPlace
     is_last: bool
@@ -239,9 +243,11 @@ class Stretch(NamedTuple):
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs, until CHANGED_MAX jobs are changed or CHANGE_S seconds are over. After each step except the last
-    step of the change is a pause (``pause_after``), as in a change by ``rq-core``. After an error the part ends with
-    the steps before; an error in the first step is raised."""
+    """Change jobs until CHANGED_MAX are changed or CHANGE_S seconds are over.
+
+    A pause (``pause_after``) follows each step except the change's last. After an error, the part ends with the steps
+    before the error. An error in the first step is raised.
+    """
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
     begin = place = asked.place or (yield from calls.bulk.begin(asked.filter.queue))
@@ -275,7 +281,7 @@ def check_confirmed(asked: BulkAsked) -> None:
 
 
 def says(asked: BulkAsked, made: Stretch) -> str:
-    """Return the progress of a change, as a sentence."""
+    """Return a sentence about the progress of a change."""
     done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
     usual = (COPIED,) if asked.verb == COPY else VERBS[asked.verb].done
     others = {name: many for name, many in sorted(made.outcomes.items()) if name not in usual}
@@ -288,7 +294,7 @@ def says(asked: BulkAsked, made: Stretch) -> str:
 
 
 def bulk_page(facts: Facts) -> Document:
-    """Return the document of /bulk: the number of jobs that match, or the progress of a change."""
+    """Return the document of /bulk: the number of matching jobs, or the progress of a change."""
     form = dict(facts.asked.form)
     document: Document = {
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",

@@ -1,5 +1,7 @@
-"""Copies of many jobs on the page /bulk. The page first counts the jobs that died according to the audit log. Each
-request then copies a few pages of these jobs. See ``bulk``, which does the same for changes of jobs."""
+"""Copies of many jobs on the page /bulk, made in parts. ``bulk`` makes the other changes of many jobs.
+
+The page first counts the jobs that died according to the audit log. Then each request copies a few pages of them.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,10 @@ NO_LOG: Final = (
 
 
 def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
-    """Count the jobs that can be copied, among the deaths that the log has already. The count ends after COUNT_S
-    seconds. A replay that was begun is not counted again."""
+    """Count the jobs that can be copied, among the deaths that the log already has, for at most COUNT_S seconds.
+
+    If copying has begun, the jobs are not counted again.
+    """
     try:
         asked = asked_for(form, now_ms)
     except UsageError as error:
@@ -69,10 +73,12 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 
 
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
-    """Copy jobs, until the confirmed number is copied, CHANGED_MAX jobs were looked at, or CHANGE_S seconds are over.
-    Each job is copied once, also if the same part is asked for again. Copies whose answer was lost count for the
-    confirmed number: the log has them with the id of this change. After an error the part ends with the pages before;
-    an error in the first page is raised."""
+    """Copy jobs until the confirmed number is copied, CHANGED_MAX jobs were examined, or CHANGE_S seconds are over.
+
+    Each job is copied once, even if a request is repeated. A copy whose answer was lost counts as copied: the log has
+    it with the id of this change. After an error, the part ends with the pages before the error. An error in the first
+    page is raised.
+    """
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
     begin = place = asked.place or app.client.run(calls.bulk.begin(queue))
@@ -99,7 +105,7 @@ def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> 
 def _copying(
     app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None, about: str = ""
 ) -> Copying:
-    """Return what makes the copies. ``about`` is the beginning of their reason, which no other change has."""
+    """Return the object that makes the copies. ``about``: a prefix of their reason that only this change has."""
     args = copy_args(asked.form)
     name = replay_name(asked.form.get("name") or None, args)
     # Without ``by`` the jobs are only counted, so the log is taken as it is.
@@ -111,7 +117,10 @@ def _copying(
 
 
 def _after(place: BulkPlace, page: CopiedPage) -> BulkPlace:
-    """Return the place after a page. The ``changed`` of a place is the number of copies so far."""
+    """Return the place that copying has reached after this page of jobs.
+
+    ``changed`` in the place is the number of copies so far.
+    """
     said = list(page.outcomes.values())
     return replace(
         place,

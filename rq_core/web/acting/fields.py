@@ -1,4 +1,4 @@
-"""The fields of the forms of actions, and what is read from them."""
+"""The fields of the forms of actions, and their values as options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COPIED_WITH: Final = (
 
 
 def edit_options(form: Form) -> EditOptions:
-    """Return the changes that the form of an edit asks for. Raises InvalidOption."""
+    """Return the options that the form of an edit changes. Raises InvalidOption."""
     options: EditOptions = {"priority": form.get("priority") or None}  # type: ignore[typeddict-item]
     delay = _seconds(form, "delay")
     if delay == 0:
@@ -70,7 +70,7 @@ def _seconds(form: Form, name: str) -> float | None:
 
 
 def copy_args(form: Form) -> dict[str, Any]:
-    """Return the arguments that replace arguments of the original jobs in the copies. Raises InvalidOption."""
+    """Return the arguments in which copies differ from their original jobs. Raises InvalidOption."""
     text = form.get("args", "")
     try:
         found = json.loads(text or "{}")

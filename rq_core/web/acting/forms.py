@@ -1,5 +1,5 @@
-"""Carries out actions: reads the form that a browser sent, makes the change, and remembers its outcome for the page to
-which the browser is redirected."""
+"""Reads a form that a browser sent, and makes the change. Keeps the outcome for the page that the browser shows
+next."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT_MAX: Final = 1_000
 
 
 class FormRefused(Exception):
-    """A form that is not read. ``status`` is the status of the answer."""
+    """A form that cannot be read. ``status``: the HTTP status of the answer."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__(says)
@@ -40,7 +40,7 @@ class FormRefused(Exception):
 
 
 async def form_pairs(request: Request) -> list[tuple[str, str]]:
-    """Return the fields of a form as they were sent. Raises FormRefused."""
+    """Return the (name, value) pairs of a form as they were sent. Raises FormRefused."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != FORM_TYPE:
         raise FormRefused(415, f"a form must be {FORM_TYPE}")
@@ -57,10 +57,10 @@ async def form_pairs(request: Request) -> list[tuple[str, str]]:
 
 
 class Outcomes:
-    """The outcomes of the last actions, each for the page to which the browser of the operator is redirected.
+    """The outcomes of the last actions, for the pages to which browsers are redirected.
 
-    The address of this page has a random word, which names the outcome. So no link can make a page say something that
-    did not happen.
+    The address of such a page has a random word that names the outcome. So no link can make a page report something
+    that did not happen.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +68,7 @@ class Outcomes:
         self._kept: dict[str, tuple[float, str, str]] = {}
 
     def keep(self, access: Access, says: str) -> str:
-        """Keep an outcome for a person, and return the word that names it."""
+        """Keep an outcome for a person. Return the random word that names it."""
         now = self._clock()
         if len(self._kept) >= KEPT_MAX:
             self._kept = {name: each for name, each in self._kept.items() if each[0] > now}
@@ -79,7 +79,7 @@ class Outcomes:
         return name
 
     def get(self, access: Access, name: str) -> str:
-        """Return the outcome that a word names; empty if this person has no such outcome."""
+        """Return the outcome with this name; empty if this person has no such outcome, or it is too old."""
         until, whose, says = self._kept.get(name, (0.0, "", ""))
         return says if until > self._clock() and whose == access.name else ""
 
@@ -94,7 +94,7 @@ class Acted(NamedTuple):
 
 
 async def act(sources: ActingSources, action: Action, access: Access, request: Request) -> Acted:
-    """Carry out the action that a form asks for. The status of the answer is 200 if the change was made."""
+    """Carry out the action of a form. The answer has status 200 only if the change was made."""
     back = ""
     try:
         form = checked_form(action, await form_pairs(request))
@@ -137,7 +137,7 @@ class ActedOnMany(NamedTuple):
 async def act_on_many(
     sources: ActingSources, access: Access, request: Request, now_ms: int
 ) -> ActedOnMany | Acted:
-    """Make the next part of a change of many jobs."""
+    """Make the next part of a change of many jobs. Return this part, or the refusal."""
     form: dict[str, str] = {}
     try:
         for name, value in await form_pairs(request):

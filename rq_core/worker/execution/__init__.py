@@ -9,7 +9,7 @@ Read ``executor`` first.
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.
-- ``isolated_process``: one of these processes, with its event loop.
+- ``isolated_process``: the code that runs in one of these processes.
 - ``isolated_steps``: the steps of a handler in such a process.
 - ``time_limits``: timeouts.
 """

@@ -1,6 +1,6 @@
-"""Runs the jobs of batch tasks: collects claimed jobs into batches, and calls the handler once for each batch.
+"""Collects claimed jobs of batch tasks into batches, and calls the handler once for each batch.
 
-Each member of a batch is a claim of its own: it is cancelled, lost and settled by itself.
+Each member of a batch has a claim of its own. Each claim is cancelled, lost and settled separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BatchPlaces(Protocol):
         ...
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Note that a handler of this number of jobs takes a place."""
+        """Take one place for a handler of this number of jobs from the queue."""
         ...
 
 
@@ -63,7 +63,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the handler may still be called with this job."""
+        """Return whether a call of the handler may still include this job."""
         return self.running.ending is None and not self.is_done and self.job.failure is None
 
 
@@ -80,8 +80,7 @@ class _Collected:
 
 
 class BatchRun(Running):
-    """A batch whose handler runs. The executor treats it like a single claim; the batch has the claims of its
-    members."""
+    """A batch whose handler runs. The executor treats the batch like one claim; each member keeps its own claim."""
 
     __slots__ = ("members", "takes_place")
 
@@ -101,7 +100,7 @@ class BatchRun(Running):
         its task already has a place."""
 
     def facts(self) -> dict[str, Any]:
-        """See Running.facts."""
+        """Return the fields of a log record about the batch."""
         return {
             "queue": self.context.queue,
             "task": self.context.task,
@@ -111,7 +110,7 @@ class BatchRun(Running):
 
 
 class BatchExecutor(Executor):
-    """An executor that also runs batch tasks. The jobs of other tasks run as in any executor."""
+    """An executor that also runs batch tasks. It runs the jobs of other tasks as Executor does."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -134,7 +133,7 @@ class BatchExecutor(Executor):
     # From a claim to a batch.
 
     def launch(self, running: Running) -> None:
-        """See Executor.launch. A job of a batch task joins a batch."""
+        """Start a prepared handler, or put its job into a batch if its task is a batch task."""
         batch = running.task.batch
         if running.ending is not None or running.settled:
             super().launch(running)
@@ -168,7 +167,7 @@ class BatchExecutor(Executor):
             collected.timer = loop.call_later(seconds, self._close, collected)
 
     def _close(self, collected: _Collected) -> None:
-        """Let no further job join a batch, and begin the batch when a place is free."""
+        """Close a batch to further jobs. The batch begins when a place is free."""
         self._forget(collected)
         self._ready.append(collected)
         self.begin_ready()
@@ -181,7 +180,7 @@ class BatchExecutor(Executor):
             collected.key = None
 
     def close_all(self) -> None:
-        """Begin all batches that wait for further jobs, as soon as places are free."""
+        """Close all batches that wait for further jobs. Each begins when a place is free."""
         for collected in tuple(self._collected.values()):
             self._close(collected)
 
@@ -195,7 +194,7 @@ class BatchExecutor(Executor):
                 self.end(waiting, WorkerStopping())
 
     def begin_ready(self) -> None:
-        """Begin the batches that wait for a place, while places are free."""
+        """Begin batches that wait for a place, while a place is free."""
         while self._ready and (self.places.may_begin() if self.places else not self._runs):
             waiting = self._ready.popleft()
             if isinstance(waiting, Running):
@@ -256,7 +255,7 @@ class BatchExecutor(Executor):
     # The end of a member, or of a batch.
 
     def end(self, running: Running, why: HandlerSignal | Parking) -> None:
-        """See Executor.end. If a batch has no other member left, its handler is asked to stop."""
+        """Ask a job's handler to stop. The handler of a batch stops only once all its members were asked to stop."""
         if running.ending is not None:
             return
         super().end(running, why)
@@ -311,7 +310,7 @@ class BatchExecutor(Executor):
     def _members_failed(
         self, run: BatchRun, error: BaseException, members: Sequence[Member]
     ) -> None:
-        """Settle members that failed with the same exception, and log it once."""
+        """Settle the members that failed with this exception, and log the exception once."""
         said = describe_error(error, redact=self._redact)
         words = redacted(self._redact, message_of(error))
         facts = run.facts() | {"failed": len(members), "job": members[0].running.claim.id}
@@ -356,15 +355,18 @@ class BatchExecutor(Executor):
 
 
 def _work_of(run: BatchRun, call: Callable[..., Any]) -> Callable[[], Any]:
-    """Return the function that runs a batch, in the handler's thread or on the event loop."""
+    """Return a function that runs the batch. For a ``def`` handler the function blocks its thread."""
     if run.task.is_async:
         return lambda: _work(run, call)
     return lambda: now(_work(run, call))
 
 
 async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
-    """Call the handler with all members that are still open. With ``on_error="halve"``, call it with halves of the
-    members after an exception. Raises the handler's exception without ``halve``, or if it is one of _OF_ALL."""
+    """Call the handler with all open members. With ``on_error="halve"``, call it again with each half after an
+    exception.
+
+    Raises the handler's exception if there is no halving, or if the exception is one of _OF_ALL.
+    """
     context, task = run.context, run.task
     assert isinstance(context, BatchContext)
     assert task.batch is not None
@@ -401,7 +403,7 @@ async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
 
 
 def _note_results(members: Sequence[Member], value: Any) -> None:
-    """Note that the handler has returned for these members, and convert the results that are kept to JSON."""
+    """Mark these members as done. Convert their results to JSON where results are kept."""
     results = results_of([member.job for member in members], value)
     for member, result in zip(members, results, strict=True):
         member.is_done = True

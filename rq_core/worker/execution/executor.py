@@ -1,7 +1,7 @@
-"""Runs handlers: async handlers on the event loop, sync handlers in threads. Each claim ends in one Settlement.
+"""Runs async handlers on the event loop and sync handlers in threads. Each claim ends in one Settlement.
 
-The executor decides how a handler's end is settled (success, retry, final failure, rollback), not when; the worker
-collects settlements and sends them together.
+The executor decides how a claim is settled (success, retry, final failure, rollback, park). The worker decides when it
+sends the settlements.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ out."""
 
 
 class Executor:
-    """Starts claims' handlers, and calls ``on_settlement`` (on the loop) once for each settlement to send.
+    """Starts the handlers of claims. Calls ``on_settlement`` on the loop, once for each settlement to send.
 
-    ``on_free`` is called when a handler no longer occupies its place. A handler that does not stop in time is settled
-    anyway: a sync handler at its timeout, an async handler END_GRACE_S after it was cancelled. It occupies its place
-    until it returns.
+    It calls ``on_free`` when a handler's place is free. A handler that does not stop in time is settled anyway: a sync
+    handler at its timeout, an async handler END_GRACE_S after it was cancelled. The handler occupies its place until it
+    returns.
     """
 
     def __init__(
@@ -96,8 +96,11 @@ class Executor:
         saver: Saver | None = None,
         shows: Shows | None = None,
     ) -> None:
-        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
-        ``saver`` saves the steps of durable jobs, ``shows`` sends what handlers show."""
+        """``isolate``: if false, isolated tasks run in this process. ``timeout``: seconds for tasks without their own
+        timeout.
+
+        ``saver`` saves the steps of durable jobs. ``shows`` sends the progress and the chunks of jobs.
+        """
         self._saver, self._shows = saver, shows
         self._tasks, self._worker = tasks, worker
         self._timeout = timeout
@@ -116,26 +119,23 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Return whether a running handler is not settled."""
+        """Return whether a handler runs that is not settled."""
         return any(not running.settled for running in self.running.values())
 
     @property
     def unsettled(self) -> list[Running]:
-        """The running handlers that are not settled. A handler that runs on after its timeout was settled is not among
-        them."""
+        """The running handlers that are not settled. A handler that runs on after its timeout may be settled."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. Return None if it could not start; then its settlement was passed to
-        ``on_settlement``."""
+        """Start a claim's handler. If this worker cannot run the job, settle the claim and return None."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. Return None if this worker cannot run it; then its settlement was passed to
-        ``on_settlement``."""
+        """Prepare a claim's handler. If this worker cannot run the job, settle the claim and return None."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -183,7 +183,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a prepared handler, unless the handler was asked to stop in between."""
+        """Start a prepared handler. If it was asked to stop after ``prepare``, settle its claim instead."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)
@@ -215,7 +215,7 @@ class Executor:
             self._free(running)
 
     def _begin_time(self, running: Running) -> None:
-        """Start the timeout of a handler, if it has one. Call this in the same step in which the handler begins."""
+        """Start the timeout of a handler, if it has one. Call this just before the handler begins."""
         if running.timeout is not None:
             running.limit = running.timeout
             running.over = self._limits.begin(running, running.timeout)
@@ -229,9 +229,9 @@ class Executor:
             self._limits.begin(running, seconds)
 
     def end(self, running: Running, why: HandlerSignal | Parking) -> None:
-        """Ask a handler to stop: an async handler is cancelled, a sync handler sees ``current_job().cancelled``.
+        """Ask a handler to stop. An async handler is cancelled; a sync handler reads ``current_job().cancelled``.
 
-        Only the first call counts: a handler that cleans up is not interrupted again.
+        Only the first call has an effect: no later call interrupts the handler's clean-up.
         """
         if running.ending is not None:
             return
@@ -254,9 +254,9 @@ class Executor:
             self._free(running)
 
     async def leave(self) -> None:
-        """Close the dependencies that live as long as this process, and let idle child processes close theirs.
+        """Close the dependencies of this process, and let idle child processes close theirs and end.
 
-        This process' dependencies stay open if a handler still runs: it may use them.
+        This process' dependencies stay open while a handler runs, because the handler may use them.
         """
         leaving = [] if self.running else [self._resources.close()]
         if self._pool is not None:
@@ -264,7 +264,7 @@ class Executor:
         await asyncio.gather(*leaving)
 
     def close(self) -> bool:
-        """Start no more handlers. Return False if handlers are still running that do not stop."""
+        """Close the threads, the time limits and the child processes. Return False if handlers still run."""
         self._threads.close()
         self._limits.close()
         if self._pool is not None:
@@ -329,7 +329,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """Handle the end of a handler's timeout, or the end of the time that the handler had for its clean-up."""
+        """Handle the end of a handler's time limit: of its timeout, or of its time to clean up."""
         if running.ended is not None:
             # The handler's thread has recorded its end; its report follows, since the loop was late.
             return
@@ -398,7 +398,7 @@ class Executor:
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
-        """Settle an isolated handler that failed; its process has already applied the task's retry policy."""
+        """Settle an isolated handler that failed. Its process has already applied the task's retry policy."""
         if running.settled:
             return
         running.settled = True

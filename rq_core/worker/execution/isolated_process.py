@@ -1,4 +1,4 @@
-"""A process that runs isolated handlers, one at a time, for the worker at the other end of its pipe."""
+"""The code of a process that runs isolated handlers, one at a time. A pipe connects the process to its worker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _task_at(module: str, name: str) -> Task[Any, Any]:
 
 
 class _Running:
-    """The handler that runs now, with its context, and the loop and the dependencies of the process."""
+    """The handler that runs now, with its context, the event loop and the dependencies of the process."""
 
     def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
         self.context = context
@@ -89,7 +89,7 @@ def _end_group() -> None:
 
 
 def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
-    """Run the handlers that the worker sends, until it sends END or is gone."""
+    """Run the handlers that the worker sends, until the worker sends END or closes the pipe."""
     # A process group of its own: processes that a handler starts are killed together with this process.
     os.setpgid(0, 0)
     for number in SIGNALS:
@@ -188,7 +188,7 @@ def _carry_out(
 def _told(
     failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
 ) -> dict[str, Any]:
-    """Return the message for the worker about a failure, with the verdict of the task's retry policy."""
+    """Return the message to the worker that describes a failure and the verdict of the task's retry policy."""
     verdict = ("retry", 0.0, "failed")
     if task is not None:
         verdict = task.retry.verdict(failure, running.context.attempt, rng.random)
@@ -217,7 +217,7 @@ async def _awaited(
 
 
 def _limit_memory(limit: int | None) -> None:
-    """Limit the data segment of this process to ``limit`` bytes; None: remove the limit (up to the hard limit)."""
+    """Limit the data segment of this process to ``limit`` bytes; None: to the hard limit of the system."""
     if sys.platform == "win32":
         return
     import resource
@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 class ChildLoop:
-    """Runs coroutines one at a time. Between them, nothing on the loop runs."""
+    """An event loop that runs one coroutine at a time. It stands still between two coroutines."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -244,8 +244,7 @@ class ChildLoop:
         """The asyncio tasks that handlers have started; tasks of dependencies that outlive a job are not among them."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a handler, and return its result. Tasks that the handler leaves behind are cancelled, as asyncio.run
-        does."""
+        """Run a handler and return its result. Then cancel the asyncio tasks that the handler left behind."""
         self._runner.get_loop().set_task_factory(self._make)
         try:
             return self._runner.run(coroutine, context=contextvars.copy_context())

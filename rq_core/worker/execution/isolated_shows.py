@@ -1,4 +1,4 @@
-"""Sends what an isolated handler shows from its process to the worker, over their pipe."""
+"""Sends the progress and the chunks of an isolated handler through the pipe to its worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAUSE_S: Final = 0.1
 
 
 class PipeShows:
-    """Sends what the handlers of this process show, one handler at a time."""
+    """Sends the progress and the chunks of this process' handlers, one handler at a time."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -27,7 +27,7 @@ class PipeShows:
         self._showing: Showing | None = None
 
     def begin(self, _context: JobContext) -> Showing:
-        """Return the place where the handler of a claim stores what it shows."""
+        """Return the object in which the handler of a claim stores its progress and chunks."""
         self._showing = Showing(self._told)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="rq-core-shows", daemon=True)
@@ -55,6 +55,6 @@ class PipeShows:
                 self._send(json.dumps(message).encode())
 
     def send_last(self) -> None:
-        """Send what a handler has shown last. Call this before its end is reported."""
+        """Send the progress and the chunks that are left. Call this before you report the handler's end."""
         showing, self._showing = self._showing, None
         self._send_new(showing)

@@ -1,7 +1,7 @@
-"""The steps of a durable job whose handler runs in a process of its own: the process' side.
+"""The steps of a durable job whose handler runs in a process of its own: the code in that process.
 
-The process has no connection to Redis. It asks its worker over their pipe to save and load steps, and whether the lease
-holds. :mod:`rq_core.worker.execution.process_pool` answers.
+The process has no connection to Redis. It asks its worker through their pipe to save and load steps, and whether the
+lease is in force. :mod:`rq_core.worker.execution.process_pool` answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PipeQuestions:
-    """Asks the worker, and keeps the questions that it has not answered yet."""
+    """Sends questions to the worker, and matches its answers with them by number."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -39,7 +39,7 @@ class PipeQuestions:
         self._open: dict[int, Future[Any]] = {}
 
     def ask(self, call: str, *args: Any) -> Any:
-        """Ask the worker, and wait for its answer. Raises the error with which the worker answers."""
+        """Send a question to the worker, and wait for the answer. Raises the error with which the worker answers."""
         answer: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -48,7 +48,7 @@ class PipeQuestions:
         return answer.result()
 
     def answered(self, message: dict[str, Any]) -> None:
-        """Pass an answer of the worker to its question. The thread that listens to the worker calls this method."""
+        """Hand an answer of the worker to the caller of ``ask``. The thread that reads the pipe calls this method."""
         with self._lock:
             answer = self._open.pop(message["answer"])
         if "error" in message:
@@ -60,7 +60,7 @@ class PipeQuestions:
     def home(
         self, context: JobContext, task: Task[Any, Any], resources: ProcessValues
     ) -> LoopHome | ThreadHome:
-        """Return the object through which the steps of the process' handler use the worker."""
+        """Return the object through which the steps of this process' handler ask the worker."""
         kept = task.options.audit_result
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
@@ -69,26 +69,25 @@ class PipeQuestions:
 
 
 class _AskingSaver:
-    """Saves and loads steps by asking the worker. Each call blocks the thread."""
+    """Saves and loads steps through questions to the worker. Each call blocks the thread."""
 
     def __init__(self, asking: PipeQuestions) -> None:
         self._asking = asking
 
     def lease_holds(self, _queue: str) -> bool:
-        """Return whether the lease is in force by the worker's clock."""
+        """Ask the worker. Return whether the lease is in force by its clock, and the handler was not asked to stop."""
         return bool(self._asking.ask("lease"))
 
     async def load(self, _context: JobContext, first: int = 1) -> Box | None:
-        """Return the job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
-        force."""
+        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         return await self._answer(_box, "load", first)
 
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
         return await self._answer(_refused, "save", *records)
 
     async def ask(self, _plan: Callable[[Operations], Plan[T]]) -> T:
-        """Raise NotDurable: the process has no connection to Redis, and its job cannot be parked."""
+        """Raise NotDurable: this process has no connection to Redis, and its job cannot park."""
         raise errors.NotDurable(call="map()", why="a handler with isolation cannot wait")
 
     async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:
@@ -96,14 +95,14 @@ class _AskingSaver:
 
 
 class _LoopSaver(_AskingSaver):
-    """Saves and loads steps by asking the worker, without blocking the event loop."""
+    """Saves and loads steps through questions to the worker. A call does not block the event loop."""
 
     async def _answer(self, read: Callable[[Any], T], call: str, *args: Any) -> T:
         return read(await asyncio.to_thread(self._asking.ask, call, *args))
 
 
 class _PipeHome(ThreadHome):
-    """The object through which the steps of a ``def`` handler use the worker at the other end of the pipe."""
+    """The object through which the steps of a ``def`` handler in this process ask the worker."""
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return now(coroutine)

@@ -1,8 +1,8 @@
-"""Runs handlers in child processes that can be killed: the worker's side.
-:mod:`rq_core.worker.execution.isolated_process` is the child's side.
+"""Runs handlers in child processes that can be killed: the code in the worker.
+:mod:`rq_core.worker.execution.isolated_process` is the code in the child.
 
 A child that hangs, crashes in native code or uses too much memory does not harm the worker. Children are spawned, never
-forked; they run one job at a time and are reused. Messages on their pipes are JSON.
+forked. A child runs one job after another. The messages on the pipes are JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PIPE_BYTES: Final = 16 * 1024
 
 
 class Raised(NamedTuple):
-    """The error of an isolated handler, as its process reports it."""
+    """The error of an isolated handler, as its process reports it. ``delay`` is the seconds until a retry."""
 
     outcome: str
     delay: float
@@ -67,7 +67,7 @@ class _Child:
 
 
 class IsolationPool:
-    """Child processes for isolated handlers; never more than the jobs that run at once."""
+    """The child processes of isolated handlers. There is at most one child for each job that runs at once."""
 
     def __init__(self, saver: Saver | None = None) -> None:
         self._saver = saver
@@ -78,11 +78,10 @@ class IsolationPool:
         self._busy: dict[Running, _Child] = {}
 
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
-        """Run a handler to its end. Return its error, or None for a success. Raises HandlerDied if the process ended
-        instead.
+        """Run a handler to its end. Return its error, or None for a success.
 
-        If this coroutine is cancelled, it asks the handler to stop, waits up to TELL_GRACE_S, and kills the process if
-        the handler has not stopped.
+        Cancel this coroutine to stop the handler. The handler then has TELL_GRACE_S to stop; after that its process is
+        killed. Raises HandlerDied if the process ended before the handler did.
         """
         child = self._take(task)
         self._busy[running] = child
@@ -115,8 +114,10 @@ class IsolationPool:
         return None if reply is None else Raised(**reply)
 
     async def _heard(self, child: _Child, running: Running) -> Any:
-        """Return the child's next message about its handler. Before that, answer the questions of the handler's
-        steps, and store what the handler shows."""
+        """Return the child's next message about its handler's run.
+
+        Until then, answer the questions of the handler's steps, and store the progress and chunks that the child sends.
+        """
         while True:
             message = await _reply(child)
             if isinstance(message, dict) and SHOWN in message:
@@ -143,7 +144,7 @@ class IsolationPool:
                 await self._send(child, json.dumps(reply).encode())
 
     def has_said(self, running: Running) -> bool:
-        """Return whether a message of the handler's process has not been read yet."""
+        """Return whether the handler's process has sent a message that is not read yet."""
         child = self._busy.get(running)
         return child is not None and child.pipe.poll()
 
@@ -156,8 +157,10 @@ class IsolationPool:
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
     async def _stopped(self, child: _Child, running: Running) -> bool:
-        """Ask a handler to stop, and wait up to TELL_GRACE_S. A handler whose timeout is over is neither asked nor
-        waited for. Return whether the handler stopped."""
+        """Ask a handler to stop, and wait up to TELL_GRACE_S. Return whether the handler stopped.
+
+        If the handler's timeout is over, return False at once.
+        """
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:
@@ -197,7 +200,7 @@ class IsolationPool:
         return _Child(process, here)
 
     async def end_idle(self) -> None:
-        """Ask the idle children to end, and wait up to END_WAIT_S; ``close`` kills the rest."""
+        """Ask the idle children to end, and wait up to END_WAIT_S. ``close`` kills the children that still run."""
         for child in self._idle:
             with contextlib.suppress(OSError):
                 child.pipe.send_bytes(json.dumps(isolated_process.END).encode())
@@ -240,7 +243,7 @@ async def _reply(child: _Child) -> Any:
 
 
 async def _readable(file: int) -> None:
-    """Wait until a file descriptor is readable. (The sentinel of a process is readable when the process has ended.)"""
+    """Wait until a file descriptor is readable. The sentinel of a process is readable once the process has ended."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -273,7 +276,7 @@ def _died(child: _Child) -> HandlerDied:
 
 
 def _kill_group(child: _Child) -> None:
-    """Kill the processes that the handlers of a child have started, and the child itself if it lives."""
+    """Kill the process group of a child: the child and the processes that its handlers started."""
     pid = child.process.pid
     if pid is not None and not child.reaped:
         child.reaped = True

@@ -78,14 +78,15 @@ class Running:
 
     @property
     def waits(self) -> str:
-        """The numbers of the entries for which the job parks, separated by commas; empty if it does not park."""
+        """The numbers of the box entries for which the job parks, separated by commas; empty if the job does not
+        park."""
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
     def settlement(
         self, verdict: str, delay_ms: int = 0, reason: str = "error", error: str = "null"
     ) -> Settlement:
-        """Return the settlement of the claim, with what the handler has left."""
+        """Return a settlement of the claim with this verdict, and with the handler's result, costs and pauses."""
         ran_s = (self.ended or time.monotonic()) - self.started
         told, pauses, steps = self.context.told, self.context.pauses, self.context.steps
         return Settlement(
@@ -111,16 +112,17 @@ class Running:
 
     @property
     def is_last_attempt(self) -> bool:
-        """Return whether the job has no attempt left if this one fails."""
+        """Return whether no attempt is left if this attempt fails."""
         failures, most = self.claim.failures + 1, self.max_attempts
         return most is not None and is_spent(failures, self.context.base, most)
 
     @property
     def can_stop(self) -> bool:
-        """Return whether a stopping worker should wait for the handler.
+        """Return whether a stopping worker should wait for this handler.
 
-        It should if the handler can be cancelled, or if it has open dependencies or arounds (functions that surround
-        each handler). Any other ``def`` handler has nothing to do before its process ends.
+        The worker waits for a handler that it can cancel. It also waits for a handler with dependencies, or with
+        *arounds* (functions that surround each handler). Any other ``def`` handler has nothing to close before the
+        process ends.
         """
         return self.handler is not None or self.function is not self.task.function
 

@@ -1,5 +1,5 @@
-"""Saves the steps of a worker's handlers. Each queue has one call under way at a time; the next call takes all steps
-that were done meanwhile."""
+"""Saves the steps of a worker's handlers. Each queue has one call under way; the next call saves all later steps
+together."""
 
 from __future__ import annotations
 
@@ -67,9 +67,11 @@ class Saver:
         """The loop of the worker, for handlers in threads."""
 
     def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
-        """Return the object through which the steps of a handler in this process use the worker. ``end`` asks the
-        handler to stop; call it on the loop. A task with isolation, whose handler runs here only in a test, cannot
-        park."""
+        """Return the object through which the steps of a handler in this process use the worker.
+
+        ``end`` asks the handler to stop and is called on the loop. An isolated task runs in this process only in a
+        test; its job cannot park.
+        """
         task, context = running.task, running.context
         ends = None if task.isolation is not None else end
         kept = task.options.audit_result
@@ -81,7 +83,7 @@ class Saver:
         return ThreadHome(self, context, kept, calls, self.loop, stop)
 
     async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
-        """Return the answer to a question of the process of an isolated handler, in the types of JSON."""
+        """Answer a question of an isolated handler's process. The answer has only types of JSON."""
         if call == "lease":
             # The process of a handler that must stop may not know of that yet.
             return self.lease_holds(context.queue) and not context.cancelled
@@ -94,22 +96,21 @@ class Saver:
         return refused
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a call to a queue, for a job that enqueues children or looks whether they have ended."""
+        """Carry out a call to a queue, and return its result. The job enqueues children or reads how they ended."""
         return await self.client.run(plan(self.client.calls))
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
-        """Return a job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
-        force."""
+        """Return the entries of a job's box from number ``first`` on; None if the job's claim is not in force."""
         plan = self.client.calls.reads.box(
             context.queue, context.id, context.fence, self.worker, first=first
         )
         return await self.client.run(plan)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries of one job. Return the refusals of the entries that were not saved, by the entry's place in
-        ``records``.
+        """Save entries of one job. Return index in ``records`` → refusal, for the entries that were not saved.
 
-        If Redis cannot take the entries now, they are sent again while the claim holds, since the steps have happened.
+        The steps have happened. So if Redis cannot store the entries now, they are sent again while the lease is in
+        force.
         """
         while True:
             try:
@@ -122,7 +123,7 @@ class Saver:
                 await asyncio.sleep(PAUSE_S)
 
     async def _sent_in_parts(self, queue: str, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save more entries than one call may have, in several calls."""
+        """Save entries in several calls, because one call may have at most BATCH_MAX."""
         found: dict[int, NotSaved] = {}
         for first in range(0, len(records), BATCH_MAX):
             refused = await self._sent(queue, records[first : first + BATCH_MAX])
@@ -172,7 +173,7 @@ class Saver:
 def _gathered(
     waiting: deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
 ) -> list[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]:
-    """Remove from ``waiting`` as many saves as one call may have, but at least one, and return them."""
+    """Remove from ``waiting`` the saves that fit into one call, at least one. Return them."""
     taken = [waiting.popleft()]
     count = len(taken[0][0])
     size = sum(len(record.packed) for record in taken[0][0])
@@ -187,7 +188,7 @@ def _gathered(
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing at the end of a step."""
 
 
 class Saves(Protocol):
@@ -195,7 +196,7 @@ class Saves(Protocol):
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
-        """The function that returns whether the leases of a queue are in force by the worker's own clock."""
+        """The function that returns whether the leases of a given queue are in force by the worker's clock."""
         ...
 
     async def ask(self, plan: Callable[[Operations], Plan[T]], /) -> T:
@@ -203,12 +204,11 @@ class Saves(Protocol):
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
-        """Return a job's box, with the entries numbered ``first`` or higher; None if the job's claim is not in
-        force."""
+        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
         ...
 
 
@@ -227,7 +227,7 @@ class _Home:
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
-        """Return whether the lease may be over although no heartbeat has reported that."""
+        """Return whether the lease may have expired, and no heartbeat has told the handler so."""
         return not self._saver.lease_holds(self._context.queue) and not self._context.cancelled
 
 
@@ -260,7 +260,7 @@ class LoopHome(_Home):
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self) -> Callable[[], None]:
-        """Note that a step has begun; return the function that notes its end."""
+        """Note that a step has begun. Return the function that notes its end."""
         step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished.add(step)
 
@@ -273,8 +273,7 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Let no further step begin, and wait for the steps that run. They may be branches of a handler that has
-        failed."""
+        """Let no further step begin, and wait for the steps that run."""
         if self._context.steps is not None:
             self._context.steps.close()
         if self._timer is not None:
@@ -285,7 +284,7 @@ class LoopHome(_Home):
             await asyncio.wait(self._unfinished)
 
     async def park(self, entry: int) -> None:
-        """Park the job as soon as none of its steps runs. This call does not return."""
+        """Park the job as soon as none of its steps runs. Parking cancels this call, so it never returns."""
         pending = self._waits[entry] = asyncio.get_running_loop().create_future()
         assert self._running is not None
         is_own = asyncio.current_task() is self._running.handler
@@ -297,8 +296,11 @@ class LoopHome(_Home):
             del self._waits[entry]
 
     def _consider(self) -> None:
-        """Park the job if it waits, no step runs and no call is under way: at once if the handler's own task waits,
-        else after LINGER_S, since another task of the handler may reach its next step."""
+        """Park the job if it waits, no step runs and no call is under way.
+
+        The job parks at once if the handler's own asyncio task waits. Otherwise it parks after LINGER_S, because
+        another task of the handler may reach its next step.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -315,12 +317,12 @@ class LoopHome(_Home):
             self._end(self._running, Parking(tuple(sorted(self._waits))))
 
     async def lease(self) -> None:
-        """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
+        """Wait until the lease is in force by the worker's clock, or until the handler must stop."""
         while self._is_uncertain():  # noqa: ASYNC110 - the heartbeat is on another thread
             await asyncio.sleep(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return the job's box, with the entries numbered ``first`` or higher; None if the claim is not in force."""
+        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         with self._calling():
             return await self._saver.load(self._context, first)
 
@@ -330,7 +332,7 @@ class LoopHome(_Home):
             return await self._saver.ask(plan)
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
         with self._calling():
             # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
             return await asyncio.shield(
@@ -339,7 +341,7 @@ class LoopHome(_Home):
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Keep the job from being parked during a call."""
+        """Do not park the job while a call is under way."""
         self._calls += 1
         self._consider()
         try:
@@ -349,7 +351,7 @@ class LoopHome(_Home):
             self._consider()
 
     def turn(self) -> asyncio.Lock:
-        """Return the lock with which the saves of a job come one after the other."""
+        """Return the lock of the job's saves, which lets one save run at a time."""
         return self._lock
 
 
@@ -374,7 +376,7 @@ class ThreadHome(_Home):
         self._lock = threading.RLock()
 
     def began(self) -> Callable[[], None]:
-        """Do nothing: a step of a handler in a thread ends before the handler does."""
+        """Do nothing: a handler in a thread cannot end before its step does."""
         return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -382,12 +384,12 @@ class ThreadHome(_Home):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def lease(self) -> None:
-        """Wait until the lease of the claim is in force by the worker's own clock, or until the handler must stop."""
+        """Wait until the lease is in force by the worker's clock, or until the handler must stop."""
         while self._is_uncertain():
             self._context.wait_cancelled(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return the job's box, with the entries numbered ``first`` or higher; None if the claim is not in force."""
+        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         return self._wait(self._saver.load(self._context, first))
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
@@ -395,7 +397,7 @@ class ThreadHome(_Home):
         return self._wait(self._saver.ask(plan))
 
     async def park(self, entry: int) -> None:
-        """Raise Parking in the handler's thread."""
+        """Raise Parking in the handler's thread, and let the loop end the handler."""
         why = Parking((entry,))
         self._context.tell(why)
         # Before the thread reports its end.
@@ -405,11 +407,11 @@ class ThreadHome(_Home):
         raise why
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
         return self._wait(self._saver.save(self._context, records))
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the lock with which the saves of a job come one after the other."""
+        """Hold the lock of the job's saves, which lets one save run at a time."""
         with self._lock:
             yield

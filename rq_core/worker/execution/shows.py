@@ -1,7 +1,7 @@
-"""Sends what running handlers show (their progress, and the chunks of their streams) to Redis.
+"""Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores what it shows in its Showing, and waits for nothing. One call for all jobs of a queue takes the last
-progress of each job every SHOW_S; chunks are sent every GATHER_S. What a job shows is sent before its claim is settled.
+A handler stores both in a Showing object and goes on. One call per queue sends the last progress of each job, at most
+once in SHOW_S. Chunks are sent every GATHER_S. Before the worker settles a claim, it sends what is left of both.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _Key = tuple[str, str, str]
 
 
 class _Shown(NamedTuple):
-    """A claim that shows something."""
+    """A claim with progress or chunks to send."""
 
     context: JobContext
     showing: Showing
 
 
 class ShowingClient(Protocol):
-    """The part of a client that sends."""
+    """The part of a client that sends calls."""
 
     async def carry_out(self, calls: Sequence[Call[Any]], /) -> list[Any]:
         """Carry out calls in one round trip."""
@@ -57,7 +57,7 @@ class ShowingClient(Protocol):
 
 
 class Shows:
-    """Sends what the handlers of one worker show."""
+    """Sends the progress and the chunks of one worker's jobs."""
 
     def __init__(self, client: ShowingClient, worker: str) -> None:
         self._client = client
@@ -79,18 +79,18 @@ class Shows:
         self._has_warned = False
 
     def begin(self, context: JobContext) -> Showing:
-        """Return the place where the handler of a claim stores what it shows."""
+        """Return the object in which the handler of a claim stores its progress and chunks."""
         return Showing(lambda showing: self._told(context, showing))
 
     def attach(self) -> None:
-        """Note the loop on which handlers start; call this on the loop."""
+        """Store the loop on which handlers start. Call this on that loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.get_ident()
             self._sending = asyncio.Lock()
 
     def _told(self, context: JobContext, showing: Showing) -> None:
-        """Note that a handler shows something. Called in any thread."""
+        """Note that a claim has progress or chunks to send. Any thread may call this."""
         assert self._loop is not None
         if threading.get_ident() == self._thread:
             self._note(context, showing)
@@ -105,7 +105,7 @@ class Shows:
         self._set_timer(GATHER_S if showing.has_chunks else max(0.0, SHOW_S - since))
 
     def _set_timer(self, seconds: float) -> None:
-        """Let what is new be sent after this time at the latest."""
+        """Send new progress and chunks after at most this number of seconds."""
         assert self._loop is not None
         when = self._loop.time() + seconds
         if self._timer is not None:
@@ -128,11 +128,11 @@ class Shows:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether there is something to send, or a call is under way."""
+        """Return whether progress or chunks wait to be sent, or a call is under way."""
         return bool(self._new) or (self._sending is not None and self._sending.locked())
 
     async def before(self, claims: Iterable[Claim]) -> None:
-        """Send what these jobs have shown last, before their claims are settled. Waits LAST_S at most."""
+        """Send the last progress and chunks of these jobs, before their claims are settled. Waits at most LAST_S."""
         assert self._sending is not None
         keys = [(claim.queue, claim.id, claim.fence) for claim in claims]
         if not any(key in self._new or key in self._under_way for key in keys):
@@ -177,7 +177,7 @@ class Shows:
     def _not_sent(
         self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
     ) -> None:
-        """Log once that calls fail, and let what they had be sent again."""
+        """Log the first failure of a call. Send the call's progress and chunks again after AGAIN_S."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("what jobs of queue %s show was not sent: %s", queue, error)
@@ -189,7 +189,7 @@ class Shows:
 
 
 def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
-    """Note the number before the first chunk of each claim, as Redis has answered it."""
+    """Store for each claim the number before its first chunk, from Redis' answer."""
     for shown, _ in group:
         start = answer.get(shown.context.id, "")
         if start.isdecimal():
@@ -197,7 +197,7 @@ def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, s
 
 
 def _parts(group: Iterable[tuple[_Shown, NotSent]]) -> Iterator[list[Show]]:
-    """Yield the records of a queue's jobs in parts, each for one call."""
+    """Yield the records of a queue's jobs in lists, one list for each call."""
     part: list[Show] = []
     size = 0
     for (context, showing), taken in group:

@@ -1,6 +1,6 @@
-"""Threads for ``def`` handlers: they share one queue, and one message to the event loop reports many ended calls.
+"""Threads for ``def`` handlers. The threads share one queue, and wake the event loop once for many ended calls.
 
-concurrent.futures creates a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
+concurrent.futures creates a future per call and wakes the loop for each. Here a burst of short handlers wakes it once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each submitted thing.
+    """For each submitted thing, calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop.
 
-    No submitted thing waits for another: up to ``threads`` run at once, and the caller must not submit more. A thread
-    starts when it is first needed. Context variables that a call sets are discarded when it ends.
+    Up to ``threads`` things run at once, and the caller must not submit more. So no thing waits for a thread. A thread
+    starts when it is first needed. Context variables that ``work`` sets are gone after the call.
     """
 
     def __init__(
@@ -45,8 +45,10 @@ class Threads(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, thing: T) -> None:
-        """Run ``work(thing)`` in a thread; call this method on the loop. Raises RuntimeError if a new thread is needed
-        and cannot start."""
+        """Run ``work(thing)`` in a thread. Call this method on the loop.
+
+        Raises RuntimeError if a new thread is needed and cannot start.
+        """
         self._loop = asyncio.get_running_loop()
         if self._open >= len(self._threads) < self._most:
             # A handler that hangs must not keep the process alive.
@@ -59,7 +61,7 @@ class Threads(Generic[T]):
         self._queue.put(thing)
 
     def close(self) -> None:
-        """Start nothing more. Running calls continue; waiting calls are dropped."""
+        """Start nothing more. Running calls continue; things that no thread has begun are dropped."""
         try:
             while True:
                 self._queue.get_nowait()

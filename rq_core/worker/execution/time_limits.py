@@ -1,7 +1,7 @@
-"""Time limits of running handlers: one timer serves all handlers with the same limit.
+"""Time limits of running handlers. One timer serves all handlers with the same limit.
 
-Equal limits expire in the order in which they began, so these handlers share a timer, which is set for the first of
-them. To begin or end a limit costs no more than an entry in a dict.
+Equal limits expire in the order in which they began. So one timer is enough: it is set for the first of these handlers.
+To begin or end a limit costs no more than an entry in a dict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ because each job has its own limit), an empty timer is removed at once."""
 
 
 class _Timer(Generic[T]):
-    """The things with one limit, each with the monotonic time at which its limit expires."""
+    """The timer of one limit, and thing → monotonic time at which its limit expires."""
 
     __slots__ = ("ends", "timer")
 
@@ -34,14 +34,14 @@ class _Timer(Generic[T]):
 
 
 class TimeLimits(Generic[T]):
-    """Calls ``on_over`` once, on the loop, for each thing whose limit expires before the thing ends."""
+    """Calls ``on_over`` once, on the loop, for each thing that runs longer than its limit."""
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Set a limit of ``seconds`` from now for a thing. Return the monotonic time at which the limit expires."""
+        """Limit a thing to ``seconds`` from now. Return the monotonic time at which the limit expires."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
@@ -53,7 +53,7 @@ class TimeLimits(Generic[T]):
         return over
 
     def end(self, thing: T, seconds: float) -> None:
-        """Cancel a thing's limit of ``seconds``: the thing has ended, or will have another limit."""
+        """Cancel a thing's limit of ``seconds``, because the thing has ended or gets another limit."""
         timer = self._timers.get(seconds)
         if timer is None:
             return

@@ -1,4 +1,4 @@
-"""Shows others that a worker is alive, and measures how late its event loop is.
+"""Shows that a worker is alive, and measures how late its event loop is.
 
 - ``heartbeat``: extends leases.
 - ``lease_table``: leases in memory that the supervisor can read.

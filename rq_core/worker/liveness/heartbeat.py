@@ -1,8 +1,8 @@
-"""Keeps the leases of a worker's claims, from a separate thread.
+"""Extends the leases of a worker's claims, from a thread of its own.
 
-A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat runs neither
-on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread, too; then a
-supervisor extends the leases (:mod:`rq_core.process.lease_guard`). A worker without a supervisor loses them.
+So a handler keeps its lease even if it blocks the event loop, or computes for minutes in a thread. A handler that holds
+the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). Without a
+supervisor, the leases expire.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ BEAT_AGAIN_S: Final = 0.5
 class LeaseKeeper:
     """Extends the leases of all held claims every third of a lease, in one round trip per server.
 
-    ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the fence of the claim: from the keeper's
-    thread, and ``on_lost`` also from the thread that calls ``hold_all``. The interval
-    follows the queues' leases when an operator changes them.
+    It reads the queues' leases at each heartbeat, so its interval follows an operator's changes.
+
+    ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the claim's fence, from the keeper's thread.
+    ``hold_all`` may call ``on_lost`` in its caller's thread, too.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class LeaseKeeper:
         table: LeaseTable | None = None,
         attendance: Attendance | None = None,
     ) -> None:
-        """``table`` is shared with a supervisor, which extends the leases when this thread cannot run. This thread
-        also reports in Redis that the worker is alive, by ``attendance``."""
+        """``table``: the leases that a supervisor reads. ``attendance`` reports from this thread that the worker is
+        alive.
+
+        ``clock`` returns seconds. A supervisor extends the leases in ``table`` when this thread cannot run.
+        """
         self._client = client
         self._worker = worker
         self._on_lost = on_lost
@@ -88,11 +92,11 @@ class LeaseKeeper:
             self._thread.join(timeout=5.0)
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Keep extending this claim's lease, up to ``until`` on ``clock`` (None: until ``drop``)."""
+        """Extend this claim's lease at each heartbeat, up to the time ``until`` on ``clock`` (None: until ``drop``)."""
         self.hold_all([(claim, until)])
 
     def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
-        """Keep extending the leases of several claims. See ``hold``. An older claim of the same job is lost."""
+        """Extend the leases of several claims, as ``hold`` does. Report an older claim of the same job as lost."""
         lost: list[tuple[str, str, str]] = []
         with self._lock:
             for claim, until in claims:
@@ -116,12 +120,15 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def extended_at(self, queue: str) -> float:
-        """Return the time (on ``clock``) from which the leases of a queue count."""
+        """Return the time (on ``clock``) at which the worker sent the last heartbeat that extended the queue's
+        leases."""
         return self._refused.get(queue, self.last_success)
 
     def beat(self) -> None:
-        """Extend the leases of all held claims, once. Raises RqCoreError if a server does not answer, or if Redis does
-        not extend the leases of a queue."""
+        """Extend the leases of all held claims once.
+
+        Raises RqCoreError if a server does not answer, or if Redis refuses to extend a queue's leases.
+        """
         now = self._clock()
         with self._lock:
             held = {
@@ -160,7 +167,7 @@ class LeaseKeeper:
             raise refusal
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
-        """Return the queues with held claims, by server; servers that failed at the last heartbeat come last."""
+        """Return (server, queues) pairs for the held claims. Servers that failed at the last heartbeat come last."""
         places: dict[object, list[str]] = {}
         for queue, jobs in held.items():
             if jobs:
@@ -170,7 +177,8 @@ class LeaseKeeper:
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
     ) -> dict[str, RqCoreError]:
-        """Pass on the answers about claims. Return the errors of queues whose leases were not extended."""
+        """Call ``on_lost`` and ``on_cancelling`` for the answers. Return queue → error for queues whose leases were not
+        extended."""
         refused: dict[str, RqCoreError] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RqCoreError):
@@ -186,7 +194,7 @@ class LeaseKeeper:
         return refused
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
-        """Read the queues' leases, and adapt the interval: a shorter lease must be extended more often."""
+        """Read the queues' leases, and set the interval to a third of the shortest."""
         if not queues:
             return
         prefix = self._client.prefix
@@ -228,7 +236,7 @@ class LeaseKeeper:
             self._attendance.leave(self._failed)
 
     def _pause(self, beat_at: float) -> float:
-        """Return the seconds until the next heartbeat or report is due."""
+        """Return the seconds until the next heartbeat, or the next report that the worker is alive."""
         due = beat_at if self._attendance is None else min(beat_at, self._attendance.due)
         return max(0.0, due - self._clock())
 

@@ -1,9 +1,9 @@
 """The leases of a worker process, in memory that its supervisor can read.
 
 A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker writes its claims and
-its heartbeats into a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
-the leases of a worker that is overdue. A reader may see a half-written row: extending a claim that no worker holds has
-no effect.
+heartbeats into a table that it shares with its supervisor. If a heartbeat is overdue, the supervisor's guard
+(:mod:`rq_core.process.lease_guard`) extends the leases. The guard may read a half-written row, and ask Redis to extend
+a claim that no worker holds. This has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW: Final = struct.Struct("<?d128s128s40s")
 
 
 class HeldLease(NamedTuple):
-    """A claim in the table. ``until``: monotonic time up to which to extend its lease; None: no limit."""
+    """A claim in the table. ``until``: monotonic time up to which its lease is extended; None: without an end."""
 
     queue: str
     job: str
@@ -36,7 +36,7 @@ class HeldLease(NamedTuple):
 
 
 class LeaseTable:
-    """The claims of one worker process. The supervisor creates the table, the worker writes it."""
+    """The claims of one worker process. The supervisor creates the table; the worker writes it."""
 
     def __init__(self, context: SpawnContext, rows: int) -> None:
         self._memory: Any = context.RawArray(c_char, _ROWS_AT + rows * _ROW.size)
@@ -51,7 +51,8 @@ class LeaseTable:
         _HEAD.pack_into(self._memory, 0, time.monotonic(), interval, worker.encode())
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Add a claim to the table. If the table is full, only the worker's own heartbeat extends the claim's lease."""
+        """Add a claim to the table. If the table is full, do nothing: only the worker's heartbeat extends this
+        lease."""
         row = self._used.get((claim.queue, claim.id))
         if row is None:
             if not self._free:
@@ -68,21 +69,23 @@ class LeaseTable:
             self._free.append(row)
 
     def end(self, status: int) -> None:
-        """Store the exit status of the process. Its work is over, and it is about to end."""
+        """Store that the work of the process is over, and its exit status."""
         _END.pack_into(self._memory, _HEAD.size, True, status)
 
     # The supervisor's side.
 
     @property
     def ended(self) -> int | None:
-        """The exit status of a process whose work is over; None if it works, or ended without noting a status."""
+        """The exit status of a process whose work is over; None if the process works, or stored no status."""
         over, status = _END.unpack_from(self._memory, _HEAD.size)
         return status if over else None
 
     @property
     def beaten(self) -> tuple[str, float, float]:
-        """The worker's name, the monotonic time at which its heartbeat's thread last ran, and the interval in seconds.
-        The name is empty before the first heartbeat."""
+        """The worker's name, the monotonic time of its last heartbeat, and the seconds between two heartbeats.
+
+        The name is empty before the first heartbeat.
+        """
         at, interval, name = _HEAD.unpack_from(self._memory, 0)
         return _text(name), at, interval
 

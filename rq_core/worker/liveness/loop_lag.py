@@ -1,7 +1,6 @@
-"""Measures once a second how late the event loop is: a blocked loop delays every handler, and the next claim.
+"""Measures once a second how late the event loop is. A blocked loop delays every handler and the next claim.
 
-A thread observes the loop meanwhile: while a handler blocks the loop, the log names the job and the line that it
-executes.
+A thread watches the loop. While a handler blocks the loop, the thread logs the job and the line that it executes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ scrapes."""
 
 
 class LoopWatch:
-    """Measures one worker's event loop. Use it on the loop."""
+    """Measures one worker's event loop. Call its methods on that loop."""
 
     def __init__(self, flow: FlowTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -43,7 +42,7 @@ class LoopWatch:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Start measuring; the worker is expected to claim from now on."""
+        """Start measuring, and note that the worker is expected to claim from now on."""
         self._flow.answered()
         self._due = self._clock()
         self.measure()
@@ -51,7 +50,7 @@ class LoopWatch:
         threading.Thread(target=self._look, args=(loop,), name="rq-core-loop", daemon=True).start()
 
     def measure(self) -> None:
-        """Store how late this measurement is and when the next one is due. Then schedule the next measurement."""
+        """Store how late this measurement is and when the next one is due. Schedule the next one."""
         now = self._clock()
         self._lags.append(max(0.0, now - self._due))
         self._due = now + EVERY_S
@@ -66,7 +65,7 @@ class LoopWatch:
         self._over.set()
 
     def _look(self, loop: int) -> None:
-        """Observe the thread ``loop`` from this thread until ``stop``, and log handlers that block it."""
+        """Watch the thread ``loop`` until ``stop``, and log each handler that blocks it."""
         told = 0.0
         while not self._over.wait(EVERY_S):
             due = self._due
@@ -93,8 +92,10 @@ class LoopWatch:
 
 
 def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
-    """Return the handler that a thread executes now, and the line that its function executes. If the function is not on
-    the stack, the line is the line of the innermost call. None: the thread executes no handler."""
+    """Return the async handler that a thread executes now, and its line as ``FILE:LINE``; None: no handler.
+
+    If the handler's function is not on the stack, the line is that of the innermost call.
+    """
     passed: list[FrameType] = []
     for each in _outwards(frame):
         running = each.f_locals.get("running") if each.f_code.co_name == "_run_async" else None

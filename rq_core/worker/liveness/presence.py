@@ -1,4 +1,4 @@
-"""Reports in Redis that this worker is alive: every ten seconds, from the heartbeat's thread, also while the worker is
+"""Reports in Redis that this worker is alive: from the heartbeat's thread, every ten seconds, even if the worker is
 idle."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SWEEP_EVERY_S: Final = 3_600.0
 
 
 class Attendance:
-    """One worker's rows in ``workers``. An error with these rows never harms a job or delays a heartbeat."""
+    """One worker's rows in the key ``workers``. An error with these rows harms no job and delays no heartbeat."""
 
     def __init__(
         self,
@@ -36,8 +36,10 @@ class Attendance:
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``queues`` returns the queues that the worker serves now; ``busy`` returns the number of busy places. Both
-        functions are called from the heartbeat's thread."""
+        """``queues`` returns the queues that the worker serves now. ``busy`` returns the number of places with a job.
+
+        The heartbeat's thread calls both. ``places``: the worker's number of places.
+        """
         self._client = client
         self._worker = worker
         self._tasks = tasks
@@ -52,8 +54,7 @@ class Attendance:
         """Time (on ``clock``) at which the worker must report next that it is alive."""
 
     def tell(self, failed: Collection[object] = ()) -> None:
-        """Report that the worker is alive, except to the servers at which the last heartbeat ``failed``: they might
-        delay this thread."""
+        """Report that the worker is alive. Skip the servers in ``failed``, which did not answer the last heartbeat."""
         self.due = self._clock() + TELL_EVERY_S
         prefix, sweeping = self._client.prefix, self._clock() >= self._sweep_at
         try:
@@ -73,7 +74,7 @@ class Attendance:
             self._sweep_at = self._clock() + SWEEP_EVERY_S
 
     def leave(self, failed: Collection[object] = ()) -> None:
-        """Remove the worker's rows, since it ends, except on the servers at which the last heartbeat ``failed``."""
+        """Remove the worker's rows, because the worker ends. Skip the servers in ``failed``."""
         for place, queues in self._places_of():
             if place not in failed:
                 self._client.run(worker_registry.leave(self._client.prefix, self._worker, queues))
@@ -103,10 +104,10 @@ class Attendance:
 
 
 def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
-    """Return eight hex digits of the tasks' names and handlers' code: workers with different digits run different code.
+    """Return eight hex digits of the tasks' names and their handlers' code. Different digits mean different code.
 
-    For a decorated handler, the code of the decorators and of the inner function counts. Code that handlers import does
-    not count, nor do comments and line numbers.
+    For a decorated handler, the code of the decorators and of the inner function counts. Imported code, comments and
+    line numbers do not count.
     """
     digest = hashlib.sha256()
     for name in sorted(tasks):
@@ -119,7 +120,7 @@ def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """Yield a function, and the functions that it wraps."""
+    """Yield a function, then each function that it wraps."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
@@ -138,7 +139,7 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 def _text(constant: object) -> str:
-    """Return a constant of code as a text that is the same in every process: sets are sorted."""
+    """Return a constant of code as a text that is the same in every process. Sets are sorted for this."""
     if isinstance(constant, frozenset):
         return f"{{{','.join(sorted(map(_text, constant)))}}}"
     if isinstance(constant, tuple):
