@@ -221,8 +221,8 @@ def stop_server(
 ) -> bool:
     """End the directory's server, and return whether a server was running.
 
-    The function sends SHUTDOWN, then SIGTERM, then SIGKILL, and waits a third of `timeout_s` after each. SHUTDOWN and
-    SIGTERM first write all data to disk. Raises ServerUnavailable if the server still runs.
+    The function sends SHUTDOWN, then SIGTERM, then SIGKILL, and waits a third of `timeout_s` after each. At SHUTDOWN or
+    SIGTERM, the server first writes all data to disk. Raises ServerUnavailable if the server still runs.
     """
     place = Path(directory).absolute()
     if not _is_held(place):
