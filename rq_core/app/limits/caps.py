@@ -159,7 +159,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """Return the name of the argument, or of the function, that gives the key of a cap."""
+    """Return the name of the argument, or of the function, in ``per``."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 
