@@ -262,10 +262,10 @@ class App(CopyProducer):
         At each attempt of a job, a worker calls ``function`` with the JobContext. ``function`` is a generator that
         yields once, a class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``.
 
-        The function that an app registers first is the outermost. All are entered before the handler's dependencies.
-        ``function`` receives the exception that the handler raises. It may raise another exception in its place, but
-        cannot suppress it. Around a ``def`` handler, ``function`` runs in the handler's thread. Around an async
-        handler, it runs on the event loop, and must not block the loop.
+        The context manager that an app registers first is the outermost. All of them are entered before the handler's
+        dependencies. A context manager receives the exception that the handler raises. It may raise another exception
+        in its place, but cannot suppress it. Around a ``def`` handler, ``function`` runs in the handler's thread.
+        Around an async handler, it runs on the event loop, and must not block the loop.
 
         Raises InvalidOption, and InvalidTask if ``function`` is async and the app has ``def`` tasks.
         """

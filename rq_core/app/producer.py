@@ -59,7 +59,8 @@ def spec_max(audit_payload: str) -> int:
 
 
 def _check_patience(patience: object) -> None:
-    """Raise InvalidOption unless ``patience`` is None or a Patience with two numbers of seconds."""
+    """Raise InvalidOption for an invalid ``patience``. A valid one is a Patience with two numbers of seconds, or
+    None."""
     if patience is None:
         return
     if not isinstance(patience, Patience):

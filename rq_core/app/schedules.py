@@ -238,7 +238,7 @@ class ScheduleProducer(QueueProducer):
     def release_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Let code control a schedule again that an operator has set in the running system.
+        """Return control of a schedule to code, after an operator has set the schedule in the running system.
 
         The present rule holds until a worker declares the rule of its code. Workers do so when they start, and every
         hour. The outcome is ``undeclared`` if no code declares the schedule.

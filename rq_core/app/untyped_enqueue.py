@@ -84,7 +84,7 @@ class Draft:
     def read(self, policy: str | None) -> None:
         """Set the Placing, which assigns the job's lane, from the policy that workers registered.
 
-        ``policy`` is None if no worker registered a policy.
+        None means that no worker registered a policy.
         """
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(

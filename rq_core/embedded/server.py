@@ -51,7 +51,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """The state of a directory's server. If ``running`` is false, the fields after it are None."""
+    """The state of a directory's server. If ``running`` is false, the fields after it have no value."""
 
     directory: Path
     running: bool

@@ -87,9 +87,9 @@ def _outside() -> JobContext:
 
 
 def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
-    """Return the result of each job, from the value that the batch handler returned.
+    """Return the result of each job, from the value that the batch handler returned: None, or a list.
 
-    Raises UsageError unless the value is None, or a list with one result for each job.
+    Raises UsageError for any other value, and for a list without exactly one result for each job.
     """
     if value is None:
         return [None] * len(jobs)

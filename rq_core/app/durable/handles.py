@@ -58,7 +58,7 @@ class Durable:
         """Return the value of the step ``name``. If no earlier run has saved it, call ``fn`` and save the value that it
         returns.
 
-        The returned value is read back from JSON. A plain function is called in a thread.
+        In both cases, the value is read back from JSON. A plain function is called in a thread.
         """
         return self._steps.step(name, fn, args, kwargs, self._options)
 
@@ -147,7 +147,7 @@ class DurableSync:
         """Return the value of the step ``name``. If no earlier run has saved it, call ``fn`` and save the value that it
         returns.
 
-        The returned value is read back from JSON.
+        In both cases, the value is read back from JSON.
         """
         value: T = now(self._steps.step(name, fn, args, kwargs, self._options))
         return value

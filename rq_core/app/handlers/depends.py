@@ -266,7 +266,7 @@ class _AnyUse(type):
 
 
 class _Unknown(metaclass=_AnyUse):
-    """Stands in for a name in an annotation that is not defined yet, or is imported only under TYPE_CHECKING."""
+    """Replaces a name in an annotation that is not defined yet, or is imported only under TYPE_CHECKING."""
 
 
 class _Names(dict[str, Any]):

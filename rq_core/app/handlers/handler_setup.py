@@ -246,8 +246,8 @@ async def call_surrounded(
     """Call a function inside the ``around`` functions, with the values of its dependencies. Return the function's
     result.
 
-    ``steps`` make these values. ``job`` is None for a call of a step's function, and for a call outside a worker. Such
-    a call has no ``arounds``.
+    ``steps`` make these values. A call of a step's function, or a call outside a worker, has no ``job`` and no
+    ``arounds``.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)

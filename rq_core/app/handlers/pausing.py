@@ -45,7 +45,7 @@ class PauseScope(HandlerSignal):
             self.find_rates(job)
 
     def find_rates(self, job: JobContext) -> None:
-        """Find the rates of a job that this error pauses. Raises UsageError if there is none.
+        """Find the rates of a job that this error pauses. Raises UsageError if the job has no such rate.
 
         The worker calls this method if the error was made where no job is known, such as in a thread that the handler
         started.

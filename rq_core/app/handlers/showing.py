@@ -100,7 +100,7 @@ class Showing:
         self._tell()
 
     def take_raw(self) -> tuple[tuple[Number, Number | None, str] | None, list[tuple[int, str]]]:
-        """Take the new progress and chunks, in the form that ``receive`` takes. Progress without a change is None."""
+        """Take the new progress and chunks, in the form that ``receive`` takes. Unchanged progress becomes None."""
         before = self._taken
         taken = self.take()
         return (None if self._taken is before else self._taken), taken.chunks

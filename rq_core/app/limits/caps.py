@@ -38,7 +38,7 @@ class Cap:
     each key separately.
 
     - ``per``: the name of the argument whose value is the key, or a function that takes the arguments by name and
-      returns the key. The cap does not count a job whose key is None.
+      returns the key. The cap does not count a job without a key (None).
     - ``name``: lets several tasks of a queue share the cap.
     - ``on_full``: what happens to a job that is enqueued while its scope is full. With ``wait``, the job waits. With
       ``discard``, it is dropped, and the log has an event. With ``reject``, enqueue raises ScopeFull.

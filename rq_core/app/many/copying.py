@@ -310,7 +310,10 @@ def copy_id(job_id: str, name: str) -> str:
 
 
 def replay_name(name: str | None, args: Mapping[str, Any] | None) -> str:
-    """Return ``name``, or a digest of the changed arguments if it is None. Raises InvalidOption for an invalid name."""
+    """Return the name of a replay: ``name``, or by default a digest of the changed arguments.
+
+    Raises InvalidOption for an invalid name.
+    """
     if name is None:
         import hashlib
 

@@ -42,7 +42,7 @@ _MARGIN: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class MissingValue:
-    """Stands in for a value that a task returned and that was not kept. ``reason`` is one word."""
+    """Replaces a value that a task returned and that was not kept. ``reason`` is one word."""
 
     reason: str
 
