@@ -89,8 +89,10 @@ class ChildrenFailed(GiveUp):
 
 
 class Parking(BaseException):
-    """Raised in a handler to leave it while its job waits for a moment or a signal: the job is parked then. Handlers
-    must not catch it. It is no Exception, so `except Exception` does not catch it."""
+    """Raised in a handler whose job waits for a moment or a signal. The handler ends, and the job is parked.
+
+    Handlers must not catch it. It is no Exception, so `except Exception` does not catch it.
+    """
 
     def __init__(self, waits: tuple[int, ...]) -> None:
         super().__init__("the job is parked until what it waits for has come")

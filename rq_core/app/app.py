@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-To create an app and to define its tasks opens no connection. Both read only environment variables.
+These lines before ``send.enqueue`` open no connection. They read only environment variables.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Makes a fork wait while another thread prepares an app's first use.
 
-The client, and with it redis-py, is imported at the first use of the app. If a thread forks during this import, the
-child inherits locked import locks, and no thread of the child can release them. So this module has locks of its own:
-the import runs under them, and every fork takes them first.
+The first use of an app imports the client and redis-py. If another thread forks during this import, the child inherits
+import locks that no thread of the child ever releases. So the import runs under locks of this module. Every fork takes
+these locks first, and so waits for the import.
 
 Modules of the standard library, such as ``logging``, also have locks that a fork takes. The work under our locks may
-need those locks, so a fork must take our locks first. A fork takes locks in the reverse order of their registration. So
-``_late`` is registered after the import of these modules. ``_early`` is held during their import.
+need those locks, so a fork must take ours first. A fork takes locks in the reverse order of their registration. So this
+module registers the lock ``_late`` after the import of those modules. During their import, it holds the lock
+``_early``.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class ScheduleProducer(QueueProducer):
         return list(dict.fromkeys([*super().queues, *self._scheduled]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the declarations of ``queues`` to a server: settings, limits, policies, and schedules.
+        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits, policies, and
+        schedules.
 
         The plan returns a sentence for each declaration that the server refused.
         """
@@ -134,8 +135,10 @@ class ScheduleProducer(QueueProducer):
         return refused + (yield from self.declare_schedules(calls, *queues))
 
     def declare_schedules(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the schedules of ``queues`` to a server. The plan returns a sentence for each schedule that the server
-        refused."""
+        """Return a plan that writes the schedules of ``queues`` to a server.
+
+        The plan returns a sentence for each schedule that the server refused.
+        """
         refused: list[str] = []
         for queue in queues:
             if made := self._scheduled.get(queue):

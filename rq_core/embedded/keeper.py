@@ -40,8 +40,8 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Detach this process from the process that started it. Neither Ctrl-C in the starter nor the starter's end ends
-    it."""
+    """Detach this process from the process that started it, so that it survives Ctrl-C in the starter and the starter's
+    end."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -49,7 +49,8 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server, and return its exit status. A signal ends the server, or `idle_s` seconds without clients."""
+    """Run the server until it ends, and return its exit status. A signal, or `idle_s` seconds without clients, end the
+    server."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"

@@ -159,7 +159,7 @@ def run_server(
 ) -> int:
     """Run the directory's server in the foreground. Return the server's exit status.
 
-    Ctrl-C, SIGTERM or `stop_server` ends the server, or `idle_s` seconds without clients. Raises ServerUnavailable if a
+    Ctrl-C, SIGTERM, `stop_server`, or `idle_s` seconds without clients end the server. Raises ServerUnavailable if a
     server of the directory runs already.
     """
     place = _prepare(directory)

@@ -116,7 +116,7 @@ class JobSteps(Steps):
         kwargs: dict[str, Any],
         options: StepOptions,
     ) -> Any:
-        """Run a step. Raises InvalidStep for a step with a key if this run has run children under the step's name."""
+        """Run a step. Raises InvalidStep if the step has a key, and this run has children under the step's name."""
         if options.key and name in self._launches:
             raise InvalidStep(step=name, why=ALIKE)
         return await super()._step(name, function, args, kwargs, options)
@@ -196,7 +196,7 @@ class JobSteps(Steps):
             await self._over("sleep", entry, f"+{PAUSE_MS}")
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
-        """Enqueue children. Return False if a queue accepts no jobs now; some children may then be enqueued.
+        """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted theirs.
 
         Raises StepMismatch if an earlier run has enqueued a child with other arguments.
         """
@@ -218,8 +218,7 @@ class JobSteps(Steps):
         return child_id(self._life, launch, index)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the children's queues and ids. ``entry`` is the entry that an earlier run has saved after their
-        enqueue.
+        """Return the children's queues and ids, from the entry that an earlier run saved after it had enqueued them.
 
         Raises StepMismatch if that run had another number of children than ``count``.
         """
@@ -234,7 +233,7 @@ class JobSteps(Steps):
     # The wait.
 
     async def _ends(self, launch: str, places: Sequence[Place]) -> dict[int, Outcome[Any]]:
-        """Wait until all children have ended. Return the outcomes of those that did not succeed, by their index.
+        """Wait until all children have ended. Return the outcomes of those that did not succeed, by the child's index.
 
         The results of the children that succeeded are saved as entries.
         """

@@ -39,9 +39,9 @@ class Durable:
         the object.
 
         - ``key`` distinguishes steps with the same name that run at the same time.
-        - ``check`` is called for a step that an earlier run has begun but not saved. It gets the step's arguments, and
-          returns the value that the step returned. If the step has not happened, it returns NOT_DONE.
-        - ``undo`` is called by :meth:`undo`, with the value that the step returned.
+        - ``check`` finds out whether a step has happened that an earlier run has begun but not saved. It gets the
+          step's arguments. It returns the step's value, or NOT_DONE if the step has not happened.
+        - ``undo`` is called by :meth:`undo`, with the step's value.
         - ``begin``: if true, Redis records that the step has begun. With ``check``, Redis always records it.
         """
         return Durable(self._steps, StepOptions(key, check, undo, begin))

@@ -50,7 +50,8 @@ class Home(Protocol):
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
-        """Send a call to a queue, and return its result. ``plan`` makes the plan of the call.
+        """Send a call to a queue, and return its result. ``plan`` takes the protocol's calls, and returns the plan to
+        carry out.
 
         Only jobs that may be parked use this method.
         """

@@ -50,7 +50,7 @@ def check_call(name: str, call: JobCall[Any]) -> None:
 
 
 def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
-    """Return the child job for a call. ``parent`` is the text that the child's header PARENT_HEADER gets."""
+    """Return the child job for a call. ``parent`` is the value of the child's header PARENT_HEADER."""
     options = call.task.options
     headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
     seconds = max(options.keep_ms, KEEP_MS) / 1000

@@ -101,10 +101,8 @@ class Steps:
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin. The worker calls this method when the handler has ended.
-
-        Tasks of asyncio that the handler started may still run.
-        """
+        """Let no further step begin. The worker calls this at the handler's end: asyncio tasks of the handler may still
+        run."""
         self._is_over = True
 
     async def step(
@@ -190,11 +188,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, park the job.
-
-        ``about`` is the end of the wait or sleep: Unix ms, or ``+`` and the milliseconds from now. An empty text means
-        no end.
-        """
+        """Return the entry of a wait or a sleep that is over. If it is not over, park the job. ``about`` is its end:
+        Unix ms, or ``+`` and the milliseconds from now. An empty text means no end."""
         check_wait(name)
         self._must_park(f"{kind}()")
         await self._may_begin()
@@ -237,7 +232,7 @@ class Steps:
         raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Send a wait or a sleep to Redis. Return whether the wait or sleep is over; Redis has then saved its entry."""
+        """Send a wait or a sleep to Redis. Return True if it is over; Redis has then saved its entry."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -279,10 +274,8 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Call the ``undo`` functions of the saved steps that this run has reached, the newest step first.
-
-        Each call is a step itself.
-        """
+        """Call the ``undo`` functions of the saved steps that this run has reached, the newest first. Each call is a
+        step."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
@@ -349,11 +342,9 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis, after the entries that Redis has lost.
-
-        Return None if Redis has the entry, and ``full`` if the box has no room. Return ``waits`` if the wait or sleep
-        is not over; ``_until`` is then its end.
-        """
+        """Send an entry to Redis, after the entries that Redis has lost. Return None if Redis has the entry, and
+        ``full`` if the box has no room. Return ``waits`` if the wait or sleep is not over; ``_until`` is then its
+        end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -399,10 +390,8 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records that must be sent again after Redis lost entries. Redis now has ``has`` entries.
-
-        ``last`` is the number of the last entry to send.
-        """
+        """Return the records to send again after Redis lost entries and has ``has`` entries now. ``last`` is the last
+        entry's number."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
@@ -432,11 +421,8 @@ class Steps:
     # Whether a step may begin.
 
     async def _may_begin(self) -> None:
-        """Wait until a step may begin.
-
-        Raises InvalidStep inside another step, and NotDurable after the handler's end. If the handler must stop, raises
-        the reason, such as JobCancelled.
-        """
+        """Wait until a step may begin. Raises InvalidStep inside another step, and NotDurable after the handler's end.
+        If the handler must stop, raises the reason, such as JobCancelled."""
         if in_step.get():
             raise InvalidStep(
                 step="", why="it is inside of another step, whose function must do all by itself"

@@ -205,7 +205,7 @@ class JobContext:
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may then run again. The exception lets the job's dependencies end as after a failure.
+        The job may then run again. So its dependencies get this exception, and end as after a failure of the handler.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):
@@ -237,7 +237,7 @@ class JobContext:
     def _why(self) -> HandlerSignal | Parking | None:
         """Return the reason why the handler should stop, or None.
 
-        If the timeout is over, the method sets the reason itself, since a blocked event loop cannot.
+        The method itself checks whether the timeout is over, since a blocked event loop cannot signal a timeout.
         """
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
@@ -266,7 +266,8 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """Return the running job in these context variables; by default, in the caller's. Return None outside a handler."""
+    """Return the job that runs in these context variables; by default, in the caller's. Return None outside a
+    handler."""
     return _current.get() if variables is None else variables.get(_current)
 
 

@@ -248,7 +248,7 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """The metaclass of ``_Unknown``. The annotation may index the class, join it with ``|`` or read its attributes."""
+    """Lets an annotation use ``_Unknown`` in any way: index it, join it with ``|``, or read its attributes."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -270,7 +270,8 @@ class _Unknown(metaclass=_AnyUse):
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. An undefined name is added to ``unknown``, and gives _Unknown."""
+    """The names that an annotation may use. For an undefined name, returns _Unknown, and adds the name to
+    ``unknown``."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()

@@ -148,8 +148,8 @@ class Entered:
         """Call a provider, and return the value for the handler. A context manager that the provider returns is
         entered.
 
-        If ``owned`` is false, only generators and context managers of contextlib's decorators are entered, since other
-        code may use any other. ``what`` names the provider in a note on an exception.
+        If ``owned`` is false, only generators and context managers of contextlib's decorators are entered. Other
+        context managers may be in use by other code. ``what`` names the provider in a note on an exception.
         """
         try:
             made = provider(*args, **needs)

@@ -92,7 +92,7 @@ def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
 
 
 def _error_of(value: Any) -> BaseException | None:
-    """Convert a value to JSON, by its own type. Return the error; None if there is no error."""
+    """Convert a value to JSON, without an annotation. Return the error, or None if the value has a JSON form."""
     from pydantic_core import to_json
 
     if isinstance(value, Iterator):

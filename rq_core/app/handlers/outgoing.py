@@ -1,7 +1,4 @@
-"""Functions that add headers to jobs before the jobs leave the program: ``app.outgoing(function)``.
-
-An app without such functions makes no call of this module.
-"""
+"""Functions that add headers to jobs before the jobs leave the program: ``app.outgoing(function)``."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ class PauseScope(HandlerSignal):
         its queue. After the pause, jobs begin one after another, as fast as the rate allows.
 
         ``scope`` is the ``per`` or the ``name`` of a Rate of the task. All rates of the job with this ``per`` or
-        ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError for a scope that no rate of
-        the job has, in a batch, and in a process of its own. Raises InvalidOption for an invalid duration.
+        ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no rate of the job has this
+        scope. Raises UsageError in a batch handler and in an isolated handler. Raises InvalidOption for an invalid
+        duration.
         """
         super().__init__(str(reason), scope=scope, after=after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after

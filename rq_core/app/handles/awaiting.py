@@ -1,7 +1,6 @@
 """Waits for the ends of one or more jobs, with or without an event loop, by Redis and then by the audit log.
 
-The generator :meth:`Ends.steps` yields the steps of a wait, such as a read. A driver carries out each step:
-:func:`each`, which blocks, or :func:`each_async`.
+The generator :meth:`Ends.steps` yields the steps of a wait. :func:`each` and :func:`each_async` carry them out.
 """
 
 from __future__ import annotations
@@ -72,11 +71,9 @@ class Until(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """A step of a wait: read from the audit log how jobs of a queue ended.
-
-    The driver sends back the outcomes by id, or an RqCoreError. ``jobs`` maps each id to the place (epoch, seq) that
-    the mirror must have reached before the log has the job's end.
-    """
+    """A step of a wait: read from the audit log how jobs of a queue ended. The driver sends back the outcomes by id, or
+    an RqCoreError. ``jobs`` maps each id to the place (epoch, seq) that the mirror must reach before the log has the
+    end."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -85,10 +82,8 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step of a wait: find the rows of a queue's jobs in the inbox.
-
-    The driver sends back ``inbox`` or ``parked`` for each job with a row, by id, or an RqCoreError.
-    """
+    """A step of a wait: find the rows of a queue's jobs in the inbox. The driver sends back ``inbox`` or ``parked`` for
+    each row, by the job's id, or an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
@@ -440,11 +435,8 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused if a wait for the job must not begin here.
-
-    A wait that ``blocks`` the thread must not begin in an event loop. In a handler, no wait may begin without
-    ``allow_in_handler``.
-    """
+    """Raise WaitRefused if the wait ``blocks`` the thread of an event loop, or if a handler waits without
+    ``allow_in_handler``."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

@@ -345,7 +345,8 @@ class JobHandle(Generic[R_co]):
         check_outcome(self.queue, self.id, (await client.run(plan))[self.id])
 
     def history(self) -> list[Any]:
-        """Return the job's events from SQL, oldest first. Each event has a ``type``, a word of machine.Event.
+        """Return the job's events from SQL, oldest first. Each event has a ``type``, such as ``enqueued`` or
+        ``claimed``.
 
         The list is empty until the mirror has copied the job's first event into SQL. It is empty again after `rq-core
         audit prune` has deleted the job's events. ``rq-core audit history ID`` shows up to which time the log was

@@ -1,5 +1,5 @@
-"""Reads from the audit log how jobs ended. A thread reads the database, so a caller's timeout holds if it does not
-answer."""
+"""Reads from the audit log how jobs ended. A thread reads, so a database that does not answer delays no caller's
+timeout."""
 
 from __future__ import annotations
 

@@ -78,8 +78,10 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise InvalidOption for the twin of a method: ``cancel`` for ``cancel_async``, or the reverse. Else raise
-            AttributeError."""
+            """Raise InvalidOption for the method of the other kind of connection, as ``cancel`` for ``cancel_async``.
+
+            Raise AttributeError for any other name.
+            """
             twin = f"{name}_async" if self._is_async else name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
                 must = f"the connection blocks: call {twin}(…), without await"
@@ -91,7 +93,7 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. Equal objects wake the relay once for a transaction."""
+    """Wakes a relay when it is called. A transaction calls equal objects only once."""
 
     app: Producer
     queues: frozenset[str]

@@ -124,8 +124,8 @@ class Declared:
     def check_queue(self, task: str, queue: str) -> None:
         """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``.
 
-        The reason may be that a cap of the task counts jobs of another queue. Or the queue has a batch task, and the
-        task is another one; or the task is a batch task of another queue.
+        This is so if a cap of the task counts jobs of another queue. It is also so if a batch task would leave its own
+        queue, or another task would use the queue of a batch task.
         """
         own = self._own.get(task)
         for batched, names in self._batched.items():

@@ -292,7 +292,7 @@ class Unregistered(Placing):
 
 
 def _units_in(keys: Mapping[str, str]) -> set[str]:
-    """Return the units in the names of ``keys``: a key of a rate that counts a unit has the unit in its name."""
+    """Return the units of the rates whose keys are in ``keys``. The name of such a key ends with the unit."""
     return {unit for unit in map(unit_of, keys) if unit is not None}
 
 
@@ -374,7 +374,7 @@ class PolicyCache:
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
     """Return the rules for a job whose scope is full, as the text that enqueue.lua reads.
 
-    A rule is a pair. ("discard", "SCOPE|CAP") and ("reject", "SCOPE|CAP") have the cap that the code declares; "|CAP"
-    may be missing. ("most", N) has the number of jobs that may wait in the lane.
+    A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), or ("most", N). CAP is the cap that the code
+    declares. N is the number of jobs that may wait in the lane.
     """
     return " ".join(f"{what}|{value}" for what, value in rules)

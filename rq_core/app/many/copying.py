@@ -118,10 +118,10 @@ class Copying:
         """``tasks`` are the tasks whose code this process has. Copies of other tasks have the options that workers
         registered.
 
-        ``mine`` is the beginning of this replay's reasons. A copy with such a reason was made by an earlier part of
-        this replay, whose answer was lost; it counts as copied. ``wait_s`` is the longest wait for the mirror, in
-        seconds. None means LOG_WAIT_S; with 0, no wait. Raises InvalidName. Raises InvalidOption, also for a filter
-        with a term that a replay does not accept.
+        ``mine`` is the text with which the reasons of this replay's copies begin. An existing copy with such a reason
+        counts as copied: an earlier part of this replay made it, and its answer was lost. ``wait_s`` is the longest
+        wait for the mirror, in seconds. None means LOG_WAIT_S. Raises InvalidName. Raises InvalidOption, also for a
+        filter with a term that a replay does not accept.
         """
         if which is not None:
             check_terms(which)

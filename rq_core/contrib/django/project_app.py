@@ -24,7 +24,7 @@ from rq_core.contrib.django.databases import ClosingConnections, database_url
 
 
 class _ProjectApp(App):
-    """The project's App. If its inbox is an alias in DATABASES, each use looks the database up; in tests, the test
+    """The project's App. An alias in DATABASES that names its inbox is resolved at each use. So tests use the test
     database."""
 
     _inbox: str | None = None
