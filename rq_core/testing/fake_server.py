@@ -192,7 +192,7 @@ class FakeAsyncTransport:
         return reply
 
     def place(self, key: str) -> object:
-        """See Transport.place."""
+        """Return an object that identifies the server of ``key``. See Transport.place."""
         return self._transport.place(key)
 
     async def close(self) -> None:

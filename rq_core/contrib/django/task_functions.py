@@ -117,8 +117,8 @@ def _running(
 def _is_last(error: Exception | SystemExit, job: JobContext, backend: Any) -> bool:
     """Return whether the job will not run again after this error.
 
-    GiveUp is always the last error, and other HandlerSignals never are. Any other error is the last in the last
-    attempt.
+    After GiveUp, the job never runs again. After any other HandlerSignal, it does. After any other error, it runs again
+    unless this was the last attempt.
     """
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)
