@@ -244,7 +244,7 @@ class JobOptions:
         return changed
 
     def _headers(self, headers: Mapping[str, str] | None, trace: str | None) -> str:
-        """Return the job's headers as JSON. One of them is the header for the option ``trace``. Raises
+        """Return the job's headers as JSON. If the option ``trace`` is given, it is one of the headers. Raises
         InvalidOption."""
         before = read_headers(self.headers_json) if self.headers_json else {}
         if headers is None:

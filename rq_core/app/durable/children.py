@@ -86,7 +86,7 @@ class JobSteps(Steps):
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
         """Run children, and return their items once all children have ended.
 
-        Raises ChildrenFailed if fewer children have succeeded than ``min_success`` says.
+        Raises ChildrenFailed if fewer children have succeeded than ``min_success`` requires.
         """
         check_wait(name)
         self._must_park("map()")

@@ -100,14 +100,14 @@ class JobHandle(Generic[R_co]):
         """Return the job's state in one word.
 
         A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
-        cancelled, pruned, expired, replaced or removed. Redis keeps this word only with the job's result; SQL has it if
-        an audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
+        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result. SQL has it if an
+        audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
         handed it over to Redis. It is ``parked`` if the relay could not read its row, or the queue refused the job.
 
-        If the result is not kept, the state is ``gone`` for a moment after the job's end, until the mirror has copied
-        the end into SQL.
+        If the result is not kept, the state may be ``gone`` right after the job's end, until the mirror has copied the
+        end.
         """
         client = self._producer.client
         if word := client.run(self._word(client.calls.reads)):
