@@ -1,7 +1,7 @@
-"""Every error that rq-core raises on purpose.
+"""The errors that rq-core raises on purpose.
 
-A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which the error keeps
-as attributes. The annotations are for type checkers. Passwords in messages and attributes are masked.
+The docstring of a class is its default message. The constructor's keyword arguments replace the ``{fields}`` in the
+message, and become attributes of the error. Passwords in messages and attributes are masked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RqCoreError(Exception):
         super().__init__(masked(message))
 
     def name_prefix(self, prefix: str) -> None:
-        """Add ``--prefix`` to the commands in the message: the queue's keys have another prefix than the default."""
+        """Add ``--prefix`` to each command in the message, for queues whose keys do not have the default prefix."""
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])
@@ -67,7 +67,7 @@ class InvalidOption(UsageError):
 
     @classmethod
     def of(cls, option: str, value: object, must: str) -> Self:
-        """Return the error for an option; ``must`` says what the value must be."""
+        """Return the error for an option. ``must`` is the part of the message that describes valid values."""
         return cls(option=option, value=value, must=must)
 
 

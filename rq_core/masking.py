@@ -1,11 +1,11 @@
 r"""Masks passwords in texts. Every URL and every message that people may read passes through :func:`masked`.
 
-If in doubt, :func:`masked` masks too much: it replaces the text after the name of a user or of a secret, up to the last
-place at which the secret can end.
+:func:`masked` rather masks too much than too little. After the name of a user or of a secret, it replaces the text up
+to the last place where the secret can end.
 
-A handler's error may have any text, so each regular expression here must take linear time. An expression tries a run of
-word characters only from the run's beginning, without backtracking (``++``). It searches a password before an ``@``
-only within one word.
+A text may be of any length, so each regular expression here must take linear time. An expression tries a run of word
+characters only from the run's beginning, without backtracking (``++``). It searches a password before an ``@`` only
+within one word.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def masked(text: str) -> str:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """Return a word without the part between a user's name and the last ``@``."""
+    """Replace the password in one word, such as a URL, by ``***``: the part from the user's name to the last ``@``."""
     before, at, host = found[0].rpartition("@")
     if not at:
         return found[0]
@@ -56,7 +56,7 @@ def _without_user(found: re.Match[str]) -> str:
 
 
 class Bounded:
-    """A fact in a message. ``{fact!r}`` has at most REPR_MAX characters: a caller's value may be of any length."""
+    """Wraps a value for a message: its ``repr`` is masked and has at most REPR_MAX characters."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -1,7 +1,6 @@
-"""Errors that a handler raises to say what should happen to its job, and errors that are raised inside a handler to
-stop the handler.
+"""Errors by which a handler decides what happens to its job, and errors that rq-core raises in a handler to stop it.
 
-As in :mod:`rq_core.errors`, a class's docstring is its default message.
+As in :mod:`rq_core.errors`, the docstring of a class is its default message.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Return the delay that a handler passed, in seconds; a negative delay counts as 0. Raises InvalidOption inside the
-    handler."""
+    """Convert the delay that a handler passed to seconds. A negative delay becomes 0. Raises InvalidOption."""
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -36,7 +34,11 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is a delay as in Snooze; None: the delay of the task's retry policy. Raises InvalidOption."""
+        """``after`` is the delay before the next attempt, in seconds or as a timedelta. None: the task's retry policy
+        decides.
+
+        Raises InvalidOption for an invalid delay.
+        """
         super().__init__(str(reason), after=after)
         self.after = None if after is None else _seconds(after)
 
@@ -45,8 +47,11 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is in seconds, or a timedelta: no worker claims the job before this time has passed; with 0 or
-        less, the job is ready at once. Raises InvalidOption for an invalid duration."""
+        """``after`` is how long no worker claims the job, in seconds or as a timedelta. With 0 or less, the job is
+        ready at once.
+
+        Raises InvalidOption for an invalid duration.
+        """
         super().__init__(str(reason), after=after)
         self.after = _seconds(after)
 
@@ -84,8 +89,10 @@ class ChildrenFailed(GiveUp):
 
 
 class Parking(BaseException):
-    """Raised in a handler to leave it while its job waits for a moment or a signal: the job is parked then. Handlers
-    must not catch it. It is no Exception, so `except Exception` does not catch it."""
+    """Raised in a handler whose job waits for a moment or a signal. The handler ends, and the job is parked.
+
+    Handlers must not catch it. It is no Exception, so `except Exception` does not catch it.
+    """
 
     def __init__(self, waits: tuple[int, ...]) -> None:
         super().__init__("the job is parked until what it waits for has come")

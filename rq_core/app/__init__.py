@@ -1,6 +1,6 @@
 """The classes that user code imports: apps, tasks, handles, caps, retry policies, and the context of a running job.
 
-This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_core.worker` runs jobs.
+This package turns functions into tasks, and calls of tasks into jobs. :mod:`rq_core.worker` runs jobs.
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
@@ -26,7 +26,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``schedules``: declares schedules, and changes them.
 - ``untyped_enqueue``: enqueues by a task's name, without its code.
 - ``arguments``: checks arguments, and converts them to JSON and back.
-- ``hints``: checks whether annotated values survive JSON.
+- ``hints``: checks whether a value stays the same in JSON.
 - ``loading``: finds an app by ``module:app``.
 - ``fork_safety``: makes a fork wait while another thread prepares an app's first use.
 """

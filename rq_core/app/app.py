@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-Creating an app and defining its tasks opens no connection. Both read only environment variables.
+These lines before ``send.enqueue`` open no connection. They read only environment variables.
 """
 
 from __future__ import annotations
@@ -74,22 +74,22 @@ DEFAULT_QUEUE: Final = "default"
 class App(CopyProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
-    - ``redis``: the server, as redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE; by
-      default RQ_CORE_REDIS_URL, else redis://localhost:6379/0.
-    - ``audit``: the audit database, as a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE; by default
+    - ``redis``: the URL of the server: redis://, rediss://, unix://, embedded:// or
+      redis+sentinel://HOST:PORT,…/SERVICE. The default is RQ_CORE_REDIS_URL, else redis://localhost:6379/0.
+    - ``audit``: the audit database: a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE. The default is
       RQ_CORE_AUDIT_URL, else none.
-    - ``inbox``: the database into which ``within`` inserts jobs; by default RQ_CORE_INBOX_URL, else none. If the app
-      has an inbox, handles also find jobs that are still in the inbox.
-    - ``max_payload``: the most bytes of a job's arguments as JSON.
+    - ``inbox``: the database into which ``within`` inserts jobs. The default is RQ_CORE_INBOX_URL, else none. If the
+      app has an inbox, handles also find jobs that are still in the inbox.
+    - ``max_payload``: the maximum number of bytes of a job's arguments as JSON.
     - ``patience``: how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in
       seconds. A call that cannot be sent within ``unsent`` raises ServerUnavailable. A call that was sent is repeated
-      until an answer comes; without an answer within ``unknown`` it raises OutcomeUnknown.
+      until an answer comes. Without an answer within ``unknown`` it raises OutcomeUnknown.
     - ``ids``: a function that returns a new job id.
-    - ``redact``: a function, or its import path. Each error's text passes through it before the text is stored or
-      logged.
+    - ``redact``: a function, or its import path. Each error's text passes through the function before the text is
+      stored or logged.
     - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
-      redaction, so that ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps
-      arguments out of SQL, except those of copies of jobs whose arguments the log has.
+      redaction. ``rq-core audit restore`` can then put back jobs that Redis lost. "digest", the default, keeps
+      arguments out of SQL. But if the log has a job's arguments, it also keeps those of the job's copies.
 
     Raises InvalidName or InvalidOption.
     """
@@ -127,7 +127,7 @@ class App(CopyProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """The function ``redact``, or the function at the import path ``redact``; None if the app has no redactor.
+        """The function ``redact``, or the function at the import path ``redact``. None if the app has no redactor.
 
         Raises InvalidOption if there is no function at the path.
         """
@@ -167,25 +167,26 @@ class App(CopyProducer):
     ) -> Any:
         """Turn a function into a task: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        - ``keep_result``: how long Redis keeps the function's result for JobHandle.result after the job's end, in
-          seconds or a timedelta. True is an hour; False drops the result.
-        - ``audit_result``: "full" also stores a kept result, unredacted, in the audit log. JobHandle.result reads the
-          result there when Redis no longer has it. "digest" stores only a digest, by which the result can be verified.
+        - ``keep_result``: how long after the job's end Redis keeps the function's result, in seconds or a timedelta.
+          JobHandle.result reads it. True is an hour; False drops the result.
+        - ``audit_result``: "full" also stores a kept result in the audit log, without redaction. JobHandle.result reads
+          the result there when Redis no longer has it. "digest" stores only a digest, by which the result can be
+          verified.
         - ``name``: by default the function's name.
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
-        - ``max_losses``: a job dies as poison when this number of workers were lost while they ran the job.
+        - ``max_losses``: the number of workers that may be lost while they run the job. Then the job dies as poison.
         - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
-        - ``unique``: Unique, Throttle, Debounce or Latest, which decides what happens to several calls with one unique
+        - ``unique``: Unique, Throttle, Debounce or Latest. It decides what happens to several calls with one unique
           name.
         - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and
           the task's caps count these jobs. The log keeps the name under which each job was enqueued.
         - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
           timeout, which includes the start of the process. A crash of the process does not harm the worker.
-        - ``max_memory``: the most bytes that the process of an isolated function may use.
+        - ``max_memory``: the maximum number of bytes that the process of an isolated function may use.
         - ``batch``: a Batch lets one call of the function run several jobs. The function takes ``jobs: list[Job[…]]``.
-        - ``on_dead``: a function that is called with a DeadJob, as a job of its own, when a job of this task has died
-          for any reason. The function is called once for each death, and again only after a fault.
+        - ``on_dead``: a function that is called with a DeadJob when a job of this task has died for any reason. The
+          call is a job of its own. There is one call for each death; only a fault can cause another.
 
         Raises InvalidTask, InvalidName or InvalidOption.
         """
@@ -258,13 +259,15 @@ class App(CopyProducer):
     def around(self, function: Around, /) -> Around:
         """Put a context manager around every handler of this app: ``@app.around``.
 
-        A worker calls ``function`` with the JobContext at each attempt. ``function`` is a generator that yields once, a
-        class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``. The first
-        function that an app registers is the outermost. All are entered before the handler's dependencies. ``function``
-        receives the exception that the handler raises, and may raise another exception in its place, but cannot
-        suppress the exception. Around a ``def`` handler, ``function`` runs in the handler's thread. Around an async
-        handler, ``function`` runs on the event loop, and must not block the loop. Raises InvalidOption; InvalidTask if
-        ``function`` is async and the app has ``def`` tasks.
+        At each attempt of a job, a worker calls ``function`` with the JobContext. ``function`` is a generator that
+        yields once, a class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``.
+
+        The context manager that an app registers first is the outermost. All of them are entered before the handler's
+        dependencies. A context manager receives the exception that the handler raises. It may raise another exception
+        in its place, but cannot suppress it. Around a ``def`` handler, ``function`` runs in the handler's thread.
+        Around an async handler, it runs on the event loop, and must not block the loop.
+
+        Raises InvalidOption, and InvalidTask if ``function`` is async and the app has ``def`` tasks.
         """
         self.surroundings.add(function, self._tasks.values())
         return function
@@ -272,16 +275,16 @@ class App(CopyProducer):
     def override(
         self, provider: Callable[..., Any], other: Callable[..., Any], /
     ) -> AbstractContextManager[None]:
-        """Call ``other`` in place of a Depends' ``provider`` within a block: ``with app.override(session, fake):``.
+        """Call ``other`` in place of the dependency ``provider`` within a block: ``with app.override(session, fake):``.
 
-        For tests. Isolated tasks of a real worker do not see the override: their processes import the app themselves.
-        Raises InvalidOption, or InvalidTask for a task that cannot use ``other``.
+        This is for tests. In a real worker, isolated tasks do not see the override, since their processes import the
+        app themselves. Raises InvalidOption, and InvalidTask for a task that cannot use ``other``.
         """
         return self.surroundings.override(provider, other, self._tasks.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The app's tasks, by name and by each alias."""
+        """The app's tasks by name. A task with aliases is also stored under each alias."""
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
@@ -290,11 +293,11 @@ class App(CopyProducer):
         return None if found is None else found.returned
 
     def check(self) -> None:
-        """Resolve the annotations of all tasks and the redactor's import path, which are otherwise resolved at their
-        first use.
-
-        Raises InvalidTask, or InvalidOption if the redactor does not exist. A worker calls this method before its first
+        """Resolve the annotations of all tasks, and the redactor's import path. A worker calls this before its first
         claim.
+
+        Without this call, each is resolved at its first use. Raises InvalidTask, and InvalidOption if the redactor does
+        not exist.
         """
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
@@ -309,12 +312,14 @@ class App(CopyProducer):
     # Producers.
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
-        """Return the handle of a job of this app. Raises ScopeFull, UniqueHeld or IdempotencyMismatch if the queue
-        refused the job."""
+        """Return the handle of a job of this app. ``accepted`` is the outcome of its enqueue.
+
+        Raises ScopeFull, UniqueHeld or IdempotencyMismatch if the queue refused the job.
+        """
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
-        """Return the handle of a job by its id. Redis is not asked whether the job exists; JobHandle.state asks.
+        """Return the handle of the job with this id. The method does not ask Redis whether the job exists.
 
         Raises InvalidName.
         """
@@ -337,12 +342,14 @@ class App(CopyProducer):
     ) -> NewJob:
         """Return a job of the task with this name, for enqueue_many. This process need not have the task's code.
 
-        If this app has the task, the task's options are the defaults and the arguments are validated here. Otherwise
-        the worker validates the arguments. The options and caps are then those that workers have registered in the
-        queue; this method reads them from Redis at most every few seconds (in an event loop use job_async). ``keys``
-        maps the name of a cap to the job's key, for keys that a function in the task's code would compute. Raises
-        InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; if the method reads the
-        queue, also ServerUnavailable or ServerUnsuitable.
+        If this app has the task, the task's options are the defaults, and this method validates the arguments. If this
+        app lacks the task, the worker validates the arguments. The options and caps are then those that workers have
+        registered in the queue. This method reads them from Redis, at most every few seconds; in an event loop use
+        job_async.
+
+        ``keys`` maps the name of a cap to the job's key. Pass a key if a function in the task's code would compute it.
+        Raises InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded or PayloadTooLarge. If the method
+        reads the queue, it also raises ServerUnavailable or ServerUnsuitable.
         """
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
@@ -359,7 +366,7 @@ class App(CopyProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> NewJob:
-        """See job."""
+        """Return a job of the task with this name, without blocking the event loop. See job."""
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
             client = self.async_client()
@@ -406,8 +413,7 @@ class App(CopyProducer):
     @overload
     def within(self, connection: Executes | str, /) -> Within: ...
     def within(self, connection: Any, /) -> Any:
-        """Return an object that enqueues jobs within the transaction of a database connection: see
-        PreparedTask.within."""
+        """Return an object that enqueues jobs in the transaction of a database connection. See PreparedTask.within."""
         from rq_core.app.inbox.within import app_within
 
         return app_within(self, self._own_job, connection)

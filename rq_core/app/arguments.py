@@ -1,13 +1,13 @@
-"""Converts arguments from Python to JSON and back. Both the producer and the worker check them against the annotations.
+"""Converts arguments from Python to JSON and back. Both the producer and the worker check the arguments' types.
 
-A producer binds and validates a call's arguments here and sends them, by name, as a JSON object. A worker validates
-this JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets
-and containers of these keep their types. A value that is annotated ``Any``, or has no annotation, may have only the
-types of JSON. For example, a datetime is refused there, since the handler would receive text.
+A producer binds and validates a call's arguments, and sends them by name, as a JSON object. A worker validates this
+JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets and
+containers of these keep their types. A value that is annotated ``Any``, or has no annotation, may have only JSON's
+types. For example, a datetime is refused there, since the handler would receive text.
 
-An argument that the caller leaves out stays out of the JSON, so the worker's default applies.
+An argument that the caller leaves out is not in the JSON. The worker's default then applies.
 
-pydantic is imported when a task is first used, and earlier only for ``keep_result``: defining tasks must stay cheap.
+pydantic is imported when a task is first used, and for ``keep_result`` already when the task is defined.
 """
 
 from __future__ import annotations
@@ -41,19 +41,18 @@ _REFUSED_KINDS: Final[dict[object, str]] = {
 
 
 class Arguments:
-    """The arguments of one task's function.
+    """The arguments of one task's function: their names, types and defaults.
 
-    The constructor raises InvalidTask for a signature whose arguments cannot be sent by name.
-
-    Annotations are resolved at first use, since they may name classes that are defined later. So every method may raise
-    InvalidTask, if an annotation cannot be resolved or JSON cannot express its values; and ArgumentsInvalid, if a value
-    is invalid.
+    The constructor raises InvalidTask for a signature whose arguments cannot be sent by name. Annotations are resolved
+    at their first use, since they may name classes that are defined later. So every method may raise InvalidTask if an
+    annotation cannot be resolved, or if JSON cannot express its values. A method raises ArgumentsInvalid for invalid
+    values.
     """
 
     def __init__(
         self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
     ) -> None:
-        """``injected`` names the parameters whose values are dependencies. These parameters are no arguments of the
+        """``injected`` has the names of the parameters that dependencies fill. These parameters are no arguments of the
         job."""
         self.task = task
         self._function = function
@@ -86,28 +85,30 @@ class Arguments:
     def check(self) -> None:
         """Resolve the annotations now. Raises InvalidTask.
 
-        A worker calls this method when it starts, so that a bad annotation stops the worker before its first claim.
+        A worker calls this method at its start. A bad annotation then stops the worker before its first claim.
         """
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a call's arguments as a JSON object. The object has no defaults: an argument that was left out is
-        missing."""
+        """Validate a call's arguments, and return them as a JSON object. Arguments that the caller left out are not in
+        it."""
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name, in the annotated types. An argument that was left out is missing."""
+        """Convert a call's arguments to the annotated types, and return them by name. Left-out arguments are
+        missing."""
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments that are given by name, converted to the annotated types."""
+        """Convert arguments, which the caller passes as a mapping by name, to the annotated types."""
         return self._validate(_check_names(self.task, values))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
-        """Return the arguments in ``names`` (None: all) of the validated ``values``, in plain types.
+        """Return validated arguments in JSON's types, so that equal arguments give equal results.
 
-        Equal values give equal results: defaults are filled in, and sets are sorted. Raises ArgumentsInvalid for a
-        value that has no JSON form."""
+        ``names`` selects the arguments; None selects all. Left-out arguments get their defaults, and sets become sorted
+        lists. Raises ArgumentsInvalid for a value that has no JSON form.
+        """
         whole = {**self.defaults, **values}
         try:
             return {
@@ -123,7 +124,7 @@ class Arguments:
             raise _invalid(self.task, self._unserialisable(values, error)) from None
 
     def canonical_json(self, values: Mapping[str, Any]) -> str:
-        """Return validated arguments as JSON text; equal values give equal texts. Raises ArgumentsInvalid."""
+        """Return validated arguments as JSON text. Equal arguments give equal texts. Raises ArgumentsInvalid."""
         return json.dumps(self.canonical(values, None), sort_keys=True, separators=(",", ":"))
 
     def _adapter_of(self, name: str) -> TypeAdapter[dict[str, Any]]:
@@ -133,8 +134,7 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Read arguments from a JSON object. Return them by name, in the annotated types, ready to pass to the
-        function."""
+        """Read arguments from a JSON object. Return them by name, in the annotated types."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -195,8 +195,7 @@ class Arguments:
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Return the problem of each argument that has no JSON form, by name. The arguments are converted one by
-        one."""
+        """Return the problem of each argument that has no JSON form, by the argument's name."""
         problems: dict[str, str] = {}
         for name, value in valid.items():
             try:
@@ -208,7 +207,7 @@ class Arguments:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        """The resolved types of the parameters, by name; ``Any`` for a parameter without an annotation. Raises
+        """The type of each parameter, by the parameter's name. Without an annotation, the type is ``Any``. Raises
         InvalidTask."""
         function = inspect.unwrap(self._function)
         try:
@@ -265,7 +264,7 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The validator of Python values inside pydantic's adapter. Calling the adapter itself would take twice as
+        """The validator of Python values. It is taken out of pydantic's adapter, whose own method takes twice as
         long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
@@ -274,11 +273,9 @@ class Arguments:
 
     @cached_property
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
-        """The serializer inside pydantic's adapter, if the JSON of each valid value can certainly be read back;
-        otherwise None.
+        """The serializer to JSON, if each valid value can certainly be read back from its JSON; else None.
 
-        The values have the annotated types, so the serializer has no reason to warn. Its warnings are not turned into
-        errors, since that would take longer than the serialization.
+        The values have their annotated types, so pydantic's warnings are switched off, which is faster.
         """
         if not all(map(is_plain, self._hints.values())):
             return None
@@ -287,7 +284,7 @@ class Arguments:
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:
-        """The validator of JSON text inside pydantic's adapter; see ``_check``."""
+        """The validator of JSON text, taken out of pydantic's adapter."""
         read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
         return read
 
@@ -319,9 +316,11 @@ class Arguments:
 def _without(
     task: str, signature: inspect.Signature, injected: Collection[str]
 ) -> inspect.Signature:
-    """Return the signature without the parameters whose values are dependencies.
+    """Return the signature without the parameters that dependencies fill. ``injected`` has the names of these
+    parameters.
 
-    Raises InvalidTask if an argument of the job follows one of these parameters."""
+    Raises InvalidTask if an argument of the job follows one of these parameters.
+    """
     kept: list[inspect.Parameter] = []
     passed = ""
     for name, parameter in signature.parameters.items():
@@ -340,8 +339,7 @@ def _without(
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
     """Return arguments as a JSON object, for a task whose code is not in this process. Raises ArgumentsInvalid.
 
-    Values of types that JSON lacks are written as pydantic writes them. The worker converts them back by the
-    annotations.
+    Values of types that JSON lacks, such as datetimes, are written in pydantic's form. The worker converts them back.
     """
     _check_names(task, values)
     from pydantic_core import to_jsonable_python
@@ -362,7 +360,7 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value in plain types: sets become sorted lists, and keys of dicts become text."""
+    """Convert a value to JSON's types: sets become sorted lists, and keys of dicts become text."""
     from pydantic_core import to_jsonable_python
 
     if isinstance(value, dict):
@@ -397,7 +395,8 @@ _WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no s
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:
-    """Return the problems of a validation error, by place in the arguments: ``to``, ``rows.3.when``."""
+    """Return the problems in a validation error. Each key is a place in the arguments, such as ``to`` or
+    ``rows.3.when``."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
@@ -412,7 +411,8 @@ def _problems_of(error: ValueError) -> dict[str, str]:
 
 
 def _no_json(name: str, value: Any, error: Exception) -> tuple[str, str]:
-    """Return the place in an argument that has no JSON form, such as ``rows.3.when``, and the problem in words."""
+    """Return the first place in an argument that has no JSON form, such as ``rows.3.when``, and the problem in
+    words."""
     loc, problem = json_problem(value) or ((), words_of(error))
     return ".".join(map(_printable, (name, *loc))), problem
 

@@ -1,6 +1,6 @@
-"""An app's clients: one synchronous client, and one for each event loop. Each client is made when it is first needed.
+"""An app's clients: one synchronous client, and one for each event loop. Each client is made at its first use.
 
-The modules of the clients, and with them redis-py, are imported only then, so that importing tasks stays cheap.
+The first use also imports redis-py, so that a program that only defines tasks starts quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread. The function does not import asyncio."""
+    """Return whether an event loop runs in this thread. Does not import asyncio."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
@@ -48,7 +48,7 @@ class Connections:
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def make_client(self) -> Client:
-        """Return a new synchronous client, which has sent nothing yet."""
+        """Return a new synchronous client. The client connects at its first call."""
         from rq_core.connections.client import Client
 
         # Each connection resolves its host. The first one would import this codec, outside of the fork lock.
@@ -56,7 +56,7 @@ class Connections:
         return Client(self.url, prefix=self.prefix, patience=self.patience)
 
     def make_async_client(self) -> AsyncClient:
-        """Return a new client for the running event loop, which has sent nothing yet."""
+        """Return a new client for the running event loop. The client connects at its first call."""
         from rq_core.connections.async_client import AsyncClient
 
         codecs.lookup("idna")
@@ -74,7 +74,7 @@ class Connections:
         return self._client
 
     def _warn_of_loop(self) -> None:
-        """Log one warning that a call blocks the event loop of this thread, with the caller's file and line."""
+        """Log a warning, only once, that a call blocks the event loop. The warning names the caller's file and line."""
         self.warns = False
         import logging
 
@@ -88,7 +88,7 @@ class Connections:
         )
 
     def make_waiter(self) -> Waiter:
-        """Return a new waiter for the ends of jobs, which has sent nothing yet."""
+        """Return a new Waiter, which waits for the ends of jobs. The waiter connects at its first use."""
         from rq_core.connections.client import Client
         from rq_core.connections.wait_thread import PATIENCE, Waiter
 
@@ -96,8 +96,7 @@ class Connections:
 
     @property
     def waiter(self) -> Waiter:
-        """The waiter for the ends of jobs. All threads and event loops share the waiter; it is made at its first
-        use."""
+        """The Waiter that waits for the ends of jobs, made at its first use. All threads and event loops share it."""
         if self._waiter is None:
             with preparing():
                 if self._waiter is None:
@@ -106,8 +105,7 @@ class Connections:
 
     @property
     def waker(self) -> Waker:
-        """The object that wakes a relay of the inbox. All threads and event loops share the object; it is made at its
-        first use."""
+        """The Waker that wakes a relay of the inbox, made at its first use. All threads and event loops share it."""
         if self._waker is None:
             with preparing():
                 if self._waker is None:
@@ -134,7 +132,7 @@ class Connections:
         return found
 
     def close(self) -> None:
-        """Close the synchronous client, and end all waits for jobs. The next use of the client makes a new client."""
+        """Close the synchronous client, and end all waits for jobs. The next use makes a new client."""
         self._close()
 
     def _close(self, *, join: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The types of ``app.task(…)``, for type checkers: its options, and the decorators that it returns."""
+"""The types of ``app.task(…)`` for type checkers: its options, and the decorators that it returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class BatchTaskOptions(TypedDict, total=False):
-    """The options of ``app.task(batch=…)`` except ``batch``. See App.task."""
+    """The options of ``app.task`` that a batch task may also have. See App.task."""
 
     queue: str
     name: str | None
@@ -57,7 +57,7 @@ class TaskOptions(BatchTaskOptions, total=False):
 
 
 class TaskDecorator(Protocol):
-    """The decorator that ``app.task(...)`` returns: it turns a function into a task."""
+    """The decorator that ``app.task(...)`` returns. It turns a function into a task."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -66,8 +66,10 @@ class TaskDecorator(Protocol):
 
 
 class BatchDecorator(Protocol):
-    """The decorator that ``app.task(batch=…)`` returns. It turns a batch handler into a task whose jobs have the
-    arguments of one job of a batch."""
+    """The decorator that ``app.task(batch=…)`` returns. It turns a batch handler into a task.
+
+    The parameter of the task is the arguments object of one job.
+    """
 
     @overload
     def __call__(

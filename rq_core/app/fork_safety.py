@@ -1,13 +1,13 @@
 """Makes a fork wait while another thread prepares an app's first use.
 
-The client, and with it redis-py, is imported when it is first needed. A child that was forked during this import would
-wait for ever for locks that a thread of its parent held; Python does not renew the locks of modules that were being
-imported. So the import, and similar work, runs under locks of this module, which every fork takes first.
+The first use of an app imports the client and redis-py. If another thread forks during this import, the child inherits
+import locks that no thread of the child ever releases. So the import runs under locks of this module. Every fork takes
+these locks first, and so waits for the import.
 
-Modules of the standard library, such as ``logging``, also have locks that a fork takes, and the work under our lock may
-need these locks. So a fork must take our lock before the locks of those modules. A fork takes locks in the reverse
-order of their registration: ``_late`` is registered after the modules of the standard library were imported, and
-``_early`` is held during their import.
+Modules of the standard library, such as ``logging``, also have locks that a fork takes. The work under our locks may
+need those locks, so a fork must take ours first. A fork takes locks in the reverse order of their registration. So this
+module registers the lock ``_late`` after the import of those modules. During their import, it holds the lock
+``_early``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Final
 
 
 class ForkGate:
-    """A lock that makes forks wait while another thread has the gate closed. The thread that closed the gate may
-    fork."""
+    """A lock that makes forks wait while another thread holds it. The thread that holds it may fork."""
 
     def __init__(self, wait_s: float) -> None:
-        """``wait_s``: seconds after which a fork proceeds without the lock. The child may then hang; the parent
-        never hangs."""
+        """``wait_s`` is how long a fork waits for the lock, in seconds. Then it proceeds without the lock.
+
+        A child that was forked without the lock may hang. The parent never hangs.
+        """
         self._wait_s = wait_s
         self._lock = threading.RLock()
         self._forking: int | None = None
@@ -38,13 +39,12 @@ class ForkGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close the gate during a block. Forks by other threads, and other blocks that close the gate, wait until the
-        block ends."""
+        """Hold the lock during a block. Forks by other threads, and other such blocks, wait until the block ends."""
         with self._lock:
             yield
 
     def before(self) -> None:
-        """Take the lock for a fork that this thread is about to make. A second call for the same fork does nothing."""
+        """Take the lock before a fork in this thread. A second call for the same fork does nothing."""
         # If another thread forks at the same time, this thread waits here until that fork is made.
         if self._forking != threading.get_ident() and self._lock.acquire(timeout=self._wait_s):
             self._forking = threading.get_ident()
@@ -66,8 +66,8 @@ WAIT_S: Final = 60.0
 
 
 class _EarlyGate(ForkGate):
-    """The gate that exists from the import of this module on. A fork that takes its lock also takes the late gate's
-    lock."""
+    """The gate that exists from the import of this module on. A fork that takes its lock also takes the lock of
+    ``_late``."""
 
     def before(self) -> None:
         super().before()
@@ -82,9 +82,9 @@ _late: ForkGate | None = None
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Make forks in other threads wait while a block imports or makes something that a forked child also needs.
+    """Make forks in other threads wait while a block imports modules or makes objects.
 
-    The thread in the block may fork.
+    A child that is forked later finds them complete. The thread in the block may fork.
     """
     global _late  # noqa: PLW0603 - forks are the process' own, too
     with _early.closed():

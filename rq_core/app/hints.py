@@ -1,4 +1,4 @@
-"""Checks whether a value of an annotated type is unchanged after its conversion to JSON and back."""
+"""Checks whether a value stays the same when it is converted to JSON and back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def is_open(hint: Any) -> bool:
 
 
 def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
-    """Compare a value with its copy that was converted to JSON and back. Return the first place at which the two
-    differ, and a message; None if they are equal.
+    """Compare a value with its copy that was converted to JSON and back. Return None if they are equal.
 
-    ``given`` is the original value, ``loaded`` is the copy. ``where`` is the place of both in the arguments.
+    Otherwise return the first place where they differ, and a message. ``given`` is the original value, ``loaded`` is
+    the copy, and ``where`` is the place of both in the arguments.
     """
     if isinstance(given, dict) and isinstance(loaded, dict) and given.keys() == loaded.keys():
         inside = ((given[key], loaded[key], f"{where}.{printable(str(key))}") for key in given)
@@ -40,7 +40,7 @@ def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
 
 
 def is_plain(hint: Any) -> bool:
-    """Return whether every value of the annotated type can certainly be read back from its JSON."""
+    """Return whether every value of the annotated type can be read back from its JSON without a change."""
     origin = typing.get_origin(hint)
     if origin in (list, set, frozenset):
         return all(map(is_plain, typing.get_args(hint)))

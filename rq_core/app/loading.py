@@ -23,24 +23,23 @@ processes that it starts."""
 
 
 def preload() -> None:
-    """Import the module that the environment variable RQ_CORE_PRELOAD names, if it names one."""
+    """Import the module that the environment variable RQ_CORE_PRELOAD names. Do nothing if it is not set."""
     if module := os.environ.get(PRELOAD_VARIABLE):
         importlib.import_module(module)
 
 
 def find_modules_here() -> None:
-    """Put the current directory first on sys.path, unless sys.path has it."""
+    """Put the current directory first on sys.path, unless it is there already."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
 
 
 def load_app(target: str) -> App:
-    """Import ``module:app`` (``app`` may be left out), with the current directory on sys.path, and return the app.
+    """Import the app ``module:app``, and return it. Without ``:app``, the attribute ``app`` of the module is the app.
 
-    The directory comes first on sys.path if it was not there.
-
-    Raises InvalidOption if the module or the app does not exist, TargetBroken if the module itself raises an exception.
+    The function puts the current directory first on sys.path, unless it is there already. Raises InvalidOption if the
+    module or the app does not exist. Raises TargetBroken if the module raises an exception.
     """
     from rq_core.app.app import App
 
@@ -74,8 +73,10 @@ def broken_target(module: str, error: BaseException) -> TargetBroken:
 
 
 def _where(error: BaseException) -> str:
-    """Return the file and line of an import error: the innermost frame that is neither in Python's library nor in an
-    installed package."""
+    """Return the file and line of an import error, in the user's own code.
+
+    This is the innermost frame outside Python's library and outside installed packages.
+    """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     found = "unknown"

@@ -1,4 +1,4 @@
-"""The options of an enqueue, as callers pass them, and the checked fields into which the options are converted."""
+"""The options of an enqueue, and their checks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ KEEP_MS: Final = 3_600_000
 
 
 class EditOptions(TypedDict, total=False):
-    """The changes of an edit. The caller passes at least one; the rest of the job does not change.
+    """The options of an edit. The caller passes at least one; the rest of the job does not change.
 
-    ``priority``: the job moves to the end of its lane of this priority. ``delay`` (seconds from now, or a timedelta),
-    ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
-    job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
-    option, None changes nothing.
+    - ``priority``: the job moves to the end of its lane of this priority.
+    - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time at
+      which the job becomes ready.
+    - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the deadline.
+
+    For any other option, None changes nothing.
     """
 
     priority: Priority | PriorityName | None
@@ -64,26 +66,26 @@ class EditOptions(TypedDict, total=False):
 class EnqueueOptions(TypedDict, total=False):
     """The options of an enqueue. In place of an option that is left out, or None, the task's option holds.
 
-    - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
+    - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take. Both are in
       seconds, or timedeltas.
     - ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a time zone.
     - ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone. No worker begins the job
-      at that time or later: the job then expires, or dies if it had failed before.
+      at that time or later. The job then expires; if it had failed before, it dies.
     - ``max_attempts`` and ``max_losses`` are the numbers of failures, and of lost workers, after which the job is dead.
-    - ``id`` makes the enqueue idempotent: while a job of this id is live, another enqueue of the id is a duplicate and
+    - ``id`` makes the enqueue idempotent. While a job of this id is live, another enqueue of the id is a duplicate and
       changes nothing.
-    - ``remember`` is how long an enqueue of the id stays a duplicate after the first call, even if the job has ended;
-      in seconds, or a timedelta.
-    - ``idempotency_key`` is a text from which, together with the task's name, the id is made. The id is remembered for
-      a day unless ``remember`` is given: each repetition of the call then returns the same job. A repetition with
-      other arguments raises IdempotencyMismatch; a call of another task has another id.
+    - ``remember`` is how long the id is remembered after the first call, in seconds or a timedelta. In this time, an
+      enqueue of the id is a duplicate, even if the job has ended.
+    - ``idempotency_key`` is a text. The job's id is made from this text and the task's name. The id is remembered for a
+      day, or for ``remember``. Each repetition of the call then returns the same job. A repetition with other arguments
+      raises IdempotencyMismatch.
     - ``headers`` are short texts that the handler finds in ``current_job().headers``; at most 2 KiB together.
-    - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
-      ``handle.result()``. True is an hour, False keeps no result.
+    - ``keep_result`` is how long after the job's end the result is kept for ``handle.result()``, in seconds or a
+      timedelta. True is an hour, False keeps no result.
     - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
-      unredacted).
-    - ``trace`` is how the spans of the job's claims belong to the span that enqueued the job: "parent" or "link", in
-      place of the relation of :func:`rq_core.tracing.instrument`. It is a header of the job.
+      without redaction).
+    - ``trace`` is how the spans of the job's claims belong to the span that enqueued the job: "parent" or "link". It
+      replaces the relation of :func:`rq_core.tracing.instrument` for this job.
     """
 
     delay: Duration | None
@@ -109,7 +111,7 @@ _TYPES: Final = {
 
 
 def spelling_out_options(function: F) -> F:
-    """Make help() and inspect show each option that a function takes as ``**options: Unpack[EnqueueOptions]``."""
+    """Make help() and inspect show the single options of a function with ``**options: Unpack[EnqueueOptions]``."""
     signature = inspect.signature(function)
     *others, _ = signature.parameters.values()
     options = (
@@ -123,15 +125,14 @@ def spelling_out_options(function: F) -> F:
 
 
 def keep_ms_of(keep_result: bool | Duration) -> int:
-    """Return the milliseconds for which a result is kept; 0 if it is not kept. Raises InvalidOption."""
+    """Return the milliseconds for which a result is kept; 0 if no result is kept. Raises InvalidOption."""
     if isinstance(keep_result, bool):
         return KEEP_MS if keep_result else 0
     return _ms_or("True, False", "keep_result", keep_result, KEEP_S_MIN)
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Return a duration in ms. Raises InvalidOption; its message names the duration and ``others``, the other values
-    that are allowed."""
+    """Convert a duration to milliseconds. Raises InvalidOption; ``others`` are further valid values for its message."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -140,7 +141,7 @@ def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
 
 
 def _deadline(expires: Duration | datetime) -> dict[str, Any]:
-    """Return the fields of JobOptions for a deadline. Raises InvalidOption."""
+    """Convert a deadline to the fields of JobOptions. Raises InvalidOption."""
     if isinstance(expires, datetime):
         at_ms = instant_ms_of("expires", expires)
         if at_ms <= time.time() * 1000:
@@ -204,13 +205,13 @@ class JobOptions:
 
     @property
     def keeps_result(self) -> bool:
-        """Return whether the job's result is kept after its end."""
+        """True if the job's result is kept after the job's end."""
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
-        """Return a copy with the given options. An option that is left out or None keeps its value.
+        """Return a copy with the given options. Options that are left out, or None, keep their values.
 
-        Raises InvalidName or InvalidOption; TypeError for an unknown option.
+        Raises InvalidName or InvalidOption. Raises TypeError for an unknown option.
         """
         if not options.keys() <= _TYPES.keys():
             unknown = next(name for name in options if name not in _TYPES)
@@ -243,7 +244,8 @@ class JobOptions:
         return changed
 
     def _headers(self, headers: Mapping[str, str] | None, trace: str | None) -> str:
-        """Return the JSON of the job's headers, with the header of the option ``trace``. Raises InvalidOption."""
+        """Return the job's headers as JSON. If the option ``trace`` is given, it is one of the headers. Raises
+        InvalidOption."""
         before = read_headers(self.headers_json) if self.headers_json else {}
         if headers is None:
             headers = before
@@ -257,14 +259,16 @@ class JobOptions:
         return headers_json({**(read_headers(text) if text else {}), TRACE_HEADER: trace})
 
     def registered(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults. Workers register them for producers that do not have the
-        task's code."""
+        """Return the options that differ from the defaults.
+
+        Workers register these options in the queue, for producers without the task's code.
+        """
         usual = JobOptions(self.queue)
         facts = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in facts.items() if value != getattr(usual, name)}
 
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields for the options id, idempotency_key and remember. Raises InvalidOption."""
+        """Convert the options id, idempotency_key and remember to fields of JobOptions. Raises InvalidOption."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
             return {}
         from rq_core.model.idempotency import WINDOW_MS, check_key
@@ -291,7 +295,7 @@ class JobOptions:
         return found
 
     def id_for(self, task: str) -> str | None:
-        """Return the id of a job of ``task``; None if the producer must make a new id."""
+        """Return the id of a job of ``task``. Return None if the producer must make a new id."""
         if self.idempotency_key is None:
             return self.id
         from rq_core.model.idempotency import id_of_key
@@ -299,8 +303,10 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return the value of NewJob.call (``=`` and a digest) for a job with these validated arguments. Raises
-        ArgumentsInvalid."""
+        """Return ``=`` and a digest of the task and the arguments. By it, Redis notices another call with the same id.
+
+        Raises ArgumentsInvalid for an argument without a JSON form.
+        """
         from rq_core.model.idempotency import call_digest
 
         return f"={call_digest(task, arguments.canonical_json(values))}"
@@ -308,9 +314,8 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later.
 
-        If one of the two times is an instant and the other is a duration, only Redis can compare them; this method then
-        raises nothing. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set
-        the due time themselves.
+        The method compares only two instants or two durations; Redis compares an instant with a duration. The method
+        also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time themselves.
         """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
@@ -329,7 +334,7 @@ class JobOptions:
             )
 
     def profile(self, task: str) -> Profile:
-        """Return the profile that jobs of ``task`` with these options share.
+        """Return the Profile that all jobs of ``task`` with these options share.
 
         Raises InvalidName or InvalidOption.
         """
@@ -344,7 +349,7 @@ class JobOptions:
 
 
 def priority_of(value: str) -> Priority:
-    """Return the priority of this name. Raises InvalidOption."""
+    """Return the priority with this name. Raises InvalidOption."""
     try:
         return Priority(value)
     except ValueError:

@@ -1,7 +1,6 @@
-"""The part of an app that enqueues jobs. It owns the connections to the server, and makes jobs from arguments and
-options.
+"""The part of an app that enqueues jobs: it has the connections to the server, and makes jobs.
 
-Tasks, handles and untyped enqueues use only this part of an app.
+Tasks and handles use only this part of an app.
 """
 
 from __future__ import annotations
@@ -48,7 +47,10 @@ AuditPayload = Literal["digest", "full"]
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return the maximum number of bytes of a job's JSON that the enqueued event carries. Raises InvalidOption."""
+    """Return how many bytes of a job's JSON the audit log keeps at most, for a value of ``audit_payload``.
+
+    Raises InvalidOption for an unknown value.
+    """
     if audit_payload not in AUDIT_PAYLOADS:
         raise InvalidOption.of(
             "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
@@ -57,7 +59,8 @@ def spec_max(audit_payload: str) -> int:
 
 
 def _check_patience(patience: object) -> None:
-    """Raise InvalidOption for a value that is not a Patience of seconds."""
+    """Raise InvalidOption for an invalid ``patience``. A valid one is a Patience with two numbers of seconds, or
+    None."""
     if patience is None:
         return
     if not isinstance(patience, Patience):
@@ -68,7 +71,8 @@ def _check_patience(patience: object) -> None:
 
 
 def _checked(ids: Callable[[], str]) -> Callable[[], str]:
-    """Return a function that checks each id which ``ids`` returns. Raises InvalidOption if ``ids`` is no function."""
+    """Return a function that calls ``ids``, and checks the returned id. Raises InvalidOption if ``ids`` is no
+    function."""
     given: object = ids
     if not callable(given):
         must = "must be a function that takes nothing and returns a job's id"
@@ -123,12 +127,13 @@ class Producer:
     def outgoing(self, function: OutgoingFunction, /) -> OutgoingFunction:
         """Let a function add headers to the jobs of this app before they are sent: ``@app.outgoing``.
 
-        ``function`` is called with an Outgoing, once for each call that sends jobs: an enqueue, an enqueue_many, an
-        insert into an inbox, a page of copies, or the children of a map. It returns a mapping of headers, or None.
-        Headers that a caller has given to a job stay as they are; if all headers together are too long, the longest
-        added ones are left out. An exception of ``function`` reaches the caller, and nothing is sent. ``function`` is
-        not called for the jobs of schedules: workers declare them again and again, and each time the job must be the
-        same. Raises InvalidOption if ``function`` cannot be called.
+        Each call that sends jobs calls ``function`` once, with an Outgoing: an enqueue, an enqueue_many, an insert into
+        an inbox, a page of copies, or the children of a map. ``function`` returns a mapping of headers, or None.
+        Headers that the caller has given do not change. If all headers together are too long, the longest added headers
+        are left out. If ``function`` raises an exception, nothing is sent, and the caller gets the exception.
+
+        ``function`` is not called for the jobs of schedules, since workers declare them repeatedly and they must stay
+        the same. Raises InvalidOption if ``function`` cannot be called.
         """
         given: object = function
         if not callable(given) or inspect.iscoroutinefunction(given):
@@ -148,8 +153,10 @@ class Producer:
         call: str = "",
         cost: str = "",
     ) -> NewJob:
-        """Return a new job. ``name`` and ``call`` are fields of NewJob; ``cost`` is the text with the job's costs.
-        Raises PayloadTooLarge."""
+        """Make a job from its options and arguments. Raises PayloadTooLarge.
+
+        ``name`` and ``call`` are fields of NewJob. ``cost`` is the text with the job's costs.
+        """
         # Most texts are far below the limit, so their bytes need not be counted: a character takes at most four.
         if len(args_json) * 4 > self.max_payload:
             size = len(args_json.encode())
@@ -169,13 +176,13 @@ class Producer:
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
-        """Return the result type of the task with this name; None if the producer does not have the task."""
+        """Return the result type of the task with this name. Return None if this object does not have the task."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on. The command line calls this method for its options.
+        """Use another server or another prefix of keys from now on. The command line calls this method for its options.
 
-        It must be called before the first call to the server.
+        Call it before the first call to the server.
         """
         check_url("redis", redis, DEFAULT_URL)
         self.connections.close()
@@ -195,7 +202,7 @@ class Producer:
         return self.connections.async_client()
 
     def wake_relay(self, *queues: str) -> None:
-        """Ask a relay to read the inbox soon, first the rows of these queues. Does not block, and does not raise."""
+        """Ask a relay to read the rows of these queues soon. Does not block, and does not raise."""
         self.connections.waker.wake(*queues)
 
     def close(self) -> None:
@@ -203,7 +210,7 @@ class Producer:
         self.connections.close()
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop's client and of the synchronous one."""
+        """Close the connections of the running event loop's client, and those of the synchronous client."""
         await self.connections.aclose()
 
     def __enter__(self) -> Self:

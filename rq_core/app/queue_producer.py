@@ -1,4 +1,4 @@
-"""The part of an app for whole queues: it declares queues' settings and limits, and changes caps."""
+"""The part of an app for whole queues: it declares their settings and limits, and changes caps."""
 
 from __future__ import annotations
 
@@ -41,20 +41,18 @@ class QueueProducer(ManyProducer):
         weights: Mapping[str, int] | None = None,
         audit_payload: AuditPayload | None = None,
     ) -> None:
-        """Declare a queue's settings. Each worker writes them to the server when it starts; apply_settings does the
-        same.
+        """Declare a queue's settings. A worker writes them to the server when it starts; so does apply_settings.
 
         Options that are left out, or None, change nothing.
 
         - ``lease``: how long a claim is in force unless its worker extends it, in seconds or a timedelta.
         - ``dead_retention``: how long Redis keeps dead jobs, in seconds or a timedelta.
-        - ``cap``: the most jobs of the queue that may be claimed at once.
+        - ``cap``: the maximum number of jobs of the queue that may be claimed at once.
         - ``fair``: the argument whose values share the queue. Among jobs of one priority, workers take jobs of each
-          value in turn, in proportion to the value's weight, regardless of the number of jobs that wait for other
-          values. False switches fairness off.
+          value in turn, in proportion to the value's weight. The numbers of waiting jobs do not matter. False switches
+          fairness off.
         - ``weights``: the weights by value. A value without an entry has the weight 1.
-        - ``audit_payload``: overrides the App's option for the jobs that this app enqueues into the queue. It has
-          effect at once.
+        - ``audit_payload``: replaces the App's option for jobs that this app enqueues into the queue, at once.
 
         Raises InvalidName or InvalidOption.
         """
@@ -82,7 +80,7 @@ class QueueProducer(ManyProducer):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
-        """The declared settings: for each queue, a mapping of a setting's name to its value."""
+        """The declared settings by queue, then by the setting's name."""
         return MappingProxyType(self.declared.settings)
 
     @property
@@ -93,7 +91,7 @@ class QueueProducer(ManyProducer):
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """Return a plan that writes the declarations of ``queues`` to a server: settings, limits and tasks' policies.
 
-        The plan's result is one sentence for each declaration that the server refused.
+        The plan returns a sentence for each declaration that the server refused.
         """
         from rq_core.protocol.calls.caps import DECLARED_WHY
 
@@ -109,7 +107,8 @@ class QueueProducer(ManyProducer):
         return refused
 
     def apply_settings(self) -> None:
-        """Write the settings, limits and policies that the code declares to the server, as a starting worker does.
+        """Write the settings, limits and policies that the code declares to the server. A starting worker does the
+        same.
 
         Raises ServerUnavailable, ServerUnsuitable.
         """
@@ -133,13 +132,13 @@ class QueueProducer(ManyProducer):
         by: str | None = None,
         version: int | None = None,
     ) -> CapChange:
-        """Change a limit in the running system, at once and for every worker. Returns the change.
+        """Change a limit in the running system, at once and for every worker. Return the change.
 
         - ``scope``: queue, task=NAME, a family of keys (send.tenant, or the cap's name), or one key (send.tenant=acme).
-          The limit of a family holds for each of its keys by itself.
-        - ``limit``: 0 stops the scope, and None removes the limit. Jobs that run continue even if the new limit is
-          lower. "code" restores the limit that code declares; for one key, it restores the limit of the key's family.
-          For a rate, a number is the number of claims per window, and the window does not change.
+          A limit for a family holds for each of its keys separately.
+        - ``limit``: 0 stops the scope, and None removes the limit. A lower limit does not stop jobs that run. "code"
+          restores the limit that code declares; for one key, it restores the family's limit. For a rate, a number is
+          the number of claims per window, and the window does not change.
         - ``version``: the version of the limit that the caller has read. If the limit has another version now,
           CapConflict is raised. Without ``version``, the last change wins.
 
@@ -171,8 +170,10 @@ class QueueProducer(ManyProducer):
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return the states of at most ``limit`` scopes of a queue: first the scopes with limits of their own, then the
-        keys that jobs use, then the weights of a fair queue."""
+        """Return the states of at most ``limit`` scopes of a queue.
+
+        First come the scopes with limits of their own, then the keys that jobs use, then the weights of a fair queue.
+        """
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

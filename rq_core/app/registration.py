@@ -39,10 +39,11 @@ def make_task(
     batch: Batch | None = None,
     is_hook: bool = False,
 ) -> Task[..., Any]:
-    """Return a new task for a function, and declare its caps. ``known`` are the app's other tasks, by name and alias.
-    ``is_hook``: the task calls the ``on_dead`` hook of another task.
+    """Make a task from a function, and declare its caps. ``known`` are the app's other tasks, by name and alias.
 
-    Raises InvalidTask, InvalidName or InvalidOption."""
+    ``is_hook`` is true if the task calls the ``on_dead`` hook of another task. Raises InvalidTask, InvalidName or
+    InvalidOption.
+    """
     own_name = getattr(function, "__name__", None)
     _check_no_method(function, name or own_name)
     if name is None and (own_name is None or own_name == "<lambda>"):
@@ -109,8 +110,7 @@ def _types_of(
 def _check_alone(
     name: str, queue: str, known: Mapping[str, Task[..., Any]], batch: Batch | None
 ) -> None:
-    """Raise InvalidTask if the queue would have a batch task and another task. A worker claims from the queue of a
-    batch task as many jobs as its batches have room for."""
+    """Raise InvalidTask if a batch task would share its queue with another task."""
     for other in known.values():
         if other.options.queue == queue and (batch is not None or other.batch is not None):
             batched = name if batch is not None else other.name
@@ -122,7 +122,7 @@ def _check_alone(
 
 
 def check_batch(batch: object, isolation: object) -> None:
-    """Raise InvalidOption for a ``batch`` that is not a Batch, or that has an isolation."""
+    """Raise InvalidOption if ``batch`` is not a Batch, or if a batch task has an isolation."""
     if batch is None:
         return
     from rq_core.app.batches.batch import Batch
@@ -135,7 +135,7 @@ def check_batch(batch: object, isolation: object) -> None:
 
 
 def _check_no_method(function: Callable[..., Any], name: str | None) -> None:
-    """Raise InvalidTask for a method or class method: a worker has no object on which to call it."""
+    """Raise InvalidTask for a method or a class method, since a worker has no object for the call."""
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     in_class = bool(scope) and not scope.endswith("<locals>")
     code = getattr(function, "__code__", None)
@@ -178,7 +178,7 @@ def _check_aliases(
 
 
 def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | Rate]:
-    """Return the caps of a task, with the cap that its Latest adds."""
+    """Return the caps of a task, and the cap that a Latest adds."""
     brought = getattr(unique, "caps", ())
     if not isinstance(caps, list | tuple):
         return caps  # ``add_task`` refuses it.
@@ -188,8 +188,7 @@ def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | R
 def check_unique(
     task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
 ) -> None:
-    """Raise InvalidTask unless ``unique`` is a Unique, Throttle, Debounce or Latest whose ``per`` and options fit the
-    task."""
+    """Raise InvalidTask if ``unique`` is no Unique, Throttle, Debounce or Latest, or does not fit the task."""
     from rq_core.app.unique.naming import Named
 
     if not isinstance(unique, Named):
@@ -200,7 +199,7 @@ def check_unique(
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:
-    """Raise InvalidOption for an invalid isolation or max_memory, or a max_memory without isolation."""
+    """Raise InvalidOption for an invalid isolation or max_memory. ``max_memory`` needs an isolation."""
     if isolation not in (None, "process"):
         raise InvalidOption.of("isolation", isolation, 'must be "process" or None')
     if max_memory is None:

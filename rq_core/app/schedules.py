@@ -31,18 +31,17 @@ class ScheduleOptions(TypedDict, total=False):
     """The options of a schedule. Exactly one of ``cron`` and ``every`` is required.
 
     - ``cron`` has five fields (minute hour day month weekday), or is @hourly, @daily, @weekly, @monthly or @yearly.
-    - ``tz`` is the time zone of ``cron``; UTC unless given.
+    - ``tz`` is the time zone of ``cron``; by default UTC.
     - ``every`` is an interval, in seconds or a timedelta, of at least 1 s.
-    - ``spread``, in seconds or a timedelta, delays all runs of a schedule by a constant time, which is less than
-      ``spread``. The time is computed from the schedule's name, so that schedules with equal instants do not run at
-      once.
+    - ``spread`` delays all runs of a schedule by a constant time, which is less than ``spread`` (seconds, or a
+      timedelta). The time is computed from the schedule's name. So schedules with equal instants do not run at once.
     - ``overlap`` says what happens at an instant while the job of an earlier instant is alive. "skip" (the default)
       enqueues no job. "allow" enqueues another job. With "queue", one job runs and one job waits. With "replace", the
       new job replaces an earlier job that waits, and an earlier job that runs is asked to stop.
     - ``catch_up`` says what happens if instants have passed while no worker ran. "latest" (the default) enqueues one
       job for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
-    - ``grace``, in seconds or a timedelta, is the greatest lateness at which a job is still enqueued, for "latest" and
-      for "skip".
+    - ``grace``, in seconds or a timedelta, is the greatest delay after an instant at which its job is still enqueued.
+      It holds for "latest" and for "skip".
     """
 
     cron: str | None
@@ -74,11 +73,11 @@ class ScheduleProducer(QueueProducer):
         """The schedules that code declares, by queue, then by name."""
 
     def schedule(self, name: str, job: NewJob, /, **options: Unpack[ScheduleOptions]) -> None:
-        """Declare a schedule that enqueues ``job``, made by task.job(…) or app.job(…), again and again.
+        """Declare a schedule that enqueues ``job`` again and again. Make ``job`` with task.job(…) or app.job(…).
 
-        This method sends nothing to Redis: workers store the schedules of their code when they start, and every hour.
-        Code never replaces a schedule that an operator set in the running system. A schedule that no code declares any
-        more stops after three hours. See ScheduleOptions for the options. Raises InvalidOption.
+        This method sends nothing to Redis. Workers store the schedules of their code when they start, and every hour.
+        Code never replaces a schedule that an operator set in the running system. When no code declares a schedule any
+        more, it stops after three hours. See ScheduleOptions for the options. Raises InvalidOption.
         """
         made = declaration_of(name, job, options)
         known = self._scheduled.setdefault(job.queue, {})
@@ -118,25 +117,28 @@ class ScheduleProducer(QueueProducer):
         return {queue: tuple(names) for queue, names in self._scheduled.items()}
 
     def spec_max_in(self, queue: str) -> int:
-        """Return the maximum number of bytes of a job's JSON that the log keeps in this queue."""
+        """Return how many bytes of a job's JSON the audit log keeps at most, in this queue."""
         return self._spec_max_of.get(queue, self._spec_max)
 
     @property
     def queues(self) -> list[str]:
-        """The queues that the code declares: with a task, with ``queue``, or with a schedule."""
+        """The queues that the code declares: by a task, by ``queue``, or by a schedule."""
         return list(dict.fromkeys([*super().queues, *self._scheduled]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the declarations of ``queues`` to a server: settings, limits, policies, and schedules.
+        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits, policies, and
+        schedules.
 
-        Returns a sentence for each declaration that the server refuses.
+        The plan returns a sentence for each declaration that the server refused.
         """
         refused = yield from super().declaration(calls, *queues)
         return refused + (yield from self.declare_schedules(calls, *queues))
 
     def declare_schedules(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the schedules of ``queues`` to a server. Returns a sentence for each schedule that the server
-        refuses."""
+        """Return a plan that writes the schedules of ``queues`` to a server.
+
+        The plan returns a sentence for each schedule that the server refused.
+        """
         refused: list[str] = []
         for queue in queues:
             if made := self._scheduled.get(queue):
@@ -171,10 +173,10 @@ class ScheduleProducer(QueueProducer):
         reason: str = "",
         by: str | None = None,
     ) -> SchedulesStored:
-        """Store schedules now, each given as (name, job, options): for example, one for each tenant.
+        """Store schedules now. Each is a tuple (name, job, options); for example, one for each tenant.
 
-        The schedules hold until they are changed or removed, regardless of the declarations in code. Storing a schedule
-        again in the same form changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
+        The schedules hold until they are changed or removed. Declarations in code do not affect them. A second call
+        with the same schedules changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
         """
         client = self.client
         return client.run(_store(client.calls, schedules, reason, by))
@@ -193,10 +195,8 @@ class ScheduleProducer(QueueProducer):
     def pause_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Stop a schedule from enqueueing jobs until it is resumed.
-
-        No job is enqueued later for the instants that pass in the meantime.
-        """
+        """Stop a schedule from enqueueing jobs until it is resumed. The instants that pass in the meantime get no
+        jobs."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "pause", by=by, why=reason))
 
@@ -226,8 +226,7 @@ class ScheduleProducer(QueueProducer):
     def remove_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Remove a schedule. A worker whose code still declares the schedule does not restore it; only resume_schedule
-        does."""
+        """Remove a schedule. Only resume_schedule restores it, even if a worker's code still declares it."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "remove", by=by, why=reason))
 
@@ -242,9 +241,11 @@ class ScheduleProducer(QueueProducer):
     def release_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Return control of a schedule to code, after an operator had set it in the running system. The present rule
-        holds until a worker declares the rule of its code, which happens when a worker starts, and every hour. The
-        outcome is ``undeclared`` if no code declares the schedule."""
+        """Return control of a schedule to code, after an operator has set the schedule in the running system.
+
+        The present rule holds until a worker declares the rule of its code. Workers do so when they start, and every
+        hour. The outcome is ``undeclared`` if no code declares the schedule.
+        """
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "release", by=by, why=reason))
 
@@ -259,7 +260,8 @@ class ScheduleProducer(QueueProducer):
     def run_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> Told:
-        """Enqueue a schedule's job once now, in addition to its instants. The schedule's overlap rule applies."""
+        """Enqueue a schedule's job once now. The schedule's instants do not change. The schedule's overlap rule
+        applies."""
         client = self.client
         return client.run(
             client.calls.schedules.run(
@@ -280,7 +282,7 @@ class ScheduleProducer(QueueProducer):
 
 
 def declaration_of(name: str, job: NewJob, options: ScheduleOptions) -> Declaration:
-    """Return a schedule in the form in which it is sent. Raises InvalidOption for an invalid option or job."""
+    """Convert a schedule to the form that is sent to Redis. Raises InvalidOption for an invalid option or job."""
     from rq_core.model.job import NewJob as Job
     from rq_core.model.recurrence import recurrence
     from rq_core.protocol.calls.schedules import Declaration

@@ -51,7 +51,7 @@ _NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 class PreparedTask(Generic[P, R]):
     """A task, with the options of the jobs that are enqueued through this object.
 
-    ``R`` is the type of the function's result; for an async function, the type of the awaited result.
+    ``R`` is the type of the function's result. For an async function, it is the type of the awaited result.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class PreparedTask(Generic[P, R]):
     if not TYPE_CHECKING:  # Type checkers know what a task has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError. If another library's tasks have a method of this name, the error names the method
-            to use instead."""
+            """Raise AttributeError. For a method of another library's tasks, the error names the method of rq-core to
+            use."""
             hint = _ELSEWHERE.get(name)
             words = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)
@@ -86,9 +86,9 @@ class PreparedTask(Generic[P, R]):
     def with_options(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> PreparedTask[P, R]:
-        """Return this task with other options. The options apply to jobs that are enqueued through the returned object.
+        """Return this task with other options. They hold for jobs that are enqueued through the returned object.
 
-        Raises InvalidName or InvalidOption; InvalidTask if JSON cannot carry results that should be kept.
+        Raises InvalidName or InvalidOption. Raises InvalidTask if results should be kept and JSON cannot express them.
         """
         changed = self.options.changed(queue=queue, **options)
         if changed.keeps_result and not self.options.keeps_result:
@@ -98,8 +98,8 @@ class PreparedTask(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job with these arguments, for App.enqueue_many.
 
-        Raises ArgumentsInvalid, also if the scope of a cap is too long or is not a single value; PayloadTooLarge;
-        InvalidTask if an annotation cannot be used.
+        Raises ArgumentsInvalid, also if the scope of a cap is too long or is not a single value. Raises
+        PayloadTooLarge. Raises InvalidTask if an annotation cannot be used.
         """
         unique, remembered = self.options.unique, self.options.remember_ms
         if not self.placing.sources and unique is None and not remembered:
@@ -113,13 +113,13 @@ class PreparedTask(Generic[P, R]):
         return self.app.new_job(self._profile, self.options, args_json, *lane, name, call, cost)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """Return a call with these arguments, which a durable job runs as a child: ``job.run(render.call(7))``."""
+        """Return a call with these arguments. A durable job runs it as a child: ``job.run(render.call(7))``."""
         from rq_core.app.durable.items import JobCall
 
         return JobCall(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments, and return the job's handle. This method blocks; in an event loop use
+        """Enqueue a job with these arguments, and return the job's handle. This blocks; in an event loop use
         enqueue_async.
 
         Raises the errors of ``job``. If the queue refuses the job, raises ScopeFull, UniqueHeld, IdempotencyMismatch,
@@ -132,10 +132,11 @@ class PreparedTask(Generic[P, R]):
         return handle_of(self.app, job, self.app.client.enqueue_one(job))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """See enqueue. Calls that are under way at the same time share round trips.
+        """Enqueue a job with these arguments, and return the job's handle. See enqueue. Concurrent calls share round
+        trips.
 
-        If the caller is cancelled after the call was sent, the job is enqueued nevertheless. If the call was not sent
-        yet, no job is enqueued.
+        If the caller is cancelled after the call was sent, the job is enqueued nevertheless. If the caller is cancelled
+        before, no job is enqueued.
         """
         job = self.job(*args, **kwargs)
         if self.app.outgoing_functions:
@@ -147,7 +148,7 @@ class PreparedTask(Generic[P, R]):
     @overload
     def within(self, connection: Executes | str, /) -> TaskWithin[P, R]: ...
     def within(self, connection: Any, /) -> Any:
-        """Return an object that enqueues jobs within the transaction of a database connection:
+        """Return an object that enqueues jobs in the transaction of a database connection:
         ``send.within(session).enqueue(…)``.
 
         A job is first a row of the table ``rqc_inbox``. After the commit, a relay hands the job over to the queue,
@@ -161,7 +162,7 @@ class PreparedTask(Generic[P, R]):
 
 
 class Task(PreparedTask[P, R]):
-    """A function that workers can run by its name. ``@app.task`` makes tasks."""
+    """A function that workers can run. Jobs have its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
     """True if the function, or the ``__call__`` of a callable object, is declared with ``async def``."""
@@ -207,8 +208,7 @@ class Task(PreparedTask[P, R]):
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """Return the lane into which a job that was claimed from ``lane`` must move; None if the job belongs in
-        ``lane``."""
+        """Return the lane into which a claimed job must move. Return None if ``lane`` is right for the job."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)
@@ -219,8 +219,9 @@ class Task(PreparedTask[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without a job, and return its result.
 
-        Dependencies that the caller does not pass are made before the call and left after it. The function of a batch
-        task is called with a list of one job."""
+        Dependencies that the caller leaves out are entered before the call and left after it. The function of a batch
+        task is called with a list of one job.
+        """
         if self.batch is not None:
             one: R = call_with_one_job(self, args, kwargs)
             return one
@@ -239,8 +240,7 @@ class AsyncTask(Task[P, R]):
     def __call__(  # type: ignore[override]  # `R` is what awaiting it gives
         self, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """Call the function directly, without a job; the caller awaits the result. For dependencies see
-        Task.__call__."""
+        """Call the function directly, without a job. The caller awaits the result. See Task.__call__."""
         if self.batch is not None:
             one: Coroutine[Any, Any, R] = call_with_one_job(self, args, kwargs)
             return one
@@ -252,8 +252,11 @@ class AsyncTask(Task[P, R]):
 
 
 def call_with_one_job(task: Task[Any, Any], args: Any, kwargs: Any) -> Any:
-    """Call the function of a batch task with one job that has these arguments. Return the job's result, or a coroutine
-    that returns it. Raises the exception with which the function fails the job."""
+    """Call the function of a batch task with one job that has these arguments. Return the job's result.
+
+    For an async task, return a coroutine that returns the result. Raises the exception with which the function fails
+    the job.
+    """
     from rq_core.app.batches.jobs import Job, result_of_one
 
     job = Job(task.arguments.validate(args, kwargs).made)  # type: ignore[attr-defined]
@@ -262,7 +265,10 @@ def call_with_one_job(task: Task[Any, Any], args: Any, kwargs: Any) -> Any:
 
 
 def module_attribute(module: str, name: str) -> object:
-    """Import a module and return its attribute ``name``, which may contain dots; None if there is no such attribute."""
+    """Import a module and return its attribute ``name``. Return None if there is no such attribute.
+
+    ``name`` may contain dots, as ``Class.method``.
+    """
     found: object = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -270,8 +276,7 @@ def module_attribute(module: str, name: str) -> object:
 
 
 def import_place(task: Task[Any, Any]) -> tuple[str, str]:
-    """Return the module, and the name in the module, by which another process can import the task. Raises
-    InvalidTask."""
+    """Return the module and the qualified name by which another process can import the task. Raises InvalidTask."""
     place = task.function.__module__, task.function.__qualname__
     if module_attribute(*place) is not task:
         raise InvalidTask(

@@ -1,5 +1,5 @@
-"""Makes the error for an unknown option. The error names the option that the caller probably meant, and all known
-options."""
+"""Makes the error for an unknown option. The error names all known options, and the one that the caller probably
+meant."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ OF_TASKS: Final[Mapping[str, str]] = {
 
 
 def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
-    """Return a decorator that makes a method raise the error of ``unexpected`` for an unknown option.
+    """Return a decorator for a method with options. For an unknown option, the method raises the error of
+    ``unexpected``.
 
-    ``what`` is the method's name. ``meant`` has the names of other libraries' options, each with the option to use
-    instead."""
+    ``what`` is the method's name. ``meant`` maps the names of other libraries' options to the options to use instead.
+    """
 
     def decorate(function: F) -> F:
         _, *others = inspect.signature(function).parameters.values()
@@ -76,9 +77,10 @@ def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
 def unexpected(
     what: str, given: str, known: Collection[str], meant: Mapping[str, str], whose: str
 ) -> TypeError:
-    """Return the error for the unknown option ``given`` of the method ``what``, whose options are ``known``.
+    """Return the error for the unknown option ``given`` of the method ``what``. ``known`` are the method's options.
 
-    ``meant`` has the names of other libraries' options, each with the option to use instead."""
+    ``meant`` maps the names of other libraries' options to the options to use instead.
+    """
     write = meant.get(given, "")
     hint = f" (write {write})" if write.partition("=")[0] in known else ""
     return TypeError(

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job that is being made. To find the job's lane, the caller may first have to read the task's policy from the
-    queue."""
+    """A job in the making, from the name of its task.
+
+    If the app lacks the task, the caller first reads the task's policy from the queue, and then makes the job.
+    """
 
     __slots__ = (
         "_args_json",
@@ -47,9 +49,10 @@ class Draft:
         args: Mapping[str, Any] | None,
         options: EnqueueOptions,
     ) -> None:
-        """``known`` is the task, if the app has it.
+        """``known`` is the task; None if the app does not have the task.
 
-        Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid; TypeError for an unknown option."""
+        Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid. Raises TypeError for an unknown option.
+        """
         defaults = known.options if known else JobOptions(queue)
         self._producer = producer
         self._task = task
@@ -79,8 +82,10 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Set the job's placing, which assigns the job's lane, from the policy that workers registered. None means that
-        no worker registered a policy."""
+        """Set the Placing, which assigns the job's lane, from the policy that workers registered.
+
+        None means that no worker registered a policy.
+        """
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(
             self._producer.declared.unregistered(self._task, queue)
@@ -113,11 +118,12 @@ class Draft:
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
-        """Set the job's unique name by the rule ``naming``, which workers registered. Return the job's options, with
-        the rule's ties (how long the name is held).
+        """Set the job's unique name by the rule ``naming``, which workers registered. Return options that include the
+        rule.
 
-        Raises InvalidOption, or KeyNeeded if a function computes the value in the name and the caller passed no
-        ``key``."""
+        Raises InvalidOption. Raises KeyNeeded if a function computes the name's value, and the caller passed no
+        ``key``.
+        """
         given = self._options
         if naming.function and key is None:
             raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)

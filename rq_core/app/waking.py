@@ -1,5 +1,7 @@
-"""Wakes a relay after a commit: a thread pushes a token, the name of a queue with new rows, into a list in Redis. If
-that fails, the relay still finds the rows, only a little later.
+"""Wakes a relay of the inbox after a commit. A thread pushes a token, the name of a queue with new rows, into a list in
+Redis.
+
+If the push fails, the relay finds the rows a little later.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ JOIN_S: Final = 0.2
 
 
 class Waker:
-    """Pushes tokens. Threads and forked children may share it."""
+    """Pushes tokens that wake a relay. Threads and forked children may share it."""
 
     def __init__(self, make_client: Callable[[], Client]) -> None:
         self._make_client = make_client
@@ -45,7 +47,7 @@ class Waker:
         self._pid = os.getpid()
 
     def wake(self, *queues: str) -> None:
-        """Push a token for each queue soon, on another thread. Does not block, and does not raise."""
+        """Push a token for each queue soon, in another thread. Does not block, and does not raise."""
         if os.getpid() != self._pid:
             # The parent's thread is not in this child.
             self._begin_process()

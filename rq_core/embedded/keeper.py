@@ -1,8 +1,8 @@
-"""The keeper of one embedded server: a small process that owns the server as its child process.
+"""The keeper of one embedded server: a small process that starts the server as its child, and ends the idle server.
 
-It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts quickly and
-stays small for hours. Valkey has no option to end when it has no clients. So the keeper asks the server for its clients
-from time to time, and ends a server without clients. The keeper holds no data and makes no other decision.
+Valkey has no option to end when it has no clients. So the keeper regularly asks the server for the number of its
+clients. It ends the server after a given time without clients. `rq_core.embedded.server` runs this file by its path.
+The file imports only the standard library, so that the keeper starts quickly and needs little memory.
 """
 
 import argparse
@@ -40,8 +40,8 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Leave the starter's process tree, for a new session: neither Ctrl-C in the starter nor its end reaches the
-    keeper."""
+    """Detach this process from the process that started it, so that it survives Ctrl-C in the starter and the starter's
+    end."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -49,8 +49,8 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server until it ends, a signal ends it, or it has had no clients for `idle_s` seconds. Return its exit
-    status."""
+    """Run the server until it ends, and return its exit status. A signal, or `idle_s` seconds without clients, end the
+    server."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
@@ -102,7 +102,8 @@ def arguments(directory: Path, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def socket_directory() -> Iterator[Path]:
-    """Yield a private directory whose path is short enough for a socket's address."""
+    """Yield a new private directory for the server's socket, whose path is short enough. Remove the directory after the
+    block."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) + len("/rqc-12345678/s.sock") > SOCKET_PATH_BYTES_MAX:
         base = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
@@ -120,7 +121,7 @@ def remove_socket_directory(place: Path) -> None:
 
 
 def forget_last_run(directory: Path) -> None:
-    """Remove the record and the socket that a killed keeper left."""
+    """Remove the files that a killed keeper left: the record `server.json` and the socket."""
     record = directory / RECORD
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         remove_socket_directory(Path(json.loads(record.read_text())["socket"]).parent)
@@ -128,14 +129,15 @@ def forget_last_run(directory: Path) -> None:
 
 
 def write_record(directory: Path, record: dict[str, str | int]) -> None:
-    """Write the record atomically, so that readers need no lock."""
+    """Replace the record `server.json` atomically, so that readers need no lock."""
     draft = directory / f"{RECORD}.new"
     draft.write_text(json.dumps(record))
     draft.replace(directory / RECORD)
 
 
 def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
-    """Wait for the server's end; end the server after `idle_s` seconds without clients. Return its exit status."""
+    """Wait until the server has ended, and return its exit status. End the server after `idle_s` seconds without
+    clients."""
     poll_s = min(30.0, idle_s / 4)
     seen: int | None = None
     deadline = time.monotonic() + idle_s
@@ -179,8 +181,10 @@ def connect_to(path: Path) -> socket.socket:
 
 
 def client_counts(connection: socket.socket) -> tuple[int, int]:
-    """Return two numbers of clients: those that are connected now, and all that have connected since the server
-    started. Both include the keeper."""
+    """Return the number of clients that are connected now, and the number that have connected since the server's start.
+
+    Both numbers include the keeper.
+    """
     connection.sendall(b"INFO clients stats\r\n")
     reply = b""
     while not reply.endswith(b"\r\n") or (size := announced(reply)) is None or len(reply) < size:
@@ -196,7 +200,7 @@ def client_counts(connection: socket.socket) -> tuple[int, int]:
 
 
 def announced(reply: bytes) -> int | None:
-    """Return the length in bytes of a whole bulk reply, from its first line; None if the line is incomplete."""
+    """Return the length of a whole bulk reply in bytes, from its first line. Return None if that line is incomplete."""
     head, line_end, _ = reply.partition(b"\r\n")
     return len(head) + 2 + int(head[1:]) + 2 if line_end else None
 

@@ -1,14 +1,12 @@
-"""The embedded server: one Valkey per data directory, shared by every process that names it.
+"""The embedded server: one Valkey per data directory. All processes that name the directory share its server.
 
-This module starts, finds and ends the server. It does not send commands of jobs to it: `ensure_server` returns the URL
-of an ordinary Redis server. Two files prevent two servers on the same data:
+This module starts, finds and ends the server. `ensure_server` returns the URL of the server, which is an ordinary Redis
+URL. Two files in the directory prevent two servers on the same data:
 
-- `server.lock` is a lock file. The process that holds the lock may start the server, and passes the lock on
-  to it: the keeper and the server inherit the lock and hold it while either lives, regardless of how
-  they end.
-- `server.json` has the path of the socket. The socket is in a short temporary directory, because a
-  socket's path has at most 108 bytes. A record whose server does not answer is stale, but
-  harmless: the lock decides.
+- `server.lock` is a lock file. Only a process that holds the lock may start the server. The keeper and the server
+  inherit the lock. They hold it while either of them lives, even if one of them is killed.
+- `server.json` has the path of the server's socket, and process ids. The socket lies in a temporary directory, because
+  the path of a socket has at most 108 bytes. If the server was killed, the file is outdated; only the lock counts.
 
     >>> url = ensure_server(".rq-core")  # doctest: +SKIP
     >>> redis.Redis.from_url(url).ping()  # doctest: +SKIP
@@ -53,7 +51,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """The state of a directory's server. If the server does not answer, each field after `running` has no value."""
+    """The state of a directory's server. If ``running`` is false, the fields after it have no value."""
 
     directory: Path
     running: bool
@@ -70,7 +68,8 @@ def is_embedded(url: str) -> bool:
 
 
 def resolve_url(url: str) -> str:
-    """Return a URL that redis-py understands; start the embedded server if the URL names one and it is not running."""
+    """Convert an `embedded://` URL to the URL of the server's socket; start the server if none runs. Return other URLs
+    as is."""
     if not is_embedded(url):
         return url
     idle_s, place = _idle_of(url), _prepare(directory_of(url))
@@ -98,7 +97,7 @@ def directory_of(url: str) -> Path:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL by which other processes and people find the server, with the absolute path of its data
+    """Return an `embedded://` URL with the absolute path of the data directory, so that it holds in every working
     directory."""
     query = urlsplit(url).query
     return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
@@ -120,9 +119,11 @@ def ensure_server(
     idle_s: float = IDLE_S_DEFAULT,
     timeout_s: float = START_TIMEOUT_S,
 ) -> str:
-    """Return the URL of the directory's server; start the server if none runs.
+    """Return the URL of the directory's server. If no server runs, start one that ends after `idle_s` seconds without
+    clients.
 
-    A server that already runs keeps the `idle_s` with which it was started.
+    A server that already runs keeps its own `idle_s`. Raises ServerUnavailable if the server does not answer within
+    `timeout_s` seconds.
     """
     return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
 
@@ -156,9 +157,10 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
 def run_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, idle_s: float = IDLE_S_DEFAULT
 ) -> int:
-    """Run the directory's server in the foreground, and return its exit status.
+    """Run the directory's server in the foreground. Return the server's exit status.
 
-    The server ends by Ctrl-C, SIGTERM, `stop_server`, or after `idle_s` seconds without clients.
+    Ctrl-C, SIGTERM, `stop_server`, or `idle_s` seconds without clients end the server. Raises ServerUnavailable if a
+    server of the directory runs already.
     """
     place = _prepare(directory)
     keeper: subprocess.Popen[bytes] | None = None
@@ -191,7 +193,7 @@ def run_server(
 
 
 def server_status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatus:
-    """Return the state of the directory's server, without starting it."""
+    """Return the state of the directory's server. Does not start the server."""
     place = Path(directory).absolute()
     path = _socket_path(place)
     if path is None:
@@ -217,10 +219,10 @@ def server_status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> Serv
 def stop_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, timeout_s: float = STOP_TIMEOUT_S
 ) -> bool:
-    """End the directory's server, with its data safe on disk. Return whether a server was running.
+    """End the directory's server, and return whether a server was running.
 
-    This sends SHUTDOWN, then SIGTERM, then SIGKILL, and waits a third of `timeout_s` after each. Raises
-    ServerUnavailable if the server still runs.
+    The function sends SHUTDOWN, then SIGTERM, then SIGKILL, and waits a third of `timeout_s` after each. At SHUTDOWN or
+    SIGTERM, the server first writes all data to disk. Raises ServerUnavailable if the server still runs.
     """
     place = Path(directory).absolute()
     if not _is_held(place):
@@ -238,7 +240,7 @@ def stop_server(
 
 
 def stop_command(directory: Path) -> str:
-    """Return the command that ends the directory's server."""
+    """Return the shell command that ends the directory's server, for messages."""
     return f"rq-core server stop --dir {shlex.quote(str(directory))}"
 
 
@@ -255,10 +257,9 @@ def _prepare(directory: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def _try_lock(place: Path) -> Iterator[int | None]:
-    """Yield the file descriptor of the locked file, or None while another process (or a running server) holds the lock.
+    """Lock the directory's lock file within a block. Yield its file descriptor; None if another process holds the lock.
 
-    The lock belongs to the open file, which a started keeper shares: closing the file here unlocks it only if no keeper
-    was started.
+    A keeper that was started in the block shares the lock, and holds it after the block.
     """
     try:
         fd = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -296,7 +297,7 @@ def _freed_within(place: Path, timeout_s: float) -> bool:
 def _start(
     place: Path, lock_fd: int, *, idle_s: float, foreground: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the keeper. A keeper in the background is detached from this process when this function returns."""
+    """Start the keeper, which starts the server. A keeper in the background no longer depends on this process."""
     if not 0 < idle_s < float("inf"):
         raise ValueError(f"idle must be a positive number of seconds, not {idle_s:g}")
     command = [
@@ -381,7 +382,7 @@ def _client(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> redis.Redis:
 
 
 def _ask(path: str, *, timeout_s: float) -> str:
-    """Return "ready", "loading", or the reason why the server does not answer."""
+    """Ask whether the server is ready. Return "ready", "loading", or the text of the error."""
     try:
         with _client(path, timeout_s=timeout_s) as client:
             client.ping()
@@ -405,7 +406,7 @@ def _shut_down(place: Path, timeout_s: float) -> None:
 
 
 def _signal(place: Path, number: int) -> None:
-    """Send a signal to the recorded server. The caller found the lock held, so the record is of a running server."""
+    """Send a signal to the server whose process id is in the record. The caller has found the directory locked."""
     pid = _record(place).get("pid")
     if isinstance(pid, int):
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Run an app's tasks in a test, in one process and without a server.
+"""Runs an app's tasks in a test, in one process and without a server.
 
     from rq_core import testing
 
@@ -10,8 +10,8 @@
             (ran,) = fake.drain()                # runs the waiting jobs, in this process
             assert ran.outcome == "succeeded"
 
-The scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. This tests the
-logic of programs that use rq-core; rq-core's own tests of the scripts use real servers.
+rq-core's Lua scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. Use this to test the
+logic of programs that use rq-core.
 
 - ``fake_app``: an app on a fake server, and the runs of its jobs there.
 - ``fake_server``: the server in this process, and the clients that reach it.

@@ -47,7 +47,7 @@ DRAIN_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class Ran:
-    """One run of a job in a drain."""
+    """One run of a job in ``Fake.drain``."""
 
     id: str
     queue: str
@@ -79,20 +79,20 @@ class Enqueued:
 
 
 class Fake:
-    """An app on a fake server. ``fake`` yields it."""
+    """An app on a fake server. The context manager ``fake`` yields this object."""
 
     def __init__(self, app: App, connections: FakeConnections) -> None:
         self.app = app
         self.connections = connections
 
     def drain(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
-        """Run the jobs of these queues, or of all, one after another, until no job is left. Returns the runs.
+        """Run the jobs of these queues, or of all queues, one after another, until no job is left. Return the runs.
 
-        It does not wait for delays and retries: it moves the fake server's clock to the next due time. Parked jobs
-        stay parked: ``advance`` ends their sleeps, and ``app.signal`` sends them signals. It does not
-        raise a handler's exception: the run in the returned list has it. As with a worker, each on_dead hook is called
-        by a job of its own, which is in the list, too. In an event loop use drain_async: drain raises UsageError there.
-        Raises RqCoreError after ``runs_max`` runs.
+        The method does not wait for delays and retries: it moves the fake server's clock forward to the next due time.
+        Parked jobs stay parked: ``advance`` ends their sleeps, and ``app.signal`` sends them signals. An exception of a
+        handler is not raised; it is in the returned list. Each ``on_dead`` hook runs as a job of its own, which is also
+        in the list. Raises UsageError in an event loop, where drain_async must be used. Raises RqCoreError after
+        ``runs_max`` runs.
         """
         if in_event_loop():
             raise UsageError("drain cannot run jobs in an event loop: await drain_async(…) there")
@@ -127,7 +127,7 @@ class Fake:
             await inline.close()
 
     def _note_beginning(self, deaths: dict[str, _DeathWatch], queues: Sequence[str]) -> None:
-        """Begin to watch these queues for deaths of jobs, if a task of the app has an on_dead hook."""
+        """Begin to watch these queues for jobs that die, if a task of the app has an ``on_dead`` hook."""
         for queue in queues if has_hooks(self.app.tasks) else ():
             if queue not in deaths:
                 client = self.app.client
@@ -135,7 +135,7 @@ class Fake:
                 client.run(deaths[queue].begin())
 
     def _tell_of(self, deaths: Mapping[str, _DeathWatch]) -> bool:
-        """Enqueue the jobs of hooks for jobs that died. Returns whether it enqueued a job."""
+        """Enqueue the hooks' jobs for the jobs that died. Return whether a job was enqueued."""
         before = sum(watch.told for watch in deaths.values())
         if deaths:
             # A watch leaves out the current millisecond.
@@ -146,7 +146,8 @@ class Fake:
         return sum(watch.told for watch in deaths.values()) > before
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
-        """Return the waiting jobs of these queues, or of all, queue by queue as they were enqueued. Runs nothing."""
+        """Return the waiting jobs of these queues, or of all queues. Jobs of one queue are in the order of their
+        enqueues."""
         client, found = self.app.client, []
         for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)
@@ -163,8 +164,8 @@ class Fake:
         return found
 
     def advance(self, seconds: float) -> None:
-        """Move the fake server's clock forward, for all existing queues. Schedules enqueue their jobs, each at its
-        instant."""
+        """Move the fake server's clock forward, for all existing queues. Each schedule enqueues its jobs for the
+        skipped instants."""
         left = round(seconds * 1000)
         while left > 0:
             step = min(left, self._until_tick())
@@ -178,7 +179,7 @@ class Fake:
                 self._tick(queue)
 
     def _until_tick(self) -> int:
-        """Return the ms until the first schedule is due, at least 1."""
+        """Return the milliseconds until the first schedule is due; at least 1."""
         client, found = self.app.client, [_FAR_MS]
         for queue in client.run(client.calls.reads.queues()):
             keys = queue_keys(queue, self.app.prefix)
@@ -191,17 +192,16 @@ class Fake:
         return max(1, min(found))
 
     def _tick(self, queue: str) -> None:
-        """Report the due schedules of a queue, as a worker does."""
+        """Enqueue the jobs of a queue's due schedules, as a worker does."""
         answer = self.app.client.run(tick(queue, _WORKER))
         while answer.due:
             told = instants_of(answer.due, answer.now_ms)
             answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
-        """Claim one job of the first queue that has a ready job; from the queue of a batch task, up to a whole batch.
+        """Claim one job of the first queue with a ready job. In the queue of a batch task, claim up to a whole batch.
 
-        Returns two values: a list with the claims, empty if no queue has a ready job; and, for queues without a ready
-        job, the ms until their next due job.
+        Return the claims, and a mapping from queues without a ready job to the milliseconds until their next due job.
         """
         client, sizes = self.app.client, batch_sizes(self.app)
         due: dict[str, int] = {}
@@ -218,8 +218,10 @@ class Fake:
         return [], due
 
     def _due_besides(self, queue: str, at_ms: int) -> int | None:
-        """Return the earliest due time of a job, if ``at_ms`` is only the due time of a schedule or of a parked job;
-        else ``at_ms``."""
+        """Return the earliest due time (Unix ms) of a job that is not parked. Return None if no such job is delayed.
+
+        ``at_ms`` is the earliest due time in the queue. It may belong to a schedule or to a parked job.
+        """
         keys = queue_keys(queue, self.app.prefix)
         read = self.app.client.calls.delivery.ask(
             [
@@ -256,7 +258,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
 
 
 class _DeathWatch(DeathWatch):
-    """A watch for deaths that uses the fake server's clock."""
+    """Finds the jobs that have died, by the fake server's clock."""
 
     def _now(self) -> Plan[tuple[int, str | None]]:
         now, seen = yield from super()._now()
@@ -270,7 +272,7 @@ _WORKER: Final = "w-test"
 
 
 class _Saving:
-    """The client of an app on a fake server, with the asynchronous methods that a worker's saver calls."""
+    """Wraps an app's client in the asynchronous methods that the worker's Saver calls."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -284,7 +286,7 @@ class _Saving:
 
 
 class _Inline:
-    """Runs claims with the worker's own executor, one handler at a time, and settles them at once."""
+    """Runs claimed jobs with the worker's own executor, in this process, and then settles their claims."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -314,8 +316,10 @@ class _Inline:
         self._news.set()
 
     async def run(self, claims: Sequence[Claim]) -> list[Ran]:
-        """Run claims: a single claim, or the claims of one or more batches. A job that was moved to another lane did
-        not run, and will be claimed again."""
+        """Run the jobs of these claims, and settle the claims. Return the runs.
+
+        A job that must move to another lane does not run, and gets no entry. It will be claimed again.
+        """
         self._settlements.clear()
         self._shows.attach()
         for claim in claims:
@@ -363,10 +367,10 @@ def _words(error_json: str) -> str | None:
 
 @contextmanager
 def fake(app: App) -> Iterator[Fake]:
-    """Put the app on a fake server of its own for a block. Raises ImportError without fakeredis[lua].
+    """Connect the app to a new fake server within a block. Raises ImportError without fakeredis[lua].
 
-    The caps that the app has declared before the block hold on the fake server, so that full scopes reject or discard
-    jobs. In the block the app has no audit database: no mirror copies its events.
+    The caps that the app declared before the block hold on the fake server. In the block the app has no audit database,
+    so no mirror copies events.
     """
     before, audit_url = app.connections, app.audit_url
     connections = FakeConnections(prefix=app.prefix)
@@ -393,7 +397,8 @@ def job_running(
     losses: int = 0,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
-    """Make ``current_job()`` return a job in the block, for functions that a test calls without a worker."""
+    """Make ``current_job()`` return a job within a block, so that a test can call a task's function without a
+    worker."""
     context = JobContext(
         id=id,
         queue=queue,

@@ -1,4 +1,4 @@
-"""A fake server in this process: variants of the scripts that fakeredis can run, and clients of the server."""
+"""A fake Redis server in this process: the Lua scripts in a form that fakeredis can run, and the server's clients."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ end
 
 @functools.cache
 def fake_variant() -> Variant:
-    """Return the changes of the scripts for fakeredis."""
+    """Return the changes to the Lua scripts that fakeredis needs."""
     includes = {"replid": _REPLID, "clock": _CLOCK, "definition_digest": _DEFINITION_DIGEST}
     return Variant(includes=includes, shebang=False)
 
 
 @functools.cache
 def fake_script(name: str) -> Script:
-    """Return the variant of a script that fakeredis can run."""
+    """Return the Lua script of this name in the form that fakeredis can run."""
     return build_script(name, fake_variant())
 
 
 class FakeConnections(Connections):
-    """Makes the clients of a new fakeredis server. Raises ImportError without fakeredis[lua]."""
+    """Starts a fakeredis server, and makes its clients. Raises ImportError without fakeredis[lua]."""
 
     def __init__(self, *, prefix: str) -> None:
         super().__init__("fake://", prefix=prefix)
@@ -105,8 +105,7 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
-        """Make a waiter that reads each job only once. To wait longer is of no use: jobs run only when the test
-        drains."""
+        """Make a waiter that reads each job only once, since jobs run only when the test calls ``drain``."""
         return _FakeWaiter(self.make_client())
 
     def _calls(self) -> Operations:
@@ -118,33 +117,33 @@ class FakeConnections(Connections):
 
 
 class _FakeWaiter(Waiter):
-    """Reads jobs at once, in the thread of the caller."""
+    """A waiter that reads each job once, in the caller's thread, without waiting."""
 
     def begin(self, *waits: JobWait) -> None:
-        """End each wait with the present state of its job."""
+        """End each wait at once, with its job's present state."""
         for wait in waits:
             found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
             wait.end(found.get(wait.id, Nothing.ALIVE))
 
 
 class _FakeConnection(Connection):
-    """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
+    """A connection to a fakeredis server. It has no socket, so redis-py's methods send and receive."""
 
     def is_ready(self) -> bool:
         """Return whether the connection is open."""
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
-        """See Connection.connect."""
+        """Open the connection, by redis-py."""
         self._made.connect()
         self._socket = self._made
 
     def send(self, data: bytes) -> None:
-        """See Connection.send."""
+        """Send packed commands to the fake server."""
         self._made.send_packed_command([data])
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """See Connection.receive."""
+        """Append ``count`` replies to ``replies``. An error from the fake server becomes a ReplyError."""
         for _ in range(count):
             try:
                 replies.append(self._made.read_response())
@@ -152,11 +151,11 @@ class _FakeConnection(Connection):
                 replies.append(ReplyError(own_words(error)))
 
     def wait_for(self, seconds: float | None) -> None:
-        """Do nothing: a fake server answers at once."""
+        """Do nothing, since a fake server answers at once."""
 
 
 class FakeTransport(PoolTransport):
-    """A Transport to a fakeredis server, which sends and reads by redis-py."""
+    """A blocking transport to a fakeredis server, on redis-py's connections."""
 
     def __init__(self, server: Any) -> None:
         import fakeredis
@@ -168,13 +167,13 @@ class FakeTransport(PoolTransport):
         )
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands in the form that fakeredis knows, and return their replies. See Transport.exchange."""
         known = [_known(command) for command in commands]
         return _with_info(known, super().exchange(known, *how))
 
 
 class FakeAsyncTransport:
-    """A transport for asyncio to a fakeredis server. It never waits: the server is a dictionary."""
+    """A transport for asyncio to a fakeredis server. Its methods await nothing, since the server is in this process."""
 
     one_slot = False
 
@@ -182,18 +181,18 @@ class FakeAsyncTransport:
         self._transport = FakeTransport(server)
 
     async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Transport.exchange."""
+        """Send commands, and return their replies. See Transport.exchange."""
         return self._transport.exchange(commands, *how)
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncTransport.block."""
+        """Send a blocking command, call ``hear`` with its reply, and return the reply. See AsyncTransport.block."""
         reply = self._transport.block(command, seconds)
         if hear is not None:
             hear(reply)
         return reply
 
     def place(self, key: str) -> object:
-        """See Transport.place."""
+        """Return an object that identifies the server of ``key``. See Transport.place."""
         return self._transport.place(key)
 
     async def close(self) -> None:
@@ -202,7 +201,8 @@ class FakeAsyncTransport:
 
 
 def _known(command: Sequence[Any]) -> Sequence[Any]:
-    """Return a command in a form that fakeredis knows: EVAL instead of EVAL_RO, and no flags of a script."""
+    """Return a command in a form that fakeredis knows: EVAL in place of EVAL_RO, and a script without its ``#!``
+    line."""
     if command[0] not in ("EVAL", "EVAL_RO"):
         return command
     script = command[1]
@@ -210,7 +210,7 @@ def _known(command: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
-    """Return the replies, with a reply to INFO, which fakeredis lacks."""
+    """Return the replies, with a made-up reply to each INFO command, which fakeredis lacks."""
     return [
         "redis_version:7.0.0" if command[0] == "INFO" else reply
         for command, reply in zip(commands, replies, strict=True)

@@ -5,10 +5,10 @@
     app = App()
     instrument(app)
 
-Only this room imports OpenTelemetry.
+Only this package imports OpenTelemetry.
 
 - ``instrumenting``: adds the spans to an app.
-- ``conventions``: the names of spans and attributes, and the version of the conventions that they follow.
+- ``conventions``: the names of spans and attributes, and the version of OpenTelemetry's conventions for them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,8 @@
-"""The names of spans and attributes. Those of ``messaging`` and ``error`` follow the semantic conventions of
-OpenTelemetry; conventions for messaging are not stable yet, so a later version may rename them here."""
+"""The names of spans and attributes.
+
+Names that begin with ``messaging`` or ``error`` follow OpenTelemetry's semantic conventions. These conventions are not
+stable yet for messaging, so a later version of rq-core may rename the attributes.
+"""
 
 from __future__ import annotations
 

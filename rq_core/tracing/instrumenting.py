@@ -52,21 +52,21 @@ def instrument(
     tasks: Mapping[str, Relation] = MappingProxyType({}),
     tracer_provider: TracerProvider | None = None,
 ) -> None:
-    """Make spans for the enqueues of an app, and for the claims of its jobs.
+    """Make spans for the calls that enqueue an app's jobs, and for the claims of these jobs.
 
-    Call it once, directly after the App is made and in the same module, so that producers, workers and the processes of
-    isolated handlers all have it. A call that enqueues jobs makes one span and puts the span's context into the headers
-    of its jobs. A claim makes a span around the handler.
+    Call it once, directly after the App is made and in the same module. Producers, workers and the processes of
+    isolated handlers then all make spans. A call that enqueues jobs makes one span, and puts the span's context into
+    the headers of the jobs. A claim makes a span around the handler.
 
-    - ``relation`` is how the span of a claim belongs to the span of the enqueue. "parent": as its child. "link": it
-      begins a new trace, with a link. "auto": as a child for the first claim of a job that was enqueued alone, without
-      a delay and not through an inbox; else with a link.
-    - ``tasks`` are relations by the names of tasks, in place of ``relation``. A caller may choose for one call:
+    - ``relation`` is how the span of a claim belongs to the span of the enqueue. "parent": the claim's span is its
+      child. "link": the claim's span begins a new trace, with a link to it. "auto": a child for the first claim of a
+      job that was enqueued alone, without a delay, and not through an inbox; a link for all other claims.
+    - ``tasks`` maps names of tasks to relations, which hold in place of ``relation``. A caller may choose for one call:
       ``with_options(trace="link")``.
-    - ``tracer_provider``: by default the global one, whichever it is when a span begins.
+    - ``tracer_provider`` is by default the provider that is the global one when a span begins.
 
-    When a process ends, it waits until its spans are exported, for as long as the exporter takes. A second call with
-    the same arguments changes nothing. Raises InvalidOption for another relation, and UsageError for a second call with
+    A process that ends waits until its spans are exported, for as long as the exporter takes. A second call with the
+    same arguments changes nothing. Raises InvalidOption for an unknown relation, and UsageError for a second call with
     other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
@@ -108,7 +108,7 @@ class _Spans:
         )
 
     def before_sending(self, call: Outgoing) -> Mapping[str, str]:
-        """Make the span of a call that sends jobs. Return the headers with the span's context."""
+        """Make the span of a call that sends jobs. Return the headers that carry the span's context."""
         attributes = {
             names.SYSTEM: "rq_core",
             names.OPERATION_NAME: "enqueue",
@@ -131,7 +131,7 @@ class _Spans:
 
     @contextmanager
     def around_handler(self, job: JobContext) -> Iterator[None]:
-        """Make the span of a claim, or of a batch, around its handler."""
+        """Make the span of a claim, or of a batch, while the block runs the handler."""
         context, links = self._belonging(job)
         span = self._tracer.start_span(
             f"process {job.task}",
@@ -151,7 +151,7 @@ class _Spans:
             span.end()
 
     def _belonging(self, job: JobContext) -> tuple[Context, Sequence[Link]]:
-        """Return the context in which the span of a claim begins, and the span's links."""
+        """Return the parent context for the span of a claim, and the span's links."""
         if isinstance(job, BatchContext):
             found = [_extracted(each.headers) for each in job.jobs[:LINKS_MAX]]
             return otel_context.Context(), [
@@ -168,7 +168,8 @@ class _Spans:
 
     @staticmethod
     def _note(span: trace.Span, job: JobContext, error: BaseException) -> None:
-        """Note how a claim ended that did not return. The text of an error stays in rq-core, where it is redacted."""
+        """Set the span's attributes for a claim that ended with ``error``. The error's text is left out: it may have
+        secrets."""
         try:
             job.raise_if_cancelled()
         except BaseException as why:  # noqa: BLE001 - the reason for which the handler should stop
@@ -181,8 +182,8 @@ class _Spans:
 
 
 def _extracted(headers: Mapping[str, str]) -> Context:
-    """Return the context that headers carry; an empty one if the propagator refuses them. Any producer may have written
-    them, and they must not make the job fail."""
+    """Return the trace context that a job's headers carry. Return an empty context if the propagator raises an
+    exception."""
     nothing = otel_context.Context()
     try:
         return propagate.extract(headers, nothing)

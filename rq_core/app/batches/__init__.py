@@ -5,6 +5,6 @@
 
 - ``batch``: the options of a batch task.
 - ``jobs``: the jobs that a batch handler receives, and the context of the batch.
-- ``shape``: reads the types of the arguments and results from the handler's annotations, and refuses other handlers.
+- ``shape``: reads the types of arguments and results from a batch handler's annotations.
 - ``fields``: checks the arguments of one job of a batch task, and converts them to JSON and back.
 """

@@ -22,13 +22,13 @@ class Batch:
     """Lets one call of a handler run up to ``size`` jobs: ``@app.task(queue="events", batch=Batch(500))``.
 
     - ``linger``: how long a worker waits for further jobs after the first job of a batch has arrived, in seconds or a
-      timedelta; at most 10 s, and at most a third of the queue's lease. A claim brings at most 250 jobs, so larger
-      batches need a linger.
+      timedelta. It is at most 10 s, and at most a third of the queue's lease. A claim brings at most 250 jobs, so
+      larger batches need a linger.
     - ``per``: the name of a field of the arguments. All jobs of a batch have the same value in this field.
     - ``on_error``: what happens if the handler raises an exception. With ``"fail"``, all jobs of the batch fail with
-      the exception. With ``"halve"``, the worker calls the handler again with each half of the batch, and so on, until
-      only jobs fail with which the handler raises an exception. After 8 calls in a row that raise an exception, the
-      worker makes no further call, and the remaining jobs fail.
+      the exception. With ``"halve"``, the worker calls the handler again with each half of the batch, and halves a
+      failing half again. At the end, only the jobs that cause the exception fail. After 8 calls in a row that raise an
+      exception, the worker makes no further call, and the remaining jobs fail.
 
     Raises InvalidOption.
     """

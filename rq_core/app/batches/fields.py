@@ -1,7 +1,7 @@
 """Checks the arguments of one job of a batch task, and converts them to JSON and back.
 
-The arguments are one object, of a class of the user. The fields of the object are the arguments by name: ``per=`` of
-caps, unique names, fairness and producers without the code treat these fields like the arguments of any other task.
+A job of a batch task has one object as its arguments. The fields of the object count as the job's arguments by name,
+for example in ``per=`` of caps and unique names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD: Final = f'{{"{_WHOLE}":'
 
 
 class Fields(dict[str, Any]):
-    """The validated arguments of a job by name, together with the object that has them."""
+    """The validated arguments of a job of a batch task, by name. ``made`` is the object whose fields they are."""
 
     def __init__(self, made: Any, names: Collection[str]) -> None:
         if isinstance(made, Mapping):
@@ -34,7 +34,7 @@ class Fields(dict[str, Any]):
 
 
 def _naming_fields(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method, so that its ArgumentsInvalid names a field of the object as ``table``, not ``arguments.table``."""
+    """Wrap a method, so that its ArgumentsInvalid names a field ``table`` in place of ``arguments.table``."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,32 +63,32 @@ class BatchArguments(Arguments):
 
     @_naming_fields
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fields:
-        """Return a call's arguments by name. The call has the object, or the object's fields by name."""
+        """Return a call's arguments by name. The caller passes the object, or the object's fields by name."""
         if args:
             return self._fields(super().validate(args, kwargs))
         return self._fields(super().validate((kwargs,), {}))
 
     def validate_named(self, values: Mapping[str, Any]) -> Fields:
-        """See Arguments.validate_named."""
+        """Convert arguments that are given by name to the annotated types. See Arguments.validate_named."""
         return self.validate((values,), {})
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """See Arguments.dump."""
+        """Validate a call's arguments, and return them as a JSON object. See Arguments.dump."""
         return self.dump_valid(self.validate(args, kwargs))
 
     @_naming_fields
     def dump_valid(self, valid: dict[str, Any]) -> str:
-        """See Arguments.dump_valid."""
+        """Return validated arguments as a JSON object. See Arguments.dump_valid."""
         assert isinstance(valid, Fields)
         return super().dump_valid({_WHOLE: valid.made})[len(_HEAD) : -1]
 
     @_naming_fields
     def load(self, args_json: str) -> Fields:
-        """See Arguments.load."""
+        """Read arguments from a JSON object. See Arguments.load."""
         return self._fields(super().load(f"{_HEAD}{args_json}}}"))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
-        """See Arguments.canonical."""
+        """Return validated arguments in JSON's types. See Arguments.canonical."""
         whole = dict(self.defaults)
         if isinstance(values, Fields):
             whole |= super().canonical({_WHOLE: values.made}, (_WHOLE,))[_WHOLE]

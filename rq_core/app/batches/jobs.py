@@ -20,7 +20,7 @@ _OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "
 
 
 class Job(Generic[A]):
-    """One job of a batch, as its handler sees it.
+    """One job of a batch, which a batch handler receives.
 
     ``args`` are the job's arguments. ``context`` has the facts of the job's claim. To call a batch handler in a test,
     make its jobs with ``Job(args)``.
@@ -49,8 +49,10 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the handler should leave out the job: the job was cancelled, its lease is lost, the timeout of
-        the batch is over, or the worker stops."""
+        """True if the handler should leave out the job, since the job was cancelled or the handler should stop.
+
+        The handler should stop if the lease is lost, the timeout of the batch is over, or the worker stops.
+        """
         return self.context.cancelled
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
@@ -64,9 +66,8 @@ class Job(Generic[A]):
     def fail(self, why: BaseException | str) -> None:
         """Fail this job, and no other job of the batch. A second call changes nothing.
 
-        ``why`` is an exception, or the text of a MemberFailed. The task's retry policy decides what
-        happens to the job, as if the job's own handler had raised the exception: RetryLater, Snooze and GiveUp have
-        their usual meaning.
+        ``why`` is an exception, or the text of a MemberFailed. The job fails as if a handler of its own had raised the
+        exception: the task's retry policy decides, and RetryLater, Snooze and GiveUp have their usual meaning.
         """
         given: object = why
         if isinstance(given, str):
@@ -79,16 +80,17 @@ class Job(Generic[A]):
 
 
 def _outside() -> JobContext:
-    """Return the context of a job that no worker runs."""
+    """Return a context for a job that a test makes, and that no worker runs."""
     return JobContext(
         id="test", queue="default", task="test", claim=1, failures=0, losses=0, fence="0-0", worker=""
     )  # fmt: skip
 
 
 def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
-    """Return the result of each job, from the value that a batch handler has returned for these jobs.
+    """Return the result of each job, from the value that the batch handler returned: None, or a list.
 
-    Raises UsageError for a value that is neither None nor a list with a result for each job."""
+    Raises UsageError for any other value, and for a list without exactly one result for each job.
+    """
     if value is None:
         return [None] * len(jobs)
     if not isinstance(value, list | tuple):
@@ -103,8 +105,11 @@ def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
 
 
 def result_of_one(job: Job[Any], found: Any, *, is_async: bool) -> Any:
-    """Return the result of a job that was alone in its batch. ``found`` is what the handler has returned; if the
-    handler is async, this function returns a coroutine that awaits ``found``."""
+    """Return the result of the only job in a batch. ``found`` is the value that the handler returned.
+
+    If ``is_async`` is true, ``found`` is a coroutine, and the function returns a coroutine. Raises the exception with
+    which the handler failed the job.
+    """
 
     def result(value: Any) -> Any:
         if job.failure is not None:
@@ -118,10 +123,10 @@ def result_of_one(job: Job[Any], found: Any, *, is_async: bool) -> Any:
 
 
 class BatchContext(JobContext):
-    """The context of a batch: what ``current_job()`` returns in a batch handler, and what ``around`` functions receive.
+    """The context of a batch. ``current_job()`` returns it in a batch handler, and ``around`` functions receive it.
 
-    ``jobs`` are the jobs of the batch. The context has a queue, a task and a worker, but no id and no claim: these
-    belong to each of the jobs.
+    ``jobs`` are the jobs of the batch. The context has a queue, a task and a worker. It has no id and no claim, which
+    belong to the single jobs.
     """
 
     __slots__ = ("jobs",)
@@ -142,7 +147,7 @@ class BatchContext(JobContext):
         self.jobs: Sequence[Job[Any]] = tuple(jobs)
 
     def showing(self) -> Any:
-        """Raise UsageError: a batch has no progress and no stream of its own."""
+        """Raise UsageError, since a batch has no progress and no stream of its own."""
         raise UsageError(
             "a batch handler shows the progress of each of its jobs: call progress() and emit() of a job, not of"
             " current_job()"
@@ -152,7 +157,7 @@ class BatchContext(JobContext):
         return f"<batch of {counted(len(self.jobs), 'job')} of {self.task} in {self.queue}>"
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError: only the jobs of the batch have an id, a claim and so on."""
+        """Raise AttributeError for an attribute that only the jobs of the batch have, such as ``id`` or ``claim``."""
         raise AttributeError(
             f"a batch has no {name!r}: its jobs have, and they are in `jobs`", name=name, obj=self
         )

@@ -1,5 +1,4 @@
-"""Reads the types of a batch handler's jobs and results from its annotations, and refuses handlers that take no
-batch."""
+"""Reads the types of a batch handler's jobs and results from its annotations. Refuses functions that take no batch."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _POSITIONAL: Final = (
 
 
 class Shape(NamedTuple):
-    """The parts of a batch handler's signature."""
+    """The parameter of a batch handler for the jobs, and the type of one job's arguments."""
 
     parameter: str
     """The name of the parameter for the list of jobs."""
@@ -41,9 +40,10 @@ REQUIRED: Final = inspect.Parameter.empty
 def shape_of(
     task: str, function: Callable[..., Any], batch: Batch, injected: Collection[str]
 ) -> Shape:
-    """Return the shape of a batch handler. ``injected`` names the parameters whose values are dependencies.
+    """Return the shape of a batch handler. ``injected`` has the names of the parameters that dependencies fill.
 
-    Raises InvalidTask."""
+    Raises InvalidTask if the function cannot be a batch handler.
+    """
     try:
         parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError) as error:
@@ -68,7 +68,7 @@ def shape_of(
 
 
 def _resolved(task: str, function: Callable[..., Any], name: str) -> Any:
-    """Return the type of a parameter. Raises InvalidTask."""
+    """Return the annotated type of the parameter ``name``. Raises InvalidTask."""
     function = inspect.unwrap(function)
     if inspect.ismethod(function) or not inspect.isfunction(function):
         written = getattr(function, "__annotations__", None) or getattr(
@@ -94,7 +94,7 @@ def _resolved(task: str, function: Callable[..., Any], name: str) -> Any:
 
 
 def _fields(task: str, arguments: Any) -> dict[str, Any]:
-    """Return the fields of the class of a job's arguments, each with its default. Raises InvalidTask."""
+    """Return the names of the fields of ``arguments``, a class, each with its default. Raises InvalidTask."""
     if dataclasses.is_dataclass(arguments):
         return {
             each.name: REQUIRED if each.default is dataclasses.MISSING else each.default
@@ -119,7 +119,7 @@ def _fields(task: str, arguments: Any) -> dict[str, Any]:
 
 
 class ReturnedOfEach(Returned):
-    """The result type of one job of a batch task: the handler returns None, or a list with a result for each job."""
+    """The result type of one job of a batch task. The handler returns None, or a list with one result for each job."""
 
     @property
     def _hint(self) -> Any:

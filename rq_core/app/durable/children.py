@@ -1,9 +1,9 @@
 """One run of a durable job that runs other jobs, its children, and waits for their ends.
 
-Nothing counts the children that have ended. Each run of the parent looks how they have ended: Redis keeps their
-outcomes. It saves the result of each that succeeded as an entry. Then it waits for one that is still alive. The worker
-that ends a child sends a signal, so that the parent looks again; if the signal is lost, the parent looks when the time
-of its wait is over. So a lost or a repeated signal changes no count.
+Each run of the parent reads from Redis which children have ended. It saves the result of each child that succeeded, as
+an entry. Then it waits for one of the children that are alive. A worker that ends a child sends the parent a signal,
+and the parent reads again. If the signal is lost, the parent reads again when the time of its wait is over. No children
+are counted, so a lost or a repeated signal does no harm.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ class JobSteps(Steps):
         """The names under which this run has run children."""
 
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
-        """Run children, and return their items once all have ended. Raises ChildrenFailed if too few have
-        succeeded."""
+        """Run children, and return their items once all children have ended.
+
+        Raises ChildrenFailed if fewer children have succeeded than ``min_success`` requires.
+        """
         check_wait(name)
         self._must_park("map()")
         children = _checked(name, calls)
@@ -114,14 +116,14 @@ class JobSteps(Steps):
         kwargs: dict[str, Any],
         options: StepOptions,
     ) -> Any:
-        """See Steps. Raises InvalidStep for a step with a key if children have run under its name."""
+        """Run a step. Raises InvalidStep if the step has a key, and this run has children under the step's name."""
         if options.key and name in self._launches:
             raise InvalidStep(step=name, why=ALIKE)
         return await super()._step(name, function, args, kwargs, options)
 
     def _unused(self, name: str) -> str:
-        """Return the name for the entry that enqueues children: ``name``, ``name-2``, ``name-3``… if this run has used
-        it before."""
+        """Return a name for a call of ``map``: ``name``, or ``name-2``, ``name-3``… if this run has used ``name``
+        before."""
         if name in self._running:
             return name
         count = self._used[name] = self._used.get(name, 0) + 1
@@ -133,7 +135,10 @@ class JobSteps(Steps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the children that the job has enqueued, or begun to enqueue, and whose success it has not saved."""
+        """Return the queue and the id of each child whose success is not saved.
+
+        Children that this run has only begun to enqueue are included.
+        """
         found = [place for places in list(self._launching.values()) for place in places]
         if self._life is not None and self._is_loaded():
             children = children_in(self._life, self._loaded)
@@ -143,7 +148,7 @@ class JobSteps(Steps):
     # The beginning.
 
     async def _launched(self, launch: str, children: Sequence[JobCall[Any]]) -> list[Place]:
-        """Enqueue the children, unless an earlier run has done so. Return the queue and the id of each."""
+        """Enqueue the children, unless an earlier run has enqueued them. Return the queue and the id of each child."""
         known = self._known(launch_name(launch))
         if known is not None and known.is_saved:
             return self._places(launch, known, len(children))
@@ -191,8 +196,10 @@ class JobSteps(Steps):
             await self._over("sleep", entry, f"+{PAUSE_MS}")
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
-        """Enqueue children. Return False if a queue takes none now; others may be enqueued by then. Raises
-        StepMismatch."""
+        """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted theirs.
+
+        Raises StepMismatch if an earlier run has enqueued a child with other arguments.
+        """
         if not jobs:
             return True
         try:
@@ -211,7 +218,10 @@ class JobSteps(Steps):
         return child_id(self._life, launch, index)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the children's queues and ids from the entry that says that they were enqueued."""
+        """Return the children's queues and ids, from the entry that an earlier run saved after it had enqueued them.
+
+        Raises StepMismatch if that run had another number of children than ``count``.
+        """
         queues = read_queues(entry.value)
         if len(queues) != count:
             raise StepMismatch(
@@ -223,8 +233,10 @@ class JobSteps(Steps):
     # The wait.
 
     async def _ends(self, launch: str, places: Sequence[Place]) -> dict[int, Outcome[Any]]:
-        """Return how each child has ended that has not succeeded, once all have ended. The results of the others are
-        saved."""
+        """Wait until all children have ended. Return the outcomes of those that did not succeed, by the child's index.
+
+        The results of the children that succeeded are saved as entries.
+        """
         join = self._known(join_name(launch))
         if join is not None and join.is_saved:
             said: Any = json.loads(join.value or "{}")
@@ -243,8 +255,7 @@ class JobSteps(Steps):
             await self._over("wait", self._open_name(name), f"+{self._pause_ms(launch)}")
 
     def _open_name(self, name: str) -> str:
-        """Return the name for the next entry of rq-core's own wait: the first that is not saved of ``name``,
-        ``name#2``, ``name#3``…"""
+        """Return the first of the names ``name``, ``name#2``, ``name#3``… under which no entry is saved."""
         count, entry = 1, name
         while (known := self._known(entry)) is not None and known.is_saved:
             count += 1
@@ -252,14 +263,15 @@ class JobSteps(Steps):
         return entry
 
     def _pause_ms(self, launch: str) -> int:
-        """Return for how long the parent waits before it looks again."""
+        """Return the milliseconds that the parent waits before it reads the children's states again."""
         known = self._known(launch_name(launch))
         began_ms = known.at_ms if known is not None else 0
         waited = time.time() - began_ms / 1000 if began_ms else 0.0
         return round(min(max(waited / 2, LOOK_MIN_S), LOOK_MAX_S) * 1000)
 
     async def _look(self, places: Sequence[Place]) -> dict[str, Outcome[Any]]:
-        """Return how children have ended, by id. A child that is alive is left out."""
+        """Read from Redis which children have ended. Return their outcomes by id; children that are alive are left
+        out."""
         by_queue: dict[str, list[str]] = {}
         for queue, job_id in places:
             by_queue.setdefault(queue, []).append(job_id)
@@ -313,7 +325,7 @@ class JobSteps(Steps):
     # The end.
 
     async def _close(self, launch: str, ends: Mapping[int, Outcome[Any]]) -> None:
-        """Save how the children have ended that did not succeed, so that each later run sees the same."""
+        """Save the outcomes of the children that did not succeed, so that each later run returns the same items."""
         if self._known(join_name(launch)) is None:
             said = json.dumps({at: pack_end(each) for at, each in ends.items()})
             await self._write("save", join_name(launch), pack_result(said, self.home.audit_result))
@@ -326,7 +338,7 @@ class JobSteps(Steps):
         ends: Mapping[int, Outcome[Any]],
         needed: int,
     ) -> Items[R]:
-        """Return the items. Raises ChildrenFailed if too few children have succeeded."""
+        """Return the items of all children. Raises ChildrenFailed if fewer than ``needed`` have succeeded."""
         items: list[Item[R]] = []
         for index, (queue, job_id) in enumerate(places):
             outcome = ends.get(index)
@@ -344,7 +356,7 @@ class JobSteps(Steps):
 
 
 def _checked(name: str, calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
-    """Return the calls as a list. Raises InvalidStep."""
+    """Return the calls of a ``map`` as a list. Raises InvalidStep for an invalid call, and for too many calls."""
     found: list[JobCall[R]] = []
     for call in calls:
         given: object = call
@@ -369,7 +381,7 @@ def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, F
 
 
 def _outcome(job_id: str, found: Found) -> Outcome[Any]:
-    """Return how a child has ended, from the answer to a look."""
+    """Convert Redis' answer about a child that has ended to the child's outcome."""
     if not isinstance(found, Absent):
         return found
     if isinstance(found.known, Succeeded):
@@ -378,7 +390,8 @@ def _outcome(job_id: str, found: Found) -> Outcome[Any]:
 
 
 def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:
-    """Return the outcome of a child whose success is saved, with the result in the type of its task."""
+    """Return the outcome of a child whose success is saved as ``entry``. The result has the type of the child's
+    task."""
     if entry.value is None:
         return Succeeded(job_id, missing=entry.note)
     return Succeeded(job_id, load_value(launch, child.task.returned, entry.value), None)

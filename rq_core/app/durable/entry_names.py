@@ -1,5 +1,8 @@
-"""The names of entries: those that users may give, and those for a step with a key, for a name that a run uses again,
-and for the undo of a step."""
+"""The names of entries, which are the records of a durable job's steps, sleeps and waits.
+
+This module checks the names that users give. It makes the names for steps with a key, for repeated steps, and for
+undos.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def _check(name: Any, pattern: re.Pattern[str], must: str) -> None:
 
 
 def with_key(name: str, key: str) -> str:
-    """Return the name of the entry for a step with a key. The name has at most 64 characters."""
+    """Return the name of the entry for a step with a key; at most 64 characters. A long name ends with a digest."""
     full = f"{name}={quote(key, safe='')}"
     if _NAME.fullmatch(full):
         return full
@@ -50,14 +53,16 @@ def with_key(name: str, key: str) -> str:
 
 
 def numbered(base: str, count: int) -> str:
-    """Return the name of a step's entry, if the step is the ``count``-th step with the name ``base``. Two names that
-    differ only in their last characters get two entries."""
+    """Return the name of the entry for the ``count``-th step with the name ``base``, such as ``send#2``.
+
+    A long name gets a digest, so that two long names never give the same name.
+    """
     full = f"{base}#{count}"
     return full if len(full) <= _NAME_MAX else f"{base[:25]}={_digest(base)}#{count}"
 
 
 def undo_name(name: str) -> str:
-    """Return the name of the entry for the undo of a step."""
+    """Return the name of the entry for the undo of the step ``name``."""
     full = f"{UNDO_PREFIX}{name}"
     return full if len(full) <= _NAME_MAX else f"{UNDO_PREFIX}{_digest(name)}"
 

@@ -35,12 +35,14 @@ class Durable:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> Durable:
-        """Return an object for steps of the same job. The options hold for each step that runs through this object.
+        """Return an object for steps of the same job, with options. The options hold for each step that runs through
+        the object.
 
-        ``key`` distinguishes steps with the same name that run at the same time. ``check`` is a function for a step
-        that an earlier run has begun but not saved: it is called with the step's arguments, and returns the value that
-        the step returned, or NOT_DONE. :meth:`undo` calls ``undo`` with the value that the step returned. ``begin``
-        records that the step has begun, also without ``check``.
+        - ``key`` distinguishes steps with the same name that run at the same time.
+        - ``check`` finds out whether a step has happened that an earlier run has begun but not saved. It gets the
+          step's arguments. It returns the step's value, or NOT_DONE if the step has not happened.
+        - ``undo`` is called by :meth:`undo`, with the step's value.
+        - ``begin``: if true, Redis records that the step has begun. With ``check``, Redis always records it.
         """
         return Durable(self._steps, StepOptions(key, check, undo, begin))
 
@@ -53,9 +55,11 @@ class Durable:
         self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[T]: ...
     def step(self, name: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the value that the step ``name`` has saved. If the step has saved no value, call ``fn``, save the
-        value that it returns, and return this value as it is read back from JSON. A plain function is called in a
-        thread."""
+        """Return the value of the step ``name``. If no earlier run has saved it, call ``fn`` and save the value that it
+        returns.
+
+        In both cases, the value is read back from JSON. A plain function is called in a thread.
+        """
         return self._steps.step(name, fn, args, kwargs, self._options)
 
     async def sleep(
@@ -66,9 +70,11 @@ class Durable:
         hours: float | None = None,
         until: datetime | None = None,
     ) -> None:
-        """Let the job sleep: it is parked, without a worker, and its handler runs again after ``seconds`` (or a
-        timedelta), after ``hours``, or at ``until`` (with a time zone). The moment is fixed when the job first sleeps;
-        a later run of the handler does not begin the sleep again."""
+        """Park the job without a worker. Its handler runs again after ``seconds`` (or a timedelta), after ``hours``, or
+        at ``until`` (a datetime with a time zone).
+
+        The job's first call fixes the end of the sleep. Later runs of the handler do not begin the sleep again.
+        """
         await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
 
     @overload
@@ -78,17 +84,18 @@ class Durable:
         self, name: str, kind: type[T], /, *, timeout: float | timedelta
     ) -> Awaitable[T | None]: ...
     def wait(self, name: str, kind: Any, /, *, timeout: float | timedelta | None = None) -> Any:
-        """Return the value of this job's next signal ``name``, converted to the type ``kind``. If no such signal has
-        arrived, the job is parked until one arrives. ``timeout`` is in seconds, or a timedelta, and begins when the
-        job first waits; if no signal arrives in this time, return None."""
+        """Return the value of this job's next signal ``name``, converted to the type ``kind``.
+
+        If no signal of this name has arrived, the job is parked until one arrives. ``timeout`` is in seconds, or a
+        timedelta, and begins when the job first waits. If no signal arrives in this time, the method returns None.
+        """
         return wait_for(self._steps, name, kind, timeout)
 
     async def run(self, child: JobCall[R], /, *, name: str = "") -> R:
-        """Run another job, a child of this one, and return its result: ``await job.run(render.call(7))``. This job is
-        parked until the child has ended.
+        """Run another job, a child of this job, and return the child's result: ``await job.run(render.call(7))``.
 
-        ``name`` is the name of the entry, by default the name of the child's task. Raises ChildrenFailed if the child
-        does not succeed.
+        This job is parked until the child has ended. ``name`` is the name of the entry in Redis; by default, the name
+        of the child's task. Raises ChildrenFailed if the child does not succeed.
         """
         (value,) = (await self._steps.map(name or task_name_of(child), (child,), 1)).values()
         return value
@@ -96,21 +103,25 @@ class Durable:
     async def map(
         self, name: str, calls: Iterable[JobCall[R]], /, *, min_success: float = 1.0
     ) -> Items[R]:
-        """Run other jobs, the children of this one, and return an item for each once all have ended:
-        ``await job.map("pages", (render.call(i) for i in range(200)))``. This job is parked meanwhile.
+        """Run other jobs, the children of this job. Return one item for each child, once all children have ended.
+
+        For example: ``await job.map("pages", (render.call(i) for i in range(200)))``. This job is parked meanwhile.
 
         ``min_success`` is how many children must succeed: a share (a float from 0.0 to 1.0), or a number (an int).
-        Raises ChildrenFailed if fewer do. The calls must be the same at each run of this job.
+        Raises ChildrenFailed if fewer children succeed. The calls must be the same at each run of this job.
         """
         return await self._steps.map(name, calls, min_success)
 
     def key(self, name: str) -> Awaitable[str]:
-        """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
+        """Return an idempotency key for a request to another service: 32 hex digits. Each run of this job gets the same
+        key."""
         return self._steps.key(name)
 
     def undo(self) -> Awaitable[None]:
-        """Call the ``undo`` function of each step that is saved and that this run has reached, the newest step
-        first. Each call is a step itself."""
+        """Call the ``undo`` functions of the saved steps that this run has reached, the newest step first.
+
+        Each call is a step itself.
+        """
         return self._steps.undo()
 
 
@@ -129,13 +140,15 @@ class DurableSync:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> DurableSync:
-        """Return an object for steps of the same job. The options hold for each step that runs through this object. See
-        :meth:`Durable.options`."""
+        """Return an object for steps of the same job, with options. See :meth:`Durable.options`."""
         return DurableSync(self._steps, StepOptions(key, check, undo, begin))
 
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the value that the step ``name`` has saved. If the step has saved no value, call ``fn``, save the
-        value that it returns, and return this value as it is read back from JSON."""
+        """Return the value of the step ``name``. If no earlier run has saved it, call ``fn`` and save the value that it
+        returns.
+
+        In both cases, the value is read back from JSON.
+        """
         value: T = now(self._steps.step(name, fn, args, kwargs, self._options))
         return value
 
@@ -147,7 +160,7 @@ class DurableSync:
         hours: float | None = None,
         until: datetime | None = None,
     ) -> None:
-        """Let the job sleep. See :meth:`Durable.sleep`."""
+        """Park the job for a time. See :meth:`Durable.sleep`."""
         now(self._steps.wait("sleep", name, moment(name, seconds, hours, until)))
 
     @overload
@@ -159,24 +172,27 @@ class DurableSync:
         return now(wait_for(self._steps, name, kind, timeout))
 
     def run(self, child: JobCall[R], /, *, name: str = "") -> R:
-        """Run another job, a child of this one, and return its result. See :meth:`Durable.run`."""
+        """Run another job, a child of this job, and return the child's result. See :meth:`Durable.run`."""
         (value,) = now(self._steps.map(name or task_name_of(child), (child,), 1)).values()
         return value
 
     def map(
         self, name: str, calls: Iterable[JobCall[R]], /, *, min_success: float = 1.0
     ) -> Items[R]:
-        """Run other jobs, the children of this one, and return an item for each once all have ended. See
+        """Run other jobs, the children of this job. Return one item for each child, once all have ended. See
         :meth:`Durable.map`."""
         return now(self._steps.map(name, calls, min_success))
 
     def key(self, name: str) -> str:
-        """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
+        """Return an idempotency key for a request to another service: 32 hex digits. Each run of this job gets the same
+        key."""
         return now(self._steps.key(name))
 
     def undo(self) -> None:
-        """Call the ``undo`` function of each step that is saved and that this run has reached, the newest step
-        first. Each call is a step itself."""
+        """Call the ``undo`` functions of the saved steps that this run has reached, the newest step first.
+
+        Each call is a step itself.
+        """
         now(self._steps.undo())
 
 
@@ -186,7 +202,7 @@ async def wait_for(
     kind: Any,
     timeout: float | timedelta | None,  # noqa: ASYNC109 - Redis keeps it
 ) -> Any:
-    """Return the value of a signal, converted to the type ``kind``; None if the wait has timed out."""
+    """Wait for a signal, and return its value, converted to the type ``kind``. Return None after the timeout."""
     brought = check_brought(name, kind)
     entry = await steps.wait("wait", name, ahead(name, timeout))
     return None if entry.value is None else load_brought(entry.name, brought, entry.value)

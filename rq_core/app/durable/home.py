@@ -1,4 +1,4 @@
-"""The part of a worker that a run of a durable job uses: it saves and loads steps, and checks the lease."""
+"""The methods of a worker that one run of a durable job calls: they save and load steps, and check the lease."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Home(Protocol):
-    """The part of a worker that the steps of one claim use.
+    """The methods of a worker that the steps of one claim call.
 
-    Only the handler of the claim awaits these methods. An ``async def`` handler awaits them on the event loop. For a
-    ``def`` handler, each method blocks the handler's thread and completes without awaiting anything.
+    An ``async def`` handler awaits these methods on the event loop. In a ``def`` handler, each method blocks the
+    handler's thread, and its awaitable completes at once.
     """
 
     is_async: bool
@@ -33,32 +33,37 @@ class Home(Protocol):
     the value itself)."""
 
     def lease(self) -> Awaitable[None]:
-        """Wait until the claim's lease is in force by the worker's own clock, or until the handler must stop."""
+        """Wait until the claim's lease is in force by the worker's clock, or until the handler must stop."""
         ...
 
     def began(self) -> Callable[[], None]:
-        """Note that a step has begun. Return a function; calling it notes that the step has ended."""
+        """Record that a step runs. The caller calls the returned function when the step has ended."""
         ...
 
     def load(self, first: int = 1) -> Awaitable[Box | None]:
-        """Return the job's box, which has its saved steps and its signals; of the steps, only the entries numbered
-        ``first`` or higher. Return None if the claim is not in force."""
+        """Return the job's box: its entries from number ``first`` on, and its signals. Return None if the claim is not
+        in force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
-        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
+        """Save entries. For each entry that Redis refused, return the reason, by the entry's index in ``records``."""
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
-        """Carry out a call to a queue, and return its result. ``plan`` makes the plan of the call. Only jobs that may
-        be parked use this method."""
+        """Send a call to a queue, and return its result. ``plan`` takes the protocol's calls, and returns the plan to
+        carry out.
+
+        Only jobs that may be parked use this method.
+        """
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
-        """Park the job as soon as none of its steps runs, because the wait or sleep of this entry is not over.
-        The method does not return: the handler is stopped."""
+        """Park the job once none of its steps runs. ``entry`` is the number of the wait or sleep that is not over.
+
+        The method does not return: the handler is stopped.
+        """
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Return a context manager within which no other save of the job runs."""
+        """Return a lock for the job's saves: within its block, no other save of the job runs."""
         ...

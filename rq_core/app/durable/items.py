@@ -27,7 +27,8 @@ _WORDS: Final = {kind: word for word, kind in _ENDS.items()}
 
 @dataclass(frozen=True)
 class JobCall(Generic[R_co]):
-    """A call of a task that a durable job makes as a child: ``task.call(…)``. ``R_co`` is the type of the result."""
+    """A call of a task, made by ``task.call(…)``, which a durable job runs as a child. ``R_co`` is the type of the
+    result."""
 
     task: Any
     """The task, with its options: a PreparedTask."""
@@ -36,12 +37,12 @@ class JobCall(Generic[R_co]):
 
 
 def task_name_of(call: Any) -> str:
-    """Return the name of the call's task; ``run`` for any other object, which is refused later."""
+    """Return the name of the call's task. Return ``run`` for an object that is no call; ``map`` refuses it later."""
     return call.task.name if isinstance(call, JobCall) else "run"
 
 
 def check_call(name: str, call: JobCall[Any]) -> None:
-    """Raise InvalidStep if jobs of the call's task cannot be children."""
+    """Raise InvalidStep if the call's task is unique. Raise InvalidTask if JSON cannot express its results."""
     if call.task.options.unique is not None:
         why = f"task {call.task.name!r} is unique, and a child must not give way to another job"
         raise InvalidStep(step=name, why=why)
@@ -49,7 +50,7 @@ def check_call(name: str, call: JobCall[Any]) -> None:
 
 
 def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
-    """Return the child that makes a call. Its headers have ``parent``, the value of PARENT_HEADER."""
+    """Return the child job for a call. ``parent`` is the value of the child's header PARENT_HEADER."""
     options = call.task.options
     headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
     seconds = max(options.keep_ms, KEEP_MS) / 1000
@@ -61,7 +62,7 @@ def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
 
 @dataclass(frozen=True)
 class Item(Generic[R_co]):
-    """One child of a ``map``, after its end."""
+    """One child of a ``map`` that has ended, with its outcome."""
 
     index: int
     """The child's position among the calls, from 0."""
@@ -85,7 +86,7 @@ class Item(Generic[R_co]):
 
     @property
     def error(self) -> NoResult | None:
-        """The error that ``value`` raises; None if there is a value."""
+        """The error that ``value`` raises. None if ``value`` raises no error."""
         try:
             self.outcome.value  # noqa: B018 - it raises
         except NoResult as error:
@@ -121,14 +122,18 @@ class Items(Sequence[Item[R_co]]):
         return [item for item in self._items if not item.ok]
 
     def values(self) -> list[R_co]:
-        """Return the results of the children that succeeded, in the order of the calls. Raises ResultUnavailable if a
-        result is not kept."""
+        """Return the results of the children that succeeded, in the order of the calls.
+
+        Raises ResultUnavailable if a result is not kept.
+        """
         return [item.value for item in self._items if item.ok]
 
 
 def least(name: str, min_success: Any, count: int) -> int:
-    """Return how many of ``count`` children must succeed. ``min_success`` is a share (a float up to 1) or a number (an
-    int). Raises InvalidStep."""
+    """Return how many of ``count`` children must succeed. Raises InvalidStep.
+
+    ``min_success`` is a share (a float from 0.0 to 1.0) or a number (an int).
+    """
     is_share = isinstance(min_success, float) and 0 <= min_success <= 1
     is_number = type(min_success) is int and min_success >= 0
     if not is_share and not is_number:
@@ -145,7 +150,7 @@ def least(name: str, min_success: Any, count: int) -> int:
 
 
 def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:
-    """Return the message of ChildrenFailed."""
+    """Return the message of ChildrenFailed, which names the first items that failed."""
     said = "; ".join(f"{item.index}: {item.error}" for item in failed[:_SHOWN_MAX])
     more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
     return (
@@ -154,8 +159,10 @@ def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str
 
 
 def pack_end(outcome: Outcome[Any]) -> list[str]:
-    """Return an outcome other than Succeeded as texts: how the child ended, and for a dead child the reason and the
-    error's type."""
+    """Convert the outcome of a child that did not succeed to a list of texts.
+
+    The first text is the kind of the outcome, such as ``dead``. A dead child also has the reason and the error's type.
+    """
     found = [_WORDS[type(outcome)]]
     if isinstance(outcome, Failed):
         found += [outcome.reason, outcome.error.type if outcome.error is not None else ""]
@@ -163,7 +170,7 @@ def pack_end(outcome: Outcome[Any]) -> list[str]:
 
 
 def unpack_end(job_id: str, said: Sequence[str]) -> Outcome[Any]:
-    """Return the outcome that ``pack_end`` has packed. The error's message is not kept."""
+    """Convert a list of texts from ``pack_end`` back to an outcome. The error's message is lost."""
     kind = _ENDS.get(said[0], Gone)
     if kind is Failed and len(said) == 3:
         return Failed(job_id, said[1], JobError(said[2], "") if said[2] else None)

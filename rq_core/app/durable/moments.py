@@ -1,4 +1,4 @@
-"""Converts the times that handlers pass to sleeps and waits to text for the script that saves steps."""
+"""Converts the times of sleeps and waits from Python to text for the Lua script that saves entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOUR: Final = 3_600
 
 
 def ahead(name: str, seconds: Any) -> str:
-    """Return a duration from now as text: ``+`` and its milliseconds; empty for None. Raises InvalidStep."""
+    """Convert a duration to text: ``+`` and its milliseconds. None becomes an empty text. Raises InvalidStep."""
     if seconds is None:
         return ""
     said = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
@@ -29,8 +29,10 @@ def moment(
     hours: Any,
     until: Any,
 ) -> str:
-    """Return the end of a sleep as text: Unix ms, or ``+`` and the ms from now. Raises InvalidStep unless exactly
-    one of the three times is given."""
+    """Convert the end of a sleep to text: Unix ms, or ``+`` and the milliseconds from now.
+
+    Raises InvalidStep unless exactly one of ``seconds``, ``hours`` and ``until`` is given.
+    """
     if [seconds, hours, until].count(None) != 2:
         raise InvalidStep(step=name, why="it takes one of seconds, hours=… and until=…")
     if until is not None:

@@ -4,8 +4,8 @@
 
     charge = await durable().step("charge", charge_card, order_id)
 
-A step's dependencies are entered before its function and left after it, before the step is saved. So a row that the
-function writes through ``db`` is committed when the step is saved.
+A step's dependencies are entered before its function, and left before the step is saved. So when the step is saved, the
+rows that the function wrote through ``db`` are committed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class StepCalls:
     def __init__(
         self, surroundings: Surroundings, resources: ProcessValues, *, is_async: bool
     ) -> None:
-        """``is_async``: whether the handler is an ``async def`` function."""
+        """``is_async`` is true if the handler is an ``async def`` function."""
         self._surroundings = surroundings
         self._resources = resources
         self._is_async = is_async
 
     def needs(self, step: str, function: Callable[..., Any]) -> Mapping[str, Step]:
-        """Return the dependencies of a step's function. Raises InvalidStep if the function cannot have them."""
+        """Return the dependencies of a step's function, by parameter. Raises InvalidStep if the function cannot have
+        them."""
         awaits = self._is_async and inspect.iscoroutinefunction(function)
         try:
             return self._surroundings.needs_of(step, function, is_async=awaits)
@@ -51,8 +52,7 @@ class StepCalls:
         kwargs: dict[str, Any],
         needs: Mapping[str, Step],
     ) -> Any:
-        """Call a step's function. If the handler is async and the function is not, the function runs in a thread, with
-        its dependencies."""
+        """Call a step's function. In an async handler, a plain function and its dependencies run in a thread."""
         if self._is_async and inspect.iscoroutinefunction(function):
             return await self._called(function, args, kwargs, needs, awaits=True)
         if not self._is_async:

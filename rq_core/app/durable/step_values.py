@@ -1,4 +1,4 @@
-"""Converts the values that steps return to JSON and back, by the annotations of the steps' functions."""
+"""Converts the values of steps and signals to JSON and back, by the annotated types."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rq_core.signals import StepMismatch, StepUnusable
 
 @lru_cache(maxsize=1024)
 def returned_by(function: Callable[..., Any]) -> Returned:
-    """Return the result type of a function, which converts results to JSON and back."""
+    """Return the result type of a function, by its annotation."""
     return Returned(getattr(function, "__qualname__", repr(function)), function)
 
 
 def check_returned(step: str, function: Callable[..., Any]) -> Returned:
-    """Return the result type of a step's function. Raises InvalidStep if JSON cannot express values of the type."""
+    """Return the result type of a step's function. Raises InvalidStep if JSON cannot express the type's values."""
     try:
         found = returned_by(function)
         found.check()
@@ -34,7 +34,7 @@ def check_returned(step: str, function: Callable[..., Any]) -> Returned:
 
 
 class _Brought(Returned):
-    """The type of the values that signals of one name have."""
+    """The type of a signal's value, which the waiting handler names."""
 
     def __init__(self, name: str, kind: Any) -> None:
         super().__init__(name, type(None))
@@ -46,8 +46,7 @@ class _Brought(Returned):
 
 
 def check_brought(name: str, kind: Any) -> Returned:
-    """Return the type of the values that signals of this name have. Raises InvalidStep if JSON cannot express values
-    of the type."""
+    """Return the type of a signal's value. Raises InvalidStep if JSON cannot express the type's values."""
     found = _Brought(name, kind)
     try:
         found.check()
@@ -57,8 +56,8 @@ def check_brought(name: str, kind: Any) -> Returned:
 
 
 def load_brought(name: str, brought: Returned, value_json: str) -> Any:
-    """Return a signal's value, converted to the type that the wait names. Raises StepMismatch if the value does not
-    fit the type."""
+    """Convert a signal's JSON to the type that the wait names. Raises StepMismatch if the JSON does not fit the
+    type."""
     try:
         return brought.load(value_json)
     except ValueError as error:
@@ -69,8 +68,10 @@ def load_brought(name: str, brought: Returned, value_json: str) -> Any:
 
 
 def load_value(step: str, returned: Returned, value_json: str) -> Any:
-    """Return a saved value in the result type of the step's function. Raises StepMismatch if the value does not fit
-    this type, because the code has changed."""
+    """Convert a step's saved JSON to the result type of the step's function.
+
+    Raises StepMismatch if the JSON does not fit the type, since the code has changed.
+    """
     try:
         return returned.load(value_json)
     except ValueError as error:
@@ -86,8 +87,11 @@ def _misfit(error: ValueError) -> str:
 
 
 def unusable(step: str, note: str, problem: str = "") -> StepUnusable:
-    """Return the error for a step whose value is not kept. ``note`` is the reason in one word; ``problem`` names the
-    place in the value that has no JSON form, which only the run that did the step knows."""
+    """Return the error for a step that has happened, but whose value is not kept.
+
+    ``note`` is the reason in one word. ``problem`` describes the part of the value that has no JSON form; it is empty
+    if a former run did the step.
+    """
     said = f"step {step!r} has happened, and what it returned is not kept: {problem or reason_of(note)}"
     if note == NOT_JSON:
         said += (

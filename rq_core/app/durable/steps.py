@@ -1,7 +1,7 @@
 """One run of a durable job. It loads the steps that earlier runs saved, runs the other steps, and saves them.
 
-The same coroutines serve ``async def`` and ``def`` handlers. For a ``def`` handler they await nothing, so they complete
-at once in the handler's thread (:func:`rq_core.app.handlers.handler_setup.now`).
+``async def`` and ``def`` handlers use the same coroutines. In a ``def`` handler, a coroutine blocks the handler's
+thread and completes without an event loop (:func:`rq_core.app.handlers.handler_setup.now`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AGAIN_MAX: Final = 3
 
 
 class _NotDone:
-    """The type of NOT_DONE."""
+    """The type of the constant NOT_DONE."""
 
     def __repr__(self) -> str:
         return "NOT_DONE"
@@ -68,7 +68,7 @@ class StepOptions(NamedTuple):
 
 
 class _Passed(NamedTuple):
-    """A saved step that this run has reached and can undo."""
+    """A saved step that this run has reached, with the function that undoes it."""
 
     number: int
     name: str
@@ -77,7 +77,7 @@ class _Passed(NamedTuple):
 
 
 class Steps:
-    """The steps of one run of a durable job."""
+    """The steps, waits and sleeps of one run of a durable job."""
 
     def __init__(self, context: JobContext, home: Home) -> None:
         self._context = context
@@ -101,8 +101,8 @@ class Steps:
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin. It is called when the handler has ended, since asyncio tasks of the handler may
-        still run."""
+        """Let no further step begin. The worker calls this at the handler's end: asyncio tasks of the handler may still
+        run."""
         self._is_over = True
 
     async def step(
@@ -113,7 +113,7 @@ class Steps:
         kwargs: dict[str, Any],
         options: StepOptions,
     ) -> Any:
-        """Return the value that a step has saved. If it has saved no value, run the step and save its value."""
+        """Return the value that a step has saved. If the step has saved no value, run the step and save its value."""
         check_step(name)
         if not callable(function):
             raise InvalidStep(step=name, why=f"{function!r} is not a function")
@@ -188,8 +188,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked. ``about`` says
-        when it ends: Unix ms, or ``+`` and the ms from now; empty: it has no end."""
+        """Return the entry of a wait or a sleep that is over. If it is not over, park the job. ``about`` is its end:
+        Unix ms, or ``+`` and the milliseconds from now. An empty text means no end."""
         check_wait(name)
         self._must_park(f"{kind}()")
         await self._may_begin()
@@ -213,7 +213,7 @@ class Steps:
             raise NotDurable(call=call, why=why)
 
     async def _over(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, the job is parked."""
+        """Return the entry of a wait or a sleep that is over. If it is not over, park the job."""
         known = self._known(entry)
         if known is not None and known.is_saved:
             return known
@@ -232,8 +232,7 @@ class Steps:
         raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Send the entry of a wait or a sleep to Redis, which saves the entry if the wait or sleep is over. Return
-        whether it is over."""
+        """Send a wait or a sleep to Redis. Return True if it is over; Redis has then saved its entry."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -265,8 +264,7 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services. It is the same in each run of this job, and differs between
-        jobs."""
+        """Return a key for requests to other services: 32 hex digits. Each run of this job gets the same key."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -276,7 +274,8 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Undo the saved steps that this run has reached, the newest step first. Each undo is a step itself."""
+        """Call the ``undo`` functions of the saved steps that this run has reached, the newest first. Each call is a
+        step."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
@@ -317,7 +316,7 @@ class Steps:
         self._entries = list(box.entries)
 
     async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
-        """Begin or save an entry. If the box has no room for the value, the entry is saved without the value."""
+        """Record in Redis that a step has begun, or save its value. A value that is too large is left out."""
         async with self.home.turn():
             why = await self._sent(what, entry, packed)
             if why == "full" and not packed.startswith(NO_VALUE):
@@ -343,9 +342,9 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry,
-        ``full`` if the box has no room, and ``waits`` if the wait or sleep is not over. With ``waits``, ``_until`` is
-        its end."""
+        """Send an entry to Redis, after the entries that Redis has lost. Return None if Redis has the entry, and
+        ``full`` if the box has no room. Return ``waits`` if the wait or sleep is not over; ``_until`` is then its
+        end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -384,15 +383,15 @@ class Steps:
         )
 
     def _keep(self, number: int, entry: StepEntry) -> None:
-        """Note an entry that Redis has now."""
+        """Store an entry that Redis has now, in this run's copy of the box."""
         if entry.is_saved and number <= len(self._loaded):
             self._ended[number] = len(self._loaded)
         self._numbers[entry.name] = number
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records of the entries up to entry ``last`` that Redis may lack, if a loss has set Redis back to
-        ``has`` entries."""
+        """Return the records to send again after Redis lost entries and has ``has`` entries now. ``last`` is the last
+        entry's number."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
@@ -422,8 +421,8 @@ class Steps:
     # Whether a step may begin.
 
     async def _may_begin(self) -> None:
-        """Wait until a step may begin. Raises InvalidStep inside another step; NotDurable after the handler's end; if
-        the handler must stop, raises the signal with the reason."""
+        """Wait until a step may begin. Raises InvalidStep inside another step, and NotDurable after the handler's end.
+        If the handler must stop, raises the reason, such as JobCancelled."""
         if in_step.get():
             raise InvalidStep(
                 step="", why="it is inside of another step, whose function must do all by itself"
@@ -442,7 +441,7 @@ class Steps:
 
 
 def _worst(refused: Any) -> NotSaved:
-    """Return the most important refusal. A lost claim is more important than all other reasons."""
+    """Return the most important of several refusals. A lost claim comes first."""
     order = ("stale", "gone", "other", "conflict", "full", "behind", "waits")
     found: NotSaved = min(refused, key=lambda each: order.index(each.why))
     return found

@@ -1,4 +1,4 @@
-"""The running job as its handler sees it: the facts of the job's claim, and the signal to stop."""
+"""The running job for its handler: the facts of the job's claim, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _making: Final = threading.Lock()
 
 
 class JobContext:
-    """One claim of a job, as its handler sees it. The facts of the claim do not change while the handler runs.
+    """One claim of a job. The handler gets it from ``current_job()``. Its facts do not change while the handler runs.
 
     ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of lost
     workers before this claim. ``headers`` are the texts that the producer sent with the arguments. ``schedule`` and
@@ -111,8 +111,8 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt: 1 plus the job's failures. For a durable job, only the failures since its last
-        saved step count."""
+        """The number of this attempt: 1 plus the job's failures. A saved step of a durable job sets the number back to
+        1."""
         return self.failures - self.base + 1
 
     def __repr__(self) -> str:
@@ -128,19 +128,18 @@ class JobContext:
 
     @property
     def tick(self) -> datetime | None:
-        """The schedule's instant, in UTC, for which the job was enqueued; None if no schedule enqueued it."""
+        """The instant of the schedule, in UTC, for which the job was enqueued. None if no schedule enqueued the job."""
         from rq_core.model.schedule import tick_of
 
         tick = tick_of(self.id)
         return None if tick is None else datetime.fromtimestamp(tick.instant_ms / 1000, UTC)
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Show how far the job has come: ``done`` of ``total``, and a few words.
+        """Show how far the job has come: ``done`` of ``total``, and a few words. Leave out ``total`` if it is unknown.
 
-        The call stores the numbers and returns at once, so it may stand in a loop of any length: the worker sends the
-        last ones every half second, and before it settles the job. Leave out ``total`` if it is unknown. A text of more
-        than 200 characters is cut. ``JobHandle.progress``, `rq-core job`, `rq-core watch` and the job's page show it.
-        Raises InvalidOption.
+        The call stores the numbers and returns at once. The worker sends the last numbers every half second, and before
+        it settles the job. A text of more than 200 characters is cut. ``JobHandle.progress``, `rq-core job`, `rq-core
+        watch` and the job's page show the progress. Raises InvalidOption.
         """
         (self._showing or self.showing()).progress(done, total, text)
 
@@ -148,13 +147,13 @@ class JobContext:
         """Append a text to the job's stream, which ``JobHandle.stream`` and `rq-core watch` read.
 
         The call returns at once. The worker sends chunks ten times a second. Redis keeps the last 1,000 chunks of a
-        job, and at most 1 MiB of them, until an hour after the job has ended. A reader that is slower learns how many
-        chunks it has missed. Raises InvalidOption for a chunk of more than 16 KiB.
+        job, and at most 1 MiB of them. It removes them an hour after the job has ended. A reader that is too slow
+        learns how many chunks it has missed. Raises InvalidOption for a chunk of more than 16 KiB.
         """
         (self._showing or self.showing()).emit(chunk)
 
     def showing(self) -> Any:
-        """Return the place where the handler stores what it shows. The worker calls this method, too."""
+        """Return the Showing that stores this claim's progress and chunks. The handler and the worker use it."""
         if self._showing is None:
             with _making:
                 if self._showing is None:
@@ -165,12 +164,12 @@ class JobContext:
         return self._showing
 
     def cost(self, unit: str, value: int) -> None:
-        """Say how much of a unit the job has really taken, such as tokens: a whole number, 0 or more.
+        """Report how much of a unit, such as tokens, the job has really taken: a whole number, 0 or more.
 
-        The last value that the handler says in this attempt counts. When the claim ends, however it ends, the rates
-        that count the unit are corrected by the difference to the cost that the claim took. If the worker dies, or
-        loses the claim, the cost of the claim remains. Raises InvalidOption for a unit that no rate of the job counts,
-        or an invalid value; UsageError if this handler cannot say costs.
+        The last report of an attempt counts. A claim takes the job's expected cost from the rates that count the unit.
+        At the end of the claim, the rates are corrected by the difference. They are not corrected if the worker dies or
+        loses the claim. Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts.
+        Raises UsageError if this handler cannot report costs.
         """
         from rq_core.model.limits.costs import COST_MAX
         from rq_core.model.limits.scopes import scopes_of, unit_of
@@ -190,21 +189,23 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the handler should stop: its job was cancelled, its timeout is over, its lease is lost, or the
-        worker stops."""
+        """True if the handler should stop: its job was cancelled, its timeout is over, its lease is lost, or the worker
+        stops."""
         return self._why() is not None
 
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled, HandlerTimeout, LeaseLost or WorkerStopping if the handler should stop.
 
-        For ``def`` handlers, which cannot be interrupted; ``async def`` handlers are cancelled where they await."""
+        A ``def`` handler calls this method, since no worker can interrupt it. An ``async def`` handler is cancelled at
+        an ``await``.
+        """
         if (why := self._why()) is not None:
             raise why
 
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may run again. So the exception passes through the job's dependencies, which end as after a failure.
+        The job may then run again. So its dependencies get this exception, and end as after a failure of the handler.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):
@@ -216,7 +217,7 @@ class JobContext:
             raise why
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Sleep for ``seconds``, or until the handler should stop. Returns whether it should stop (``cancelled``)."""
+        """Sleep for ``seconds``, or until the handler should stop. Return whether the handler should stop."""
         if self._stop is None:
             with _making:
                 if self._stop is None:
@@ -227,23 +228,25 @@ class JobContext:
         return self._signal is not None or self._stop.wait(seconds) or self.cancelled
 
     def limit(self, timeout: float, over: float) -> None:
-        """Set the handler's ``timeout`` (seconds), and ``over``, the monotonic time (seconds) at which the timeout
-        ends.
+        """Set the handler's ``timeout`` in seconds, and its end ``over`` in seconds of ``time.monotonic()``.
 
-        The worker calls this method before the handler begins."""
+        The worker calls this method before the handler begins.
+        """
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | Parking | None:
-        """Return the reason to stop, or None. The method also compares the clock with the timeout itself, since an
-        event loop that is blocked cannot signal a timeout."""
+        """Return the reason why the handler should stop, or None.
+
+        The method itself checks whether the timeout is over, since a blocked event loop cannot signal a timeout.
+        """
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal
 
     def tell(self, signal: HandlerSignal | Parking) -> None:
-        """Signal the handler to stop, with the reason.
+        """Tell the handler to stop. ``signal`` is the reason; only the first reason counts.
 
-        A later signal does not replace the first signal. The worker calls this method, from any thread.
+        The worker calls this method, from any thread.
         """
         if self._signal is None:
             self._signal = signal
@@ -263,14 +266,13 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """Return the running job that these context variables have (by default the caller's context variables); None
-    outside a handler."""
+    """Return the job that runs in these context variables; by default, in the caller's. Return None outside a
+    handler."""
     return _current.get() if variables is None else variables.get(_current)
 
 
 def enter(context: JobContext | None) -> None:
-    """Make ``context`` the current job, and never reset it. Use this in a thread or asyncio task that runs nothing
-    else."""
+    """Make ``context`` the current job of this thread or asyncio task, until the thread or the task ends."""
     _current.set(context)
 
 

@@ -1,5 +1,7 @@
-"""Hooks, which are functions that are called when a job has died: ``@app.task(on_dead=…)``.
-:mod:`rq_core.worker.dead_hooks` enqueues a job for each call."""
+"""Hooks: functions that rq-core calls when a job has died, ``@app.task(on_dead=…)``.
+
+Each call is a job of its own, which :mod:`rq_core.worker.dead_hooks` enqueues.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from rq_core.model.job import read_spec
 
 @dataclass(frozen=True)
 class DeadJob:
-    """A dead job: the argument of its task's hook."""
+    """A dead job. The hook of its task receives this object."""
 
     id: str
     queue: str
@@ -39,15 +41,12 @@ Hook = Callable[..., Any]
 
 
 def hook_name(task: str) -> str:
-    """Return the name of the task whose jobs run the hook of ``task``."""
+    """Return the name of the task that calls the hook of ``task``."""
     return f"{task}:on_dead"
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return the function of the task that runs the hook. The function calls the hook, and has the hook's dependencies.
-
-    Raises InvalidTask.
-    """
+    """Return a task's function that calls ``hook``, and that has the hook's dependencies. Raises InvalidTask."""
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 

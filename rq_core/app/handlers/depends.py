@@ -7,9 +7,9 @@
     @app.task
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
-A dependency is no argument of the job: its value is neither sent nor part of the arguments' digest, and a producer that
-passes a value gets an error. This module finds the dependencies of a function and puts them in order;
-:mod:`rq_core.app.handlers.handler_setup` enters and leaves them.
+A dependency is no argument of the job: its value is not sent, and a producer that passes a value gets an error. This
+module finds the dependencies of a function and puts them in order. :mod:`rq_core.app.handlers.handler_setup` enters and
+leaves them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Dependency:
 
 
 class _Injected:
-    """The type of ``injected``, which is a default for parameters that are annotated with ``Depends``. With this
-    default, type checkers accept calls that leave the parameter out."""
+    """The type of ``injected``, the default of a parameter that is annotated with ``Depends``.
+
+    With this default, type checkers accept calls without the parameter.
+    """
 
     def __repr__(self) -> str:
         return "injected"
@@ -75,9 +77,10 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
     default.
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
-    ``asynccontextmanager``, or a class; each may also be async. A provider's only arguments are its own dependencies.
-    It is called once per attempt of a job, or for each call of a step's function, even if several parameters need its
-    value. With ``scope="process"`` it is called once per worker process, at the first need. Raises InvalidOption.
+    ``asynccontextmanager``, or a class. Each may also be async. A provider's only arguments are its own dependencies.
+    It is called once per attempt of a job, or per call of a step's function, even if several parameters need its value.
+    With ``scope="process"``, it is called once per worker process, when a job first needs the value. Raises
+    InvalidOption.
     """
     if not callable(provider):
         raise InvalidOption.of("Depends", provider, "must get a function or a class")
@@ -87,7 +90,7 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
 
 class Step:
-    """One provider, and the steps that make the provider's arguments."""
+    """A call of a provider. ``needs`` are the calls that make the provider's own arguments."""
 
     __slots__ = ("needs", "owned", "provider", "scope")
 
@@ -111,15 +114,16 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return the steps that make the values of a task's dependencies, by parameter. Raises InvalidTask.
+    """Return, for each dependency of a task, the call that makes its value. ``owner`` is the task's name.
 
-    ``owner`` is the task's name."""
+    Raises InvalidTask.
+    """
     planner = _Planner(owner, is_async, overrides or {})
     return {name: planner.step(dependency, ()) for name, dependency in dependencies.items()}
 
 
 class _Planner:
-    """Orders the providers of one task: each provider comes after the providers that it needs."""
+    """Plans the calls of one task's providers, with the providers that they need."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner
@@ -165,10 +169,10 @@ class _Planner:
 def dependencies_of(
     owner: str, function: Provider, *, of: str | None = None
 ) -> dict[str, Dependency]:
-    """Return the parameters of a function that have a Depends. Raises InvalidTask.
+    """Return the dependencies of a function, by the name of the parameter. Raises InvalidTask.
 
-    ``of`` is the provider's name if ``function`` is a provider; None if it is the function of the task ``owner``. A
-    provider is called with its dependencies only, so each of its other parameters must have a default.
+    ``owner`` is the task's name. If ``function`` is a provider, ``of`` is the provider's name, and each parameter
+    without a Depends must have a default.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -236,7 +240,7 @@ def _in_annotation(
 
 
 def has_dependency(hint: Any) -> bool:
-    """Return whether a type contains a Depends at any depth."""
+    """Return whether an annotated type has a Depends in it, at any depth."""
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated and any(isinstance(each, Dependency) for each in inner):
         return True
@@ -244,12 +248,7 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """A stand-in for an unknown name in an annotation. The annotation may use it in any way: call it, index it, and so
-    on.
-
-    If the type of a dependency is unknown, that does not matter. If the type of an argument is unknown, that is
-    reported later, when the arguments' types are resolved.
-    """
+    """Lets an annotation use ``_Unknown`` in any way: index it, join it with ``|``, or read its attributes."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -267,12 +266,12 @@ class _AnyUse(type):
 
 
 class _Unknown(metaclass=_AnyUse):
-    """A stand-in for an undefined name in an annotation: imported under TYPE_CHECKING, or defined further down."""
+    """Replaces a name in an annotation that is not defined yet, or is imported only under TYPE_CHECKING."""
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. If a name is undefined, the mapping adds it to ``unknown`` and returns an
-    _Unknown."""
+    """The names that an annotation may use. For an undefined name, returns _Unknown, and adds the name to
+    ``unknown``."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()
@@ -289,7 +288,8 @@ class _Names(dict[str, Any]):
 
 
 def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
-    """Return the value of an annotation that is written as text; None if the text cannot be evaluated yet."""
+    """Evaluate an annotation that is written as text. Return None if this fails. Undefined names are added to
+    ``unknown``."""
     names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
     try:
         return eval(text, {}, names)  # noqa: S307 - the program's own annotation
@@ -298,7 +298,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """Return the function that runs when the provider is called: ``__init__`` of a class, ``__call__`` of an object."""
+    """Return the function that runs in a call of the provider: ``__init__`` of a class, ``__call__`` of an object."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
@@ -308,7 +308,7 @@ def _function_of(provider: Any) -> Any:
 
 
 def _called(provider: Any) -> Any:
-    """Return the function inside a functools.partial object. Return any other provider unchanged."""
+    """Return the function inside a functools.partial object. Return other providers unchanged."""
     while isinstance(provider, functools.partial):
         provider = provider.func
     return provider
@@ -321,16 +321,13 @@ def name_of(provider: Any) -> str:
 
 
 def makes_managers(provider: Any) -> bool:
-    """Return whether a provider is a class whose instances are context managers.
-
-    Each call of the class makes a new instance, which no other code uses.
-    """
+    """Return whether a provider is a class whose instances are context managers."""
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 
 
 def is_async(provider: Any) -> bool:
-    """Return whether a provider needs an event loop. The provider's type decides; the provider is not called."""
+    """Return whether a provider needs an event loop. The function does not call the provider."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

@@ -1,5 +1,4 @@
-"""Calls handlers inside the app's ``around`` functions, with the values of their dependencies. Tests may override
-dependencies."""
+"""Calls a handler inside the app's ``around`` functions, with the values of its dependencies."""
 
 from __future__ import annotations
 
@@ -34,10 +33,7 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
 
 def _makes_manager(function: Any) -> bool:
-    """Return whether a call of ``function`` returns a context manager or a generator.
-
-    The function's type decides; the function is not called.
-    """
+    """Return whether ``function`` makes a context manager or a generator. Does not call ``function``."""
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)
@@ -46,7 +42,7 @@ def _makes_manager(function: Any) -> bool:
 
 
 class Around:
-    """A context manager around every handler of an app. The context manager receives the handler's exception.
+    """A context manager around every handler of an app. It receives the exception that the handler raises.
 
         @app.around
         @contextmanager
@@ -100,33 +96,32 @@ _ASYNC: Final = "it is async, and a `def` handler needs it"
 
 
 class ProcessValues(Protocol):
-    """The dependencies that live as long as the process (:mod:`rq_core.app.handlers.process_scope`)."""
+    """The values of dependencies that live as long as the process. See :mod:`rq_core.app.handlers.process_scope`."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of a provider. With ``awaits`` the caller runs on an event loop; otherwise the call blocks
-        the caller's thread."""
+        """Return the value of a dependency. If ``awaits`` is false, the call blocks the caller's thread."""
 
 
 class Entered:
-    """Enters the context managers of providers and ``around`` functions on one handler's stack, and holds the
-    providers' values. Each provider is called once.
+    """The context managers and the dependencies' values of one call of a handler. Each provider is called once.
 
-    If ``awaits`` is true, the coroutines run on an event loop. Otherwise each coroutine must complete without awaiting
-    anything.
+    ``awaits`` is true on an event loop. If it is false, each coroutine must complete without awaiting anything.
     """
 
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` holds the values of dependencies that live as long as the process. Without ``resources``, these
-        values live as long as the stack."""
+        """``resources`` has the values of dependencies that live as long as the process.
+
+        With None, these values live as long as the stack.
+        """
         self._stack = stack
         self._resources = resources
         self._awaits = awaits
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """Return the value of a dependency. The first call with a step calls the step's provider."""
+        """Return the value of a dependency. The first call for a step calls the step's provider."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)
@@ -135,7 +130,7 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider, after the providers that it needs. Return its value; a context manager is entered first."""
+        """Call a provider with the values that it needs, and return its value. A context manager is entered."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
@@ -150,10 +145,11 @@ class Entered:
         owned: bool,
         args: Sequence[Any] = (),
     ) -> Any:
-        """Call a provider, and return the value for the handler. If the provider returns a context manager, enter it.
+        """Call a provider, and return the value for the handler. A context manager that the provider returns is
+        entered.
 
-        If ``owned`` is false, only generators and context managers made by contextlib's decorators are entered, since
-        any other context manager may belong to other code. ``what`` names the provider in a note on an exception.
+        If ``owned`` is false, only generators and context managers of contextlib's decorators are entered. Other
+        context managers may be in use by other code. ``what`` names the provider in a note on an exception.
         """
         try:
             made = provider(*args, **needs)
@@ -189,7 +185,7 @@ class Entered:
 
 
 def _of_generator(made: Any) -> Any:
-    """Return a context manager for a generator. Return any other object unchanged."""
+    """Make a context manager of a generator. Return any other object unchanged."""
     if isinstance(made, GeneratorType):
         return contextlib.contextmanager(lambda: made)()
     if isinstance(made, AsyncGeneratorType):
@@ -247,11 +243,11 @@ async def call_surrounded(
     job: JobContext | None = None,
     resources: ProcessValues | None = None,
 ) -> Any:
-    """Call a task's function inside the ``around`` functions, with the values of ``steps`` in addition to its
-    arguments.
+    """Call a function inside the ``around`` functions, with the values of its dependencies. Return the function's
+    result.
 
-    Without a ``job``, the call is that of a step, or a direct call outside of a worker; the callers then pass no
-    ``arounds``. Returns the function's result.
+    ``steps`` make these values. A call of a step's function, or a call outside a worker, has no ``job`` and no
+    ``arounds``.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)
@@ -272,7 +268,7 @@ async def call_surrounded(
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits nothing, without an event loop. Returns its result."""
+    """Run a coroutine that awaits nothing, without an event loop. Return its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -283,7 +279,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class TaskFunction(Protocol):
-    """The attributes of a task that this module uses."""
+    """The attributes of a task that this module reads."""
 
     @property
     def name(self) -> str: ...
@@ -306,37 +302,41 @@ class Surroundings:
         """The overrides in force, the newest last."""
 
     def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
-        """Add an ``around`` function for every handler. Raises InvalidOption; InvalidTask if one of ``tasks`` cannot
-        have the function around its handler."""
+        """Add an ``around`` function for every handler. Raises InvalidOption.
+
+        Raises InvalidTask if the function is async and one of ``tasks`` is a ``def`` function.
+        """
         around = Around(function)
         for task in tasks:
             around.check(task.name, is_async=task.is_async)
         self.arounds.append(around)
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raise InvalidTask for a task that cannot have one of the ``around`` functions."""
+        """Raise InvalidTask if the task is a ``def`` function and one of the ``around`` functions is async."""
         for around in self.arounds:
             around.check(task, is_async=is_async)
 
     def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
-        """Return the steps that make the values of a task's dependencies, with the overrides that are in force now."""
+        """Return the calls of providers that make the values of a task's dependencies, with the present overrides."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
     def needs_of(
         self, owner: str, function: Callable[..., Any], *, is_async: bool
     ) -> Mapping[str, Step]:
-        """Return the steps that make the values of a function's dependencies, with the overrides that are in force now.
-        Raises InvalidTask."""
+        """Return the calls of providers that make the values of a function's dependencies, with the present overrides.
+
+        Raises InvalidTask.
+        """
         found = dependencies_of(owner, function)
         return planned_steps(owner, found, is_async=is_async, overrides=self._overrides)
 
     def wrap(
         self, task: TaskFunction, job: JobContext, resources: ProcessValues
     ) -> Callable[..., Any]:
-        """Return the function that the worker calls, with the job's arguments, in place of the task's own function.
+        """Return a function that calls a task's function inside the ``around`` functions, with its dependencies.
 
-        The returned function calls the task's function inside the ``around`` functions, with the values of the
-        dependencies."""
+        The worker calls the returned function with the job's arguments.
+        """
         running = functools.partial(
             call_surrounded,
             task.function,
@@ -352,7 +352,8 @@ class Surroundings:
         return lambda **arguments: now(running(arguments))
 
     def call(self, task: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a task's function directly, without a job. Dependencies that the caller passes are not made."""
+        """Call a task's function directly, without a job. Providers are called only for dependencies that the caller
+        leaves out."""
         given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
         steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
         called = call_surrounded(task.function, args, kwargs, is_async=task.is_async, steps=steps)
@@ -362,7 +363,7 @@ class Surroundings:
     def override(
         self, provider: Provider, other: Provider, tasks: Iterable[TaskFunction]
     ) -> Iterator[None]:
-        """Call ``other`` in place of ``provider`` within a block. Raises InvalidOption or InvalidTask."""
+        """Call the provider ``other`` in place of ``provider`` within a block. Raises InvalidOption or InvalidTask."""
         for each in (provider, other):
             if not callable(each):
                 raise InvalidOption.of(

@@ -1,4 +1,4 @@
-"""Says why a value has no JSON form, or does not fit an annotation, and names the place in the value.
+"""Finds the place in a value that has no JSON form, or does not fit an annotation, and describes the problem.
 
 >>> json_problem({"items": [1, float("nan")]})
 (('items', 1), 'holds NaN or an infinity, which JSON lacks')
@@ -28,7 +28,7 @@ Loc = tuple[Any, ...]
 
 
 def path_to(root: str, loc: Loc) -> str:
-    """Return a place as text, such as ``value.items[3].when``."""
+    """Convert a place in a value to text, such as ``value.items[3].when``."""
     parts = (
         f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
         for part in loc
@@ -37,7 +37,7 @@ def path_to(root: str, loc: Loc) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """Return in words why a value has no JSON form. ``error`` is the error of pydantic or json."""
+    """Describe in words the error with which pydantic or json refused a value."""
     said = str(error).strip().partition("\n")[0].removeprefix("Error serializing to JSON: ")
     if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in said:
         return "is not valid Unicode text (it holds a lone surrogate)"
@@ -51,7 +51,8 @@ def words_of(error: BaseException) -> str:
 
 
 def json_problem(value: Any) -> tuple[Loc, str] | None:
-    """Return the first place in a value that has no JSON form, and why; None if the whole value has one."""
+    """Return the first place in a value that has no JSON form, and the problem in words. None if there is no such
+    place."""
     error = _error_of(value)
     if error is None:
         return None
@@ -73,8 +74,10 @@ def json_problem(value: Any) -> tuple[Loc, str] | None:
 
 
 def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
-    """Return the place of the first problem in a validation error, and the problem in words. ``value`` is the object
-    that was validated; None: the value was JSON."""
+    """Return the place of the first problem in a validation error, and the problem in words.
+
+    ``value`` is the object that was validated; None if JSON was validated.
+    """
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
@@ -89,7 +92,7 @@ def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
 
 
 def _error_of(value: Any) -> BaseException | None:
-    """Return the error that pydantic raises for a value with any annotation; None without an error."""
+    """Convert a value to JSON, without an annotation. Return the error, or None if the value has a JSON form."""
     from pydantic_core import to_json
 
     if isinstance(value, Iterator):
@@ -109,7 +112,7 @@ def _refuse(constant: str) -> None:
 
 
 def _parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the parts of a value, each with the field, key or index that leads to it."""
+    """Yield each part of a value, together with its field name, key or index."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif names := getattr(value, "_fields", None) if isinstance(value, tuple) else None:
@@ -126,7 +129,7 @@ def _parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _real(loc: Loc, value: Any) -> Loc:
-    """Return a place of a validation error without the parts that name types of a union."""
+    """Return the place of a validation error, without the parts by which pydantic names the types of a union."""
     if value is None:
         return loc
     found: list[Any] = []

@@ -18,16 +18,16 @@ _FACTS: Final = (("job", "id"), ("queue", "queue"), ("task", "task"), ("claim", 
 
 
 class JobLogFilter(logging.Filter):
-    """Adds ``job``, ``queue``, ``task`` and ``claim`` to each record that is made inside a handler; drops no record.
+    """Adds ``job``, ``queue``, ``task`` and ``claim`` to each log record that is made inside a handler. Drops no
+    record.
 
-    In a batch handler, which runs several jobs, the filter adds ``queue`` and ``task``.
-
-    Fields that a record already has are kept. Add the filter to log handlers, not to loggers: a logger's filter does
-    not see the records of the loggers below it.
+    In a batch handler, which runs several jobs, the filter adds only ``queue`` and ``task``. It does not change fields
+    that a record already has. Add the filter to log handlers, not to loggers: a logger's filter does not see the
+    records of the loggers below it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See logging.Filter."""
+        """Add the running job's fields to the record, and return True."""
         job = job_here()
         if job is not None:
             facts = record.__dict__

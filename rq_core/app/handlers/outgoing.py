@@ -1,7 +1,4 @@
-"""Functions that add headers to jobs before the jobs leave the program: ``app.outgoing(function)``.
-
-An app without such functions makes no call of this module.
-"""
+"""Functions that add headers to jobs before the jobs leave the program: ``app.outgoing(function)``."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ as copies of other jobs, or as the children of a job."""
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A call that sends jobs, before the first of its jobs is packed. Functions of ``app.outgoing`` receive it.
+    """A call that sends jobs. Functions of ``app.outgoing`` receive it before the jobs are sent.
 
-    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. For a call of many
-    jobs the functions are called once, with the facts of the first job; the headers that they return go into each
-    job of the call.
+    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. A call of many jobs
+    calls the functions once, with the facts of its first job. The headers that they return go into each job of the
+    call.
     """
 
     way: Way
@@ -50,17 +47,19 @@ Hook = Callable[[Outgoing], Mapping[str, str] | None]
 
 
 def outgoing_job(hooks: Sequence[Hook], job: NewJob, way: Way) -> NewJob:
-    """Return a job with the headers that ``hooks`` add to it.
+    """Return a job with the headers that ``hooks`` add to it. Headers that the caller has given do not change.
 
-    Headers that the caller has given stay as they are. Of the added headers, the longest are left out if all together
-    are too long. Raises InvalidOption for an added header that is invalid."""
+    If all headers together are too long, the longest added headers are left out. Raises InvalidOption for an invalid
+    header.
+    """
     return _with_headers(job, _added(hooks, job, way))
 
 
 def outgoing_jobs(hooks: Sequence[Hook], jobs: Iterable[NewJob], way: Way) -> Iterator[NewJob]:
     """Yield the jobs of one call with the headers that ``hooks`` add to them.
 
-    Copies get the added headers in place of those of their originals. Raises InvalidOption as outgoing_job does."""
+    In a copy of a job, an added header replaces the header of the original. Raises InvalidOption for an invalid header.
+    """
     added: Mapping[str, str] | None = None
     for job in jobs:
         if added is None:
@@ -80,7 +79,7 @@ async def outgoing_jobs_async(
 
 
 def _added_for(hooks: Sequence[Hook], job: object, way: Way) -> Mapping[str, str]:
-    """Return the headers to add. An object that is no job gets none: the call that it was passed to refuses it."""
+    """Return the headers that ``hooks`` add. An object that is no job gets none; a later check refuses it."""
     return _added(hooks, job, way) if isinstance(job, NewJob) else {}
 
 
@@ -115,7 +114,7 @@ def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = Fals
 
 
 def _fitting(given: Mapping[str, str], added: Mapping[str, str]) -> str:
-    """Return the headers of a caller and, of those that are added, the shortest, as many as fit."""
+    """Join the caller's headers with as many of the added headers as there is room for, the shortest first."""
     both = dict(given)
     for name, value in sorted(added.items(), key=lambda each: len("".join(each))):
         longer = {**both, name: value}

@@ -1,4 +1,4 @@
-"""The error by which a handler pauses all jobs of a key, since the service behind them asks for it."""
+"""The error by which a handler pauses all jobs of a key, for example because a service refuses further requests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ class PauseScope(HandlerSignal):
     def __init__(
         self, scope: str, *, after: float | timedelta = 60.0, reason: str = "scope paused"
     ) -> None:
-        """Raise it when the service answers that there were too many requests: no job of ``scope`` begins until
-        ``after`` (seconds, or a timedelta) is over, and the handler's own job is given back. Then jobs begin one after
-        the other, as fast as the rate allows.
+        """Pause a scope. Raise this error if a service answers that there were too many requests.
 
-        ``scope`` is what the task's Rate has as ``per`` or ``name``; all rates of the job that have it are paused. A
-        pause is never made shorter. Raises UsageError for a scope that no rate of the job has, in a batch, and in a
-        process of its own; InvalidOption for an invalid duration."""
+        No job of ``scope`` begins until ``after`` (seconds, or a timedelta) is over. The handler's own job goes back to
+        its queue. After the pause, jobs begin one after another, as fast as the rate allows.
+
+        ``scope`` is the ``per`` or the ``name`` of a Rate of the task. All rates of the job with this ``per`` or
+        ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no rate of the job has this
+        scope. Raises UsageError in a batch handler and in an isolated handler. Raises InvalidOption for an invalid
+        duration.
+        """
         super().__init__(str(reason), scope=scope, after=after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         given: object = seconds
@@ -43,10 +46,11 @@ class PauseScope(HandlerSignal):
             self.find_rates(job)
 
     def find_rates(self, job: JobContext) -> None:
-        """Find the rates of a job that this error pauses. Raises UsageError if it has no such rate.
+        """Find the rates of a job that this error pauses. Raises UsageError if the job has no such rate.
 
-        The worker calls this method for an error that was made where no job was known, as in a thread of the handler's
-        own."""
+        The worker calls this method if the error was made where no job is known, such as in a thread that the handler
+        started.
+        """
         if job.why_no_costs:
             raise UsageError(
                 f"PauseScope({self.scope!r}) is not for a batch, nor for a handler in a process of its own: use a task"

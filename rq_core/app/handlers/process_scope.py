@@ -1,5 +1,7 @@
-"""The values of dependencies with ``scope="process"``. Each value is made once in a process. Its context manager is
-left when the process ends."""
+"""The values of dependencies with ``scope="process"``: each is made once in a process.
+
+Their context managers are left when the process ends.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ rest."""
 
 
 class _Kept:
-    """The value of one dependency, from the call of its provider until its context manager has been left."""
+    """The value of one dependency, with the context manager that is left at the end of the process."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider
@@ -41,10 +43,10 @@ class _Kept:
 
 
 class Resources:
-    """Makes each value when it is first needed, and keeps it until ``close``.
+    """Makes each value when a job first needs it, and keeps it until ``close``.
 
-    Handlers on the event loop and handlers in threads share the values. If a provider fails, the next job calls it
-    again.
+    Handlers on the event loop and handlers in threads share the values. If a provider raises an exception, the next job
+    calls it again.
     """
 
     def __init__(self) -> None:
@@ -54,8 +56,7 @@ class Resources:
         """The values in the order in which they were made: each value after the values that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of a provider. With ``awaits`` the caller runs on an event loop; otherwise the call blocks
-        the caller's thread."""
+        """Return the value of a dependency. If ``awaits`` is false, the call blocks the caller's thread."""
         with self._lock:
             kept = self._kept.get(step.provider)
             mine = kept is None
@@ -102,8 +103,10 @@ class Resources:
         kept.value.set_exception(error)
 
     async def close(self) -> None:
-        """Leave the context managers of all values, the newest first; give up after LEAVE_WAIT_S seconds. Call this
-        method when no handler runs any more."""
+        """Leave the context managers of all values, the newest first. Give up after LEAVE_WAIT_S seconds.
+
+        Call this method when no handler runs any more.
+        """
         with self._lock:
             made, self._made = self._made, []
             kept, self._kept = self._kept, {}
@@ -147,8 +150,7 @@ class Resources:
 
 
 def _retrieved(there: asyncio.Future[Any]) -> None:
-    """Retrieve a future's error, so that asyncio logs no complaint if the handler that waited for the future was
-    cancelled."""
+    """Read a future's error, so that asyncio does not log it when no handler waits for the future any more."""
     if not there.cancelled():
         there.exception()
 

@@ -1,9 +1,9 @@
-r"""Keeps secrets out of the log: the texts of a handler's error pass through the app's redactor.
+r"""Keeps secrets out of the log: the text of a handler's error passes through the app's redactor.
 
-No log line has a job's arguments. Events and SQL have the arguments, unredacted, only if a producer asks for that
-(``audit_payload="full"``). The text of an exception is up to the code that raised it, so an app may have a function
-through which each message and traceback passes before a worker sends it to Redis or logs it. Passwords in URLs are
-always masked (:mod:`rq_core.masking`).
+No log line has a job's arguments. Events and SQL have them only with ``audit_payload="full"``, and then without
+redaction. The text of an exception may have secrets, so an app may have a redactor: a function that changes each
+message and traceback before a worker logs it or sends it to Redis. Passwords in URLs are always masked
+(:mod:`rq_core.masking`).
 
     def redact(text: str) -> str:
         return re.sub(r"token=\w+", "token=…", text)
@@ -38,10 +38,10 @@ _MUST: Final = "must be a function of a text, or its import path, like settings:
 
 
 def redactor_of(said: Redact | str | None) -> Redact | None:
-    """Return the redactor for an option's value. The value is a function, or a function's import path; None means no
-    redactor.
+    """Return the redactor for the value of an option: a function, or a function's import path. None stays None.
 
-    Raises InvalidOption if there is no such function."""
+    Raises InvalidOption if there is no function at the path.
+    """
     if said is None or callable(said):
         return said
     if not isinstance(said, str):
@@ -58,7 +58,7 @@ def redactor_of(said: Redact | str | None) -> Redact | None:
 
 
 def redacted(redact: Redact | None, text: str) -> str:
-    """Return ``text`` after redaction. Never raises: if the redactor fails, a note replaces the whole text."""
+    """Return ``text`` after redaction. If the redactor fails, return a note in place of the text. Never raises."""
     if redact is None:
         return text
     try:
@@ -73,10 +73,10 @@ def redacted(redact: Redact | None, text: str) -> str:
 def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """Return an exception as the JSON object that events carry. It is ASCII: lone surrogates and NUL are escaped.
+    """Convert an exception to the JSON object that events carry. The JSON has only ASCII characters.
 
-    Message and traceback pass through ``redact`` before they are shortened: in a shortened text, ``redact`` might not
-    recognize a secret that was cut.
+    The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
+    recognize half of a secret.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
@@ -85,8 +85,10 @@ def describe_error(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """Return the same JSON object as describe_error, for an exception that is passed as texts. ``kind`` is the name of
-    its class, and ``lines`` is its traceback."""
+    """Return the JSON object of describe_error for an exception that another process described in texts.
+
+    ``kind`` is the name of the exception's class, and ``lines`` is its traceback.
+    """
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
@@ -109,10 +111,8 @@ def message_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an exception, with the exception's causes. The frames of rq-core that called the handler
-    are left out.
-
-    Never raises."""
+    """Return the traceback of an exception and of its causes, without rq-core's own frames at the beginning. Never
+    raises."""
     try:
         begins = error.__traceback__
         while begins is not None and begins.tb_frame.f_code.co_filename.startswith(_PACKAGE):

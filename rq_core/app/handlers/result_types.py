@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Returned:
-    """The result type of one task's function. pydantic is imported when the type is first used."""
+    """The result type of one task's function. Its first use imports pydantic."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task
@@ -34,8 +34,8 @@ class Returned:
     def check(self, *, is_defined: bool = True) -> None:
         """Resolve the annotation now. Raises InvalidTask if that fails, or if JSON cannot express values of the type.
 
-        If ``is_defined`` is false, an annotation with an undefined name raises nothing, since the name may be defined
-        later.
+        If ``is_defined`` is false, an annotation with an undefined name is accepted, since later code may define the
+        name.
         """
         if not is_defined:
             try:
@@ -45,10 +45,10 @@ class Returned:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, value: Any, kept: str = DIGEST) -> str:
-        """Return a result's digest and its JSON (:func:`rq_core.model.result_encoding.pack_result`).
+        """Convert a result to its digest and JSON, as one text (:func:`rq_core.model.result_encoding.pack_result`).
 
-        If the result cannot be kept, return ``!`` and the reason in one word: too_large or not_json. ``kept`` is the
-        part that the log keeps: the digest, or the full result.
+        If the result cannot be kept, return ``!`` and the reason: too_large or not_json. ``kept`` is the part that the
+        log keeps: the digest, or the full result.
         """
         if isinstance(value, Iterator):
             # Reading it to its end would be work of any length on the worker's event loop, after the handler's end.
@@ -67,8 +67,11 @@ class Returned:
         )
 
     def problem_of(self, value: Any, packed: str) -> str:
-        """Return why a value has no JSON form, with the place in the value; empty unless ``packed``, which ``dump`` has
-        returned for the value, has the reason not_json."""
+        """Describe the part of a value that has no JSON form. ``packed`` is the text that ``dump`` returned for the
+        value.
+
+        Return an empty text unless the reason in ``packed`` is not_json.
+        """
         if packed != f"{NO_VALUE}{NOT_JSON}":
             return ""
         if isinstance(value, Iterator):
@@ -84,7 +87,7 @@ class Returned:
         return f"{path_to('value', found[0])} {found[1]}"
 
     def load(self, value_json: str) -> Any:
-        """Return a result in the annotated type. Raises ValueError if the JSON does not fit the type, or
+        """Convert JSON to the annotated type. Raises ValueError if the JSON does not fit the type. Raises
         InvalidTask."""
         return self._adapter.validate_json(value_json)
 

@@ -35,10 +35,10 @@ delay."""
 
 
 class RetryVerdict(NamedTuple):
-    """The next state of a job whose handler raised an error.
+    """The decision of a retry policy about a job whose handler raised an error.
 
-    ``rollback``: the job returns to its queue, and the claim does not count as an attempt. ``delay`` is in seconds;
-    ``reason`` is one word for the log.
+    ``outcome`` is retry, final or rollback. After a rollback, the job returns to its queue, and the claim does not
+    count as an attempt. ``delay`` is in seconds. ``reason`` is one word for the log.
     """
 
     outcome: Outcome
@@ -50,19 +50,19 @@ class RetryVerdict(NamedTuple):
 class RetryPolicy:
     """How often and how soon a task's failed jobs are retried. Durations are in seconds. Raises InvalidOption.
 
-    The delay after the n-th failure, limited to ``maximum``, depends on ``backoff``:
+    The delay after the n-th failure depends on ``backoff``, and is at most ``maximum``:
 
     - exponential: base * 2**(n-1)
     - linear: base * n
     - fixed: base
-    - a function: its result for n. No jitter is added.
+    - a function: the number of seconds that it returns for n, without jitter.
 
-    Jitter spreads retries, so that jobs which failed at the same time are not retried at the same time. ``"full"`` (or
-    True) is a random time from 0 to the delay, ``"equal"`` a random time from half of the delay to the delay,
-    ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And
-    Jitter", AWS Architecture Blog, March 2015.
+    Jitter spreads the retries of jobs that failed at the same time. ``"full"`` (or True) is a random time from 0 to the
+    delay. ``"equal"`` is a random time from half of the delay to the delay. ``"none"`` (or False) is the delay itself.
+    The source is "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+    Blog, March 2015.
 
-    With ``retry_on``, errors of other types are final; errors in ``give_up_on`` are always final.
+    With ``retry_on``, only errors of these types are retried. Errors of the types in ``give_up_on`` are never retried.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -104,10 +104,10 @@ class RetryPolicy:
             object.__setattr__(self, option, types)
 
     def delay(self, failures: int, random: Callable[[], float]) -> float:
-        """Return the seconds until the next attempt, after ``failures`` ≥ 1.
+        """Return the seconds until the next attempt, after ``failures`` (1 or more) failures.
 
-        ``random`` returns a float in [0, 1). Raises InvalidOption if a backoff function returns no
-        duration, and any exception of that function.
+        ``random`` returns a float in [0, 1). Raises InvalidOption if a backoff function returns no duration. Raises the
+        exceptions of a backoff function.
         """
         if callable(self.backoff):
             return min(seconds_of("backoff", self.backoff(failures)), self.maximum)
@@ -130,10 +130,9 @@ class RetryPolicy:
     def verdict(
         self, error: BaseException, failures: int, random: Callable[[], float]
     ) -> RetryVerdict:
-        """Return the next state of a job whose handler raised ``error``.
+        """Decide whether a job whose handler raised ``error`` is retried. Never raises.
 
-        ``failures`` includes this failure. The verdict ignores the number of attempts: fail.lua decides whether an
-        attempt is left, since it knows the job's own limit. Never raises.
+        ``failures`` includes this failure. The verdict does not look at the maximum number of attempts: fail.lua does.
         """
         if isinstance(error, GiveUp):
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)

@@ -1,6 +1,6 @@
-"""Stores what the handler of one claim shows: how far its job has come, and chunks of the job's stream.
+"""Stores the progress and the chunks of the stream that one claim's handler shows.
 
-The handler stores both here, in any thread, without waiting. The worker takes them from here and sends them to Redis.
+The handler stores them here, in any thread, without waiting. The worker takes them from here and sends them to Redis.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class NotSent(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing to send."""
+        """True if there is nothing to send."""
         return self.said is None and not self.chunks
 
 
 class Showing:
-    """Stores what the handler of one claim shows."""
+    """Stores the progress and the chunks of one claim's handler until the worker sends them."""
 
     __slots__ = (
         "_chunks", "_emitted", "_lock", "_notify", "_reports", "_said", "_size", "_taken", "is_new", "start"
@@ -61,7 +61,7 @@ class Showing:
         """The number before the claim's first chunk, as Redis has answered it; 0 before the first answer."""
 
     def progress(self, done: Number, total: Number | None, text: str) -> None:
-        """See JobContext.progress."""
+        """Store the progress in place of the earlier progress. See JobContext.progress."""
         if type(done) is not int or type(total) is not int or done < 0 or total < 0:
             check_said(done, total)
         if type(text) is not str:
@@ -71,7 +71,7 @@ class Showing:
             self._tell()
 
     def emit(self, text: str) -> None:
-        """See JobContext.emit."""
+        """Append a chunk to those that the worker has not taken yet. See JobContext.emit."""
         if not isinstance(text, str):
             raise InvalidOption.of("chunk", text, "must be a text")
         text = valid_text(text)
@@ -91,7 +91,7 @@ class Showing:
     def receive(
         self, said: tuple[Number, Number | None, str] | None, chunks: Iterable[tuple[int, str]]
     ) -> None:
-        """Store what the handler's own process has sent. The process has numbered the chunks."""
+        """Store the progress and the numbered chunks that the process of an isolated handler has sent."""
         if said is not None:
             self._said = said
         with self._lock:
@@ -100,7 +100,7 @@ class Showing:
         self._tell()
 
     def take_raw(self) -> tuple[tuple[Number, Number | None, str] | None, list[tuple[int, str]]]:
-        """Return what ``receive`` of the worker takes, and forget it."""
+        """Take the new progress and chunks, in the form that ``receive`` takes. Unchanged progress becomes None."""
         before = self._taken
         taken = self.take()
         return (None if self._taken is before else self._taken), taken.chunks
@@ -118,11 +118,11 @@ class Showing:
 
     @property
     def has_chunks(self) -> bool:
-        """Return whether there are chunks to send."""
+        """True if there are chunks to send."""
         return bool(self._chunks)
 
     def take(self) -> NotSent:
-        """Return what the worker must send, and forget it."""
+        """Return the progress and the chunks to send, and remove them from this object."""
         # Set first: what a thread of the handler stores from now on is in the result, or notifies the worker again.
         self.is_new = False
         with self._lock:
@@ -137,7 +137,10 @@ class Showing:
         return NotSent((self._reports, said_as_text(*said)), chunks)
 
     def put_back(self, taken: NotSent) -> None:
-        """Store again what could not be sent, as far as there is room and nothing newer replaces it."""
+        """Store progress and chunks again that the worker could not send.
+
+        Newer progress replaces them, and the oldest chunks are dropped if there is no room.
+        """
         self.is_new = True
         if taken.said is not None:
             self._taken = None

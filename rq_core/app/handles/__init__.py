@@ -6,10 +6,10 @@ Read ``handle`` first.
 - ``edit``: the options of a change to a waiting job.
 - ``bulk``: enqueues many jobs, and waits for many jobs.
 - ``bulk_result``: the outcomes of ``enqueue_many``.
-- ``awaiting``: waits for ends of jobs, in Redis and then in the audit log.
+- ``awaiting``: waits for the ends of jobs, by Redis and then by the audit log.
 - ``watching``: follows the progress and the stream of a job.
 - ``signals``: sends signals to durable jobs.
 - ``signal_call``: makes the call that sends a signal.
-- ``log_reader``: reads ends of jobs from the audit log.
+- ``log_reader``: reads from the audit log how jobs ended.
 - ``inbox_look``: finds jobs that are still in an inbox.
 """

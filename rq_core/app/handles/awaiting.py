@@ -1,6 +1,6 @@
-"""Waits for the ends of one or more jobs, with or without an event loop, in Redis and then in the audit log.
+"""Waits for the ends of one or more jobs, with or without an event loop, by Redis and then by the audit log.
 
-All steps of a wait are in one generator, :meth:`Ends.steps`; :func:`each` and :func:`each_async` drive it.
+The generator :meth:`Ends.steps` yields the steps of a wait. :func:`each` and :func:`each_async` carry them out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 
 
 class Awaited(Protocol):
-    """The attributes of a handle that a wait uses."""
+    """The attributes of a handle that a wait reads and sets."""
 
     id: str
     queue: str
@@ -65,15 +65,15 @@ H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step: sleep until ``notify`` is called, or until the time ``at`` (seconds of the wait's clock)."""
+    """A step of a wait: sleep until ``notify`` is called, or until ``at``, in seconds of the wait's clock."""
 
     at: float
 
 
 class ReadLog(NamedTuple):
-    """A step: read from the log how jobs of a queue ended. The driver sends back the outcomes by id, or an RqCoreError.
-
-    ``jobs`` has, for each id, the place (epoch, seq) up to which the log must have been written."""
+    """A step of a wait: read from the audit log how jobs of a queue ended. The driver sends back the outcomes by id, or
+    an RqCoreError. ``jobs`` maps each id to the place (epoch, seq) that the mirror must reach before the log has the
+    end."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -82,7 +82,8 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step: find rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an RqCoreError."""
+    """A step of a wait: find the rows of a queue's jobs in the inbox. The driver sends back ``inbox`` or ``parked`` for
+    each row, by the job's id, or an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
@@ -91,7 +92,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """A step: one of the jobs of the wait has ended, and the driver yields its handle."""
+    """A step of a wait: a job has ended, and the driver yields its handle."""
 
     handle: H
     outcome: Outcome[Any]
@@ -101,7 +102,7 @@ Steps = Generator[Until | ReadLog | LookInInbox | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """One wait for the ends of jobs. A forked child may continue it. Each process calls ``begin`` before it waits."""
+    """One wait for the ends of jobs. A forked child may continue it, but must first call ``begin``."""
 
     def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
@@ -142,11 +143,11 @@ class Ends(Generic[H]):
 
     @property
     def has_begun(self) -> bool:
-        """Return whether this process has called ``begin``. The answer is False in a child that was forked later."""
+        """True if this process has called ``begin``. False in a child that was forked after the call."""
         return self._pid == os.getpid()
 
     def begin(self, notify: Callable[[], None]) -> None:
-        """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
+        """Begin to wait in this process. Another thread calls ``notify`` when there is an answer about a job."""
         self._leave_parents_reader()
         self._pid = os.getpid()
         self._notify = notify
@@ -157,7 +158,7 @@ class Ends(Generic[H]):
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """Yield steps until all jobs have ended. Raises WaitTimeout at the timeout, and errors of reads."""
+        """Yield the steps of the wait until all jobs have ended. Raises WaitTimeout, and the errors of reads."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -202,7 +203,7 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin the read of a step: ReadLog reads how jobs ended, and LookInInbox reads where the rows of jobs are."""
+        """Begin the read of a step, in another thread: of the audit log for ReadLog, of the inbox for LookInInbox."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -245,7 +246,7 @@ class Ends(Generic[H]):
             raise told
 
     def _may_be_row(self, handle: H) -> bool:
-        """Return whether a job that is not in Redis may be a row of an inbox."""
+        """Return whether a job that Redis does not have may be a row of an inbox."""
         return (
             handle.may_be_in_inbox
             and self._producer.inbox_url is not None
@@ -253,7 +254,7 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Find out which rows have left the inbox, and wait for their jobs, which Redis has now."""
+        """Find the jobs whose rows have left the inbox, and begin to wait for these jobs in Redis."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)
@@ -301,7 +302,8 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Return the outcome with its value in the task's type, or in JSON's types if this app lacks the task."""
+        """Return the outcome with its result in the task's type. If this app lacks the task, the result has JSON's
+        types."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -314,10 +316,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return the error for a timeout that came before Redis answered about each job.
-
-        Return None if Redis has answered about each job.
-        """
+        """Return an error if Redis has not answered about each job before the timeout; else None."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
@@ -346,7 +345,7 @@ class Ends(Generic[H]):
 
 
 def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[Ended[H]]:
-    """Yield the end of each job, as the jobs end. Blocks. Raises WaitTimeout."""
+    """Yield each job's handle and outcome when the job ends. Blocks. Raises WaitTimeout."""
     import threading
 
     news = threading.Event()
@@ -381,7 +380,7 @@ def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[E
 async def each_async(
     producer: Producer, handles: Iterable[H], seconds: float
 ) -> AsyncIterator[Ended[H]]:
-    """See each."""
+    """Yield each job's handle and outcome when the job ends, without blocking the event loop. Raises WaitTimeout."""
     import asyncio
 
     news = asyncio.Event()
@@ -431,12 +430,13 @@ def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[
 
 
 def timeout_of(timeout: Duration) -> float:
-    """Return a timeout in seconds. With a timeout of 0, a wait reads the job once. Raises InvalidOption."""
+    """Convert a timeout to seconds. Raises InvalidOption."""
     return seconds_of("timeout", timeout)
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused in a handler unless allowed, and in an event loop if the wait ``blocks`` the thread."""
+    """Raise WaitRefused if the wait ``blocks`` the thread of an event loop, or if a handler waits without
+    ``allow_in_handler``."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

@@ -27,11 +27,13 @@ class ManyProducer(SignalProducer):
     def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:
         """Enqueue jobs into one or more queues, in chunks. Redis accepts each chunk whole or not at all.
 
-        Returns the outcomes of all enqueues. ``handles`` of the returned object are the jobs' handles; the object can
-        be passed to ``as_completed``. ``jobs`` may be a generator: the generator makes the jobs of the next chunk while
-        Redis works on a chunk. Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and
-        CancelledError, has an attribute ``accepted``: the outcomes before the exception. Redis may also have accepted
-        the chunk whose answer had not come yet.
+        Returns the outcomes of all enqueues. The attribute ``handles`` of this object has the jobs' handles, and
+        ``as_completed`` accepts the object. ``jobs`` may be a generator: it makes the jobs of the next chunk while
+        Redis works on a chunk.
+
+        Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and CancelledError, has an attribute
+        ``accepted``: the outcomes before the exception. Redis may also have accepted one chunk more, whose answer did
+        not arrive.
         """
         from rq_core.app.handles.bulk_result import AcceptedJobs
 
@@ -100,11 +102,11 @@ class ManyProducer(SignalProducer):
         *,
         allow_in_handler: bool = False,
     ) -> Iterator[JobHandle[Any]]:
-        """Yield each handle when its job has ended. After that, the handle's ``wait`` returns at once, and sends
-        nothing to Redis. This method blocks; in an event loop use as_completed_async.
+        """Yield each handle when its job has ended. This method blocks; in an event loop use as_completed_async.
 
-        ``handles`` are handles of this app, or the result of enqueue_many. ``timeout`` (seconds or timedelta) is
-        for all jobs together. Raises InvalidOption, and the errors of JobHandle.wait.
+        A later ``wait`` of a yielded handle returns at once, and sends nothing to Redis. ``handles`` are handles of
+        this app, or the result of enqueue_many. ``timeout`` (seconds or timedelta) is for all jobs together. Raises
+        InvalidOption, and the errors of JobHandle.wait.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -140,7 +142,8 @@ class ManyProducer(SignalProducer):
 def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], ...]:
     """Return the handles that a caller passed to ``as_completed``.
 
-    Raises InvalidOption unless all handles belong to the app with these connections."""
+    Raises InvalidOption unless all are handles of the app with these connections.
+    """
     must = "must be handles of jobs, or what enqueue_many has returned"
     given = getattr(handles, "handles", handles)
     if not isinstance(given, Iterable):

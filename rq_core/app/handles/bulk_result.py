@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class AcceptedJobs(Accepted):
-    """The outcomes of enqueues, and the jobs' handles: ``app.as_completed(app.enqueue_many(jobs), timeout=60)``."""
+    """The outcomes of many enqueues, with the jobs' handles: ``app.as_completed(app.enqueue_many(jobs),
+    timeout=60)``."""
 
     _producer: Producer
     _chunks: Sequence[tuple[str, Accepted]]
@@ -22,16 +23,19 @@ class AcceptedJobs(Accepted):
     def of(
         cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
     ) -> AcceptedJobs:
-        """Return the AcceptedJobs for the outcomes ``whole``. ``chunks`` has the same outcomes by chunk, together with
-        the queue of each chunk."""
+        """Return the AcceptedJobs for the outcomes ``whole``. ``chunks`` has the queue and the outcomes of each
+        chunk."""
         made = cls(*whole)
         made._producer, made._chunks = producer, chunks
         return made
 
     @property
     def handles(self) -> list[JobHandle[Any]]:
-        """A new list of the jobs' handles, chunk by chunk. If an enqueue repeated the id or the name of another job,
-        the list has the handle of that other job. Jobs that were discarded or rejected have no handle."""
+        """A new list of the jobs' handles, chunk by chunk.
+
+        If an enqueue repeated the id or the unique name of another job, the list has the handle of that job. A
+        discarded or rejected job has no handle.
+        """
         producer, found = self._producer, []
         for queue, part in self._chunks:
             old = dict(part.replaced)

@@ -1,4 +1,4 @@
-"""The changes that a caller may make to a waiting job, and the error for a job that was not changed."""
+"""The options of a change to a waiting job, and the error for a job that was not changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _NAMES: Final = tuple(EditOptions.__annotations__)
 
 
 def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
-    """Return the change in the form that the Lua scripts read.
+    """Convert the options of an edit to the form that the Lua scripts read.
 
-    Raises InvalidOption; UsageError if no option is given; TypeError for an unknown option."""
+    Raises InvalidOption, UsageError if no option is given, and TypeError for an unknown option.
+    """
     unknown = next((name for name in options if name not in _NAMES), None)
     if unknown is not None:
         error = unexpected("edit() ", unknown, _NAMES, OF_JOBS, "its")
@@ -41,7 +42,7 @@ def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
 
 
 def check_line(line: str) -> None:
-    """Raise InvalidOption if ``line``, the state line that the caller expects, is not text."""
+    """Raise InvalidOption if ``line`` is not text. ``line`` is the state line that the job must still have."""
     given: object = line
     if not isinstance(given, str):
         must = "must be the job's state line, as `rq-core job ID --json` prints it"
@@ -62,7 +63,7 @@ _WHY: Final = {
 
 
 def check_outcome(queue: str, job_id: str, outcome: str) -> None:
-    """Raise NotEdited if the script's outcome is that the job was not edited."""
+    """Raise NotEdited if ``outcome``, the answer of the Lua script, says that the job was not edited."""
     if outcome in _WHY:
         why = _WHY[outcome].format(id=job_id)
         raise NotEdited(queue=queue, id=job_id, outcome=outcome, why=why)

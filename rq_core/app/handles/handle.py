@@ -39,13 +39,13 @@ _STATES: Final = {
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it.
+    """A job that a producer has enqueued.
 
-    A handle holds the job's id, task and queue and, after a wait, the job's outcome. Each call reads all other facts
-    from Redis or SQL.
+    A handle has the job's id, task and queue. After a wait, it also has the job's outcome. Each method reads all other
+    facts from Redis or SQL.
 
-    - ``duplicate``: True if the call enqueued no job, since a job with this id is live or the id is remembered, or
-      since another job holds the unique name. The handle is then the handle of that earlier job.
+    - ``duplicate``: True if the call enqueued no job. A job with this id is live, the id is remembered, or another job
+      holds the unique name. The handle is then that of the earlier job.
     - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
     - ``task``: the task's name; None for a handle that was made from an id, or by enqueue_many.
@@ -100,15 +100,14 @@ class JobHandle(Generic[R_co]):
         """Return the job's state in one word.
 
         A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
-        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word
-        if an audit database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
+        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result. SQL has it if an
+        audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed the job over to Redis. The job is also ``parked`` if the relay could not read its row, or the queue
-        refused the job.
+        handed it over to Redis. It is ``parked`` if the relay could not read its row, or the queue refused the job.
 
-        If the result is not kept, the state may also be ``gone`` for a moment right after the job's end, until the
-        mirror has copied the end into SQL.
+        If the result is not kept, the state may be ``gone`` right after the job's end, until the mirror has copied the
+        end.
         """
         client = self._producer.client
         if word := client.run(self._word(client.calls.reads)):
@@ -137,7 +136,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def _inbox_url(self) -> str | None:
-        """Return the URL of the inbox that may have the job; None if no inbox can have the job."""
+        """The URL of the inbox that may have the job. None if no inbox can have it."""
         return self._producer.inbox_url if self.may_be_in_inbox else None
 
     def _row(self, inbox_url: str) -> str | None:
@@ -151,16 +150,18 @@ class JobHandle(Generic[R_co]):
         return None if ended is None else _STATES.get(ended[1].outcome)
 
     def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:
-        """Wait until the job ends (by success, death, or in any other way), and return its outcome. This method blocks;
-        in an event loop use wait_async.
+        """Wait until the job ends, by success or in any other way, and return its outcome. This method blocks; in an
+        event loop use wait_async.
 
-        ``timeout`` is in seconds, or a timedelta; 0 reads the job once. The outcome stays in the handle: a later wait
-        returns the outcome at once, and sends nothing to Redis. Redis sends a message when the job ends. The wait also
-        reads the job at growing intervals, of at most 5 s. If Redis cannot send the message, the intervals grow from 50
-        ms to 1 s. If Redis no longer has the job, the outcome comes from the audit database; without an audit database,
-        the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler unless
-        ``allow_in_handler`` (while the handler waits, it occupies a worker's place that the job may need); QueueDamaged
-        or ServerUnsuitable.
+        ``timeout`` is in seconds, or a timedelta; with 0, the wait reads the job once. The handle keeps the outcome: a
+        later wait returns it at once, and sends nothing to Redis.
+
+        Redis sends a message when the job ends. The wait also reads the job, at intervals that grow to 5 s; if Redis
+        cannot send messages, they grow from 50 ms to 1 s. If Redis no longer has the job, the outcome comes from the
+        audit database. Without an audit database, the outcome is then Gone.
+
+        Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in a handler unless ``allow_in_handler``, since
+        the waiting handler occupies a worker's place that the job may need. Raises QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -172,13 +173,13 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
-        """Wait until the job ends, and return its result in the type that its task is annotated with, like
-        ``wait(timeout).value``. This method blocks; in an event loop use result_async.
+        """Wait until the job ends, and return its result, in the annotated type. This method blocks; in an event loop
+        use result_async.
 
-        A job's result is kept only if its task or its enqueue has ``keep_result``; otherwise ResultUnavailable is
-        raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not
-        succeed, ResultUnavailable if the value of its result is missing, and the errors of wait. All of these except
-        WaitRefused, QueueDamaged and ServerUnsuitable are subclasses of NoResult.
+        A result is kept only if the task or the enqueue has ``keep_result``. Without it, ResultUnavailable is raised at
+        once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not succeed. Raises
+        ResultUnavailable if the value is missing. Raises the errors of wait. All of these except WaitRefused,
+        QueueDamaged and ServerUnsuitable are subclasses of NoResult.
         """
         self._check_keeps()
         return self.wait(timeout, allow_in_handler=allow_in_handler).value
@@ -199,7 +200,7 @@ class JobHandle(Generic[R_co]):
             raise keeps_none(self.id)
 
     def is_of(self, connections: object) -> bool:
-        """Return whether this is a handle of the app with these connections."""
+        """Return whether this handle belongs to the app with these connections."""
         return self._producer.connections is connections
 
     async def wait_async(
@@ -219,8 +220,10 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def progress(self) -> Progress | None:
-        """Return how far the job has come, as its handler showed last with ``current_job().progress``. None: it has
-        shown nothing, or the job has left Redis."""
+        """Return the progress that the job's handler showed last with ``current_job().progress``.
+
+        Return None if the handler has shown no progress, or the job has left Redis.
+        """
         client = self._producer.client
         return client.run(client.calls.reads.shown(self.queue, self.id)).progress
 
@@ -230,11 +233,10 @@ class JobHandle(Generic[R_co]):
         return (await client.run(client.calls.reads.shown(self.queue, self.id))).progress
 
     def watch(self, *, every: Duration = 1.0, allow_in_handler: bool = False) -> Iterator[Progress]:
-        """Yield the job's progress each time that it has changed, until the job has ended.
+        """Yield the job's progress each time that it has changed, until the job is dead or has left Redis.
 
-        It reads the job once in ``every`` seconds. The iterator ends when the job is dead or has left Redis. This
-        method blocks; in an event loop use watch_async. Raises InvalidOption; WaitRefused in a handler unless
-        ``allow_in_handler``.
+        The method reads the job once in ``every`` seconds. It blocks; in an event loop use watch_async. Raises
+        InvalidOption. Raises WaitRefused in a handler unless ``allow_in_handler``.
         """
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
@@ -257,12 +259,14 @@ class JobHandle(Generic[R_co]):
     def stream(self, *, after: int = 0, allow_in_handler: bool = False) -> Iterator[Chunk]:
         """Yield the chunks that the job's handler emits with ``current_job().emit``, until the job has ended.
 
-        A reader that comes back passes the ``number`` of the last chunk that it got as ``after``: it gets each later
-        chunk once, in order. ``Chunk.missed`` is how many chunks before it were no longer kept: Redis keeps the last
-        1,000 of a job, 1 MiB at most, until an hour after the job's end. ``Chunk.begins_claim`` marks where another
-        claim of the job begins, whose handler may emit the same again. The iterator ends only if the same look that
-        found the last chunk found that the job was dead or had left Redis. This method blocks; in an event loop use
-        stream_async. Raises InvalidOption; WaitRefused in a handler unless ``allow_in_handler``.
+        ``after`` is the ``number`` of the last chunk that an earlier reader got, or 0. The iterator yields each later
+        chunk once, in order. Redis keeps the last 1,000 chunks of a job, at most 1 MiB, until an hour after the job's
+        end. ``Chunk.missed`` is the number of chunks before this one that Redis no longer had. ``Chunk.begins_claim``
+        marks the first chunk of another claim, whose handler may emit the same chunks again. The iterator ends when all
+        chunks were read and the job is dead or has left Redis.
+
+        This method blocks; in an event loop use stream_async. Raises InvalidOption. Raises WaitRefused in a handler
+        unless ``allow_in_handler``.
         """
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
@@ -290,10 +294,10 @@ class JobHandle(Generic[R_co]):
         return Watched(self._producer, self.queue, self.id, is_row)
 
     def cancel(self, *, why: str = "") -> str:
-        """Cancel the job, and then its children that have not succeeded. Return the outcome of the job.
+        """Cancel the job, and then its children that have not succeeded. Return the outcome for the job.
 
-        The outcome is ``cancelled``; ``cancelling`` (the job runs, and was asked to stop); ``dead`` (the job is dead,
-        so it was not cancelled); or ``gone``.
+        The outcome is ``cancelled``, ``cancelling``, ``dead`` or ``gone``. With ``cancelling``, the job runs and was
+        asked to stop. With ``dead``, the job was dead already, and was not cancelled.
         """
         client = self._producer.client
         return client.run(client.calls.families.cancel(self.queue, [self.id], why=why))[self.id]
@@ -307,13 +311,12 @@ class JobHandle(Generic[R_co]):
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
         """Change when a waiting job will run. A job waits if it is ready, delayed, or between two attempts.
 
-        Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
-        effect.
+        Options that are left out, and the job's arguments, do not change.
 
         - ``priority``: the job moves to the end of its lane of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
           at which the job becomes ready. A job that was ready before returns to its former place in the lane.
-        - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
+        - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the
           deadline.
         - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
 
@@ -342,29 +345,30 @@ class JobHandle(Generic[R_co]):
         check_outcome(self.queue, self.id, (await client.run(plan))[self.id])
 
     def history(self) -> list[Any]:
-        """Return the job's events from SQL, oldest first.
+        """Return the job's events from SQL, oldest first. Each event has a ``type``, such as ``enqueued`` or
+        ``claimed``.
 
-        Each event has at least its ``type``, a word of machine.Event. The list is empty until the mirror has copied the
-        job's first event into SQL, and again after `rq-core audit prune` has deleted the job's events. ``rq-core audit
-        history ID`` reports up to which time the log was pruned. Raises AuditNotConfigured if no audit database is set.
+        The list is empty until the mirror has copied the job's first event into SQL. It is empty again after `rq-core
+        audit prune` has deleted the job's events. ``rq-core audit history ID`` shows up to which time the log was
+        pruned. Raises AuditNotConfigured if no audit database is set.
         """
         if self._producer.audit_url is None:
             raise AuditNotConfigured
         return plugins.history_reader()(self._producer.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
-        """See history. A thread reads the database."""
+        """Return the job's events from SQL. A thread reads the database. See history."""
         import asyncio
 
         return await asyncio.to_thread(self.history)
 
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
-    """Return the handle for a job. ``accepted`` is the outcome of the job's enqueue; None means that the queue accepted
-    the job.
+    """Return the handle for a job that was enqueued. ``accepted`` is the outcome of the enqueue; None if the job was
+    accepted.
 
-    Raises ScopeFull if a full scope rejected the job; UniqueHeld if another job holds its name and on_duplicate is
-    "reject"; IdempotencyMismatch if its id belongs to another call.
+    Raises ScopeFull if a full scope rejected the job. Raises UniqueHeld if another job holds its name and on_duplicate
+    is "reject". Raises IdempotencyMismatch if its id belongs to another call.
     """
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None

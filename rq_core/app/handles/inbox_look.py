@@ -1,4 +1,4 @@
-"""Looks for jobs in an inbox. A thread reads the database, so that a database that does not answer delays no caller."""
+"""Looks for jobs in an inbox. A thread reads the database, so a database that does not answer blocks no caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.model import plugins
 def begin_look(
     inbox_url: str, queue: str, ids: Sequence[str], notify: Callable[[], None]
 ) -> LogReading:
-    """Begin to look for the rows of jobs. ``notify`` is called from another thread when the read is done.
+    """Begin to look for the rows of jobs, in another thread. The thread calls ``notify`` when the read is done.
 
     Raises RuntimeError if the process can start no thread.
     """

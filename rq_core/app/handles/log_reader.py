@@ -1,5 +1,5 @@
-"""Reads the ends of jobs from the audit log in threads, so that a database that does not answer delays no caller
-after its timeout."""
+"""Reads from the audit log how jobs ended. A thread reads, so a database that does not answer delays no caller's
+timeout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT: Final = "the audit database has not answered: does it run, and can it be
 
 
 class LogReading:
-    """One read of the log, which is either under way or done."""
+    """A read of the audit log or of an inbox, which runs or is done."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -28,13 +28,12 @@ class LogReading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Mark the read as done. ``found`` is how the jobs ended; ``error`` is the error of a failed read."""
+        """Mark the read as done. ``found`` is its result, and ``error`` is the error of a failed read."""
         self._found, self._error = found, error
         self.is_done = True
 
     def answer(self) -> Any:
-        """Return how the jobs ended, by id. If this read is not done, or a later read may succeed, return an
-        RqCoreError.
+        """Return the result of the read. If it is not done, or failed in a way that may pass, return an RqCoreError.
 
         Raises any other error of the read.
         """
@@ -48,7 +47,7 @@ class LogReading:
 
 
 class BackgroundLogReader:
-    """Reads the log for one wait. Each read runs in a thread. The wait calls ``close`` when it ends."""
+    """Reads the audit log for one wait. Each read runs in a thread. The wait calls ``close`` at its end."""
 
     def __init__(self, audit_url: str) -> None:
         self._audit_url = audit_url
@@ -64,10 +63,12 @@ class BackgroundLogReader:
     def begin(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
     ) -> LogReading:
-        """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when the read is done.
+        """Begin to read how jobs of a queue ended, in another thread. The thread calls ``notify`` when the read is
+        done.
 
-        If an earlier read is still under way, no new read begins: the method returns a read that is done, with the
-        error SILENT. Raises RuntimeError if the process can start no thread."""
+        If an earlier read still runs, the returned read is done at once, with the error SILENT. Raises RuntimeError if
+        the process can start no thread.
+        """
         reading = LogReading()
         with self._lock:
             if self._current is not None:
@@ -88,7 +89,7 @@ class BackgroundLogReader:
         return reading
 
     def close(self) -> None:
-        """Close all connections. If a read is under way, its thread closes the connections when the read ends."""
+        """Close all connections. If a read runs, its thread closes the connections at the end of the read."""
         with self._lock:
             self._is_closed = True
             if self._current is not None:

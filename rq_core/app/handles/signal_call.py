@@ -1,4 +1,4 @@
-"""Makes the call that sends a signal, and reads its outcome."""
+"""Makes the call that sends a signal, and checks the outcome of the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALUES: Final = Returned("signal", lambda: None)
 
 
 def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
-    """Return a signal as the record that the call takes. Raises InvalidOption."""
+    """Return the record of a signal that the call sends. Raises InvalidOption."""
     _check(name, key)
     packed = _VALUES.dump(value)
     if packed.startswith(NO_VALUE):
@@ -42,13 +42,13 @@ def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
 
 
 def sending_of_json(job_id: str, name: str, value_json: str, key: str = "") -> Sending:
-    """Return a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
+    """Return the record of a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
     _check(name, key)
     return Sending(job_id, name, key, value_json)
 
 
 def _check(name: Any, key: str) -> None:
-    """Raise InvalidOption unless a signal may have this name and this key."""
+    """Raise InvalidOption for an invalid name or an invalid key of a signal."""
     if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
         raise InvalidOption.of(
             "name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -"

@@ -1,4 +1,4 @@
-"""Sends signals to durable jobs, which wait for them by name."""
+"""Sends signals to durable jobs, whose handlers wait for signals by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SignalProducer(Producer):
-    """A producer that sends signals."""
+    """A producer with the methods that send signals."""
 
     def signal(
         self,
@@ -23,13 +23,16 @@ class SignalProducer(Producer):
         reason: str = "",
         key: str = "",
     ) -> str:
-        """Send a signal to a durable job, whose handler waits, or will wait, for signals of this name.
+        """Send a signal to a durable job whose handler waits, or will wait, for signals of this name.
 
-        Redis keeps a signal that arrives before the handler waits. Returns ``woken`` if the job was parked until
-        this signal and is now ready; ``sent`` if Redis keeps the signal for the handler; ``known`` if an earlier
-        signal had this ``key``. A repeated call with the same key sends nothing. The log has ``by`` (the sender) and
-        ``reason``. Raises NotSignalled if the job does not exist or takes no more signals; InvalidOption;
-        AuditBacklogFull.
+        Redis keeps a signal that arrives before the handler waits. The outcome is one of these words:
+
+        - ``woken``: the job was parked until this signal, and is now ready.
+        - ``sent``: Redis keeps the signal for the handler.
+        - ``known``: an earlier signal had this ``key``. The call sent nothing.
+
+        The log has ``by`` (the sender) and ``reason``. Raises NotSignalled if the job does not exist or takes no more
+        signals. Raises InvalidOption, and AuditBacklogFull.
         """
         from rq_core.app.handles.signal_call import outcome_of, sending_of
 

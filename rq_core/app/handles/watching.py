@@ -1,4 +1,4 @@
-"""Follows one job: its progress, and the chunks of its stream."""
+"""Follows one job: reads its progress, or the chunks of its stream, until the job ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_S_MAX: Final = 1.0
 
 
 class Watched(NamedTuple):
-    """A job to follow."""
+    """A job whose progress or stream is followed."""
 
     producer: Producer
     queue: str
@@ -30,18 +30,18 @@ class Watched(NamedTuple):
     the job was not put into an inbox."""
 
     def may_come(self) -> bool:
-        """Return whether a job that Redis does not have may still come."""
+        """Return whether a job that Redis does not have may still arrive there from an inbox. May block."""
         return self.is_row is not None and self.is_row()
 
     async def may_come_async(self) -> bool:
-        """See may_come."""
+        """Return whether a job that Redis does not have may still arrive there from an inbox."""
         import asyncio
 
         return self.is_row is not None and await asyncio.to_thread(self.is_row)
 
 
 def every_of(every: Duration) -> float:
-    """Return the seconds between two looks at a job's progress. Raises InvalidOption."""
+    """Return the seconds between two reads of a job's progress. Raises InvalidOption."""
     seconds = seconds_of("every", every)
     if seconds <= 0:
         raise InvalidOption.of("every", every, "must be greater than 0")
@@ -49,7 +49,7 @@ def every_of(every: Duration) -> float:
 
 
 def start_of(after: int) -> StreamPlace:
-    """Return the place behind the chunk ``after``. Raises InvalidOption."""
+    """Return the place in a stream after the chunk with the number ``after``. Raises InvalidOption."""
     number: object = after
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PLACE_MAX:
         must = "must be the number of a chunk, or 0"
@@ -58,7 +58,7 @@ def start_of(after: int) -> StreamPlace:
 
 
 def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
-    """See JobHandle.watch."""
+    """Yield a job's progress at each change. See JobHandle.watch."""
     import time
 
     client, last, is_gone = job.producer.client, None, job.is_row is None
@@ -78,7 +78,7 @@ def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
 
 
 async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
-    """See JobHandle.watch."""
+    """Yield a job's progress at each change. See JobHandle.watch."""
     import asyncio
 
     client, last, is_gone = job.producer.async_client(), None, job.is_row is None
@@ -97,7 +97,7 @@ async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[P
 
 
 def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
-    """See JobHandle.stream."""
+    """Yield the chunks of a job's stream. See JobHandle.stream."""
     import time
 
     client, pause, is_gone = job.producer.client, LOOK_S, job.is_row is None
@@ -117,7 +117,7 @@ def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
 
 
 async def follow_stream_async(job: Watched, place: StreamPlace) -> AsyncIterator[Chunk]:
-    """See JobHandle.stream."""
+    """Yield the chunks of a job's stream. See JobHandle.stream."""
     import asyncio
 
     client, pause, is_gone = job.producer.async_client(), LOOK_S, job.is_row is None

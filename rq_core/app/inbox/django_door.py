@@ -1,4 +1,4 @@
-"""Runs statements on a database of Django, which is named by its alias. Django can call a function after a commit."""
+"""Runs statements on a database of Django, which a program names by its alias. Wakes a relay after the commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.errors import InvalidOption, NotInTransaction
 
 
 class DjangoDoor:
-    """The connection of this thread to a database in Django's DATABASES."""
+    """A door to this thread's connection to a database in Django's DATABASES."""
 
     is_async = False
 
@@ -31,23 +31,23 @@ class DjangoDoor:
 
     @property
     def dialect(self) -> str:
-        """See AnyDoor.dialect."""
+        """The kind of the database, such as ``postgresql``."""
         return str(self._connection.vendor)
 
     def open(self) -> None:
-        """See Door.open."""
+        """Raise InvalidOption if the database can have no inbox, and NotInTransaction outside a transaction."""
         check_dialect(self.dialect)
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
             raise NotInTransaction
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement. Return the number of rows that it returned or changed."""
         with self._connection.cursor() as cursor:
             cursor.execute(placeholders(text, "%s"), values)
             return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Call ``wake`` after the commit of ``transaction.atomic()``. Outside ``atomic()``, do nothing."""
         # Without atomic(), the program commits by itself, and Django calls nothing.
         if self._connection.in_atomic_block:
             self._database.transaction.on_commit(wake, using=self._alias, robust=True)

@@ -1,4 +1,4 @@
-"""Doors: objects with one interface for running statements in the transactions of other libraries' connections."""
+"""Doors: objects with one interface, which run statements in transactions on connections of other libraries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ Wake = Callable[[], None]
 
 
 class AnyDoor(Protocol):
-    """The methods that doors to blocking connections and doors to asynchronous connections have in common."""
+    """The methods that all doors have, whether their connections block or are asynchronous."""
 
     is_async: bool
 
     @property
     def dialect(self) -> str:
-        """The kind of the database, ``postgresql`` or ``sqlite``. It is known after ``open``."""
+        """The kind of the database, ``postgresql`` or ``sqlite``. Call ``open`` before you read it."""
         ...
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the transaction's commit, if the library can call a function then. Never call it after a
-        rollback."""
+        """Call ``wake`` after the transaction's commit, if the library can do so. Never call it after a rollback."""
         ...
 
 
@@ -32,12 +31,13 @@ class Door(AnyDoor, Protocol):
     """Runs statements in the transaction of a connection."""
 
     def open(self) -> None:
-        """Prepare the connection for statements. Raises NotInTransaction if each statement would be committed by
+        """Prepare the connection for statements. Raises NotInTransaction if the connection commits each statement by
         itself."""
         ...
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """Run a statement. Returns the number of rows that it returned or, if it returns no rows, changed."""
+        """Run a statement. Return the number of rows that it returned; for a statement without rows, the number that it
+        changed."""
         ...
 
 
@@ -45,11 +45,11 @@ class AsyncDoor(AnyDoor, Protocol):
     """A door to an asynchronous connection."""
 
     async def open(self) -> None:
-        """See Door.open."""
+        """Prepare the connection for statements. See Door.open."""
         ...
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         ...
 
 
@@ -71,7 +71,7 @@ classes."""
 
 
 def door_to(connection: object) -> Any:
-    """Return a Door or an AsyncDoor to a connection; a string is the alias of a database of Django.
+    """Return a Door or an AsyncDoor to a connection. A string is the alias of a database of Django.
 
     Raises InvalidOption for an object that is no connection of a known library.
     """
@@ -94,7 +94,7 @@ def _door(place: str, connection: object) -> Any:
 
 
 def check_dialect(dialect: str) -> str:
-    """Return the name of a database that can have an inbox. Raises InvalidOption for any other database."""
+    """Return ``dialect``, the kind of a database. Raises InvalidOption if it is neither PostgreSQL nor SQLite."""
     if dialect not in DIALECTS:
         must = f"must be of PostgreSQL or SQLite, not of {dialect}"
         raise InvalidOption.of("connection", dialect, must)

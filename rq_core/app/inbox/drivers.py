@@ -1,4 +1,4 @@
-"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. These drivers cannot call a function after a
+"""Doors to connections of the drivers psycopg, asyncpg and sqlite3. These drivers cannot call a function after a
 commit."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _IDLE: Final = 0
 
 
 class PsycopgDoor:
-    """A door to a psycopg.Connection, which begins a transaction itself unless it is in autocommit mode."""
+    """A door to a psycopg.Connection. Outside autocommit mode, psycopg begins a transaction by itself."""
 
     is_async = False
     dialect = "postgresql"
@@ -24,17 +24,17 @@ class PsycopgDoor:
         self._connection = connection
 
     def open(self) -> None:
-        """See Door.open."""
+        """Raise NotInTransaction in autocommit mode outside a transaction."""
         _check_psycopg(self._connection)
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         with _cursor("Cursor", self._connection) as cursor:
             cursor.execute(placeholders(text, "%s"), values)
             return len(cursor.fetchall())
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing, since psycopg cannot call a function after a commit."""
 
 
 class AsyncPsycopgDoor:
@@ -47,22 +47,21 @@ class AsyncPsycopgDoor:
         self._connection = connection
 
     async def open(self) -> None:
-        """See Door.open."""
+        """Raise NotInTransaction in autocommit mode outside a transaction."""
         _check_psycopg(self._connection)
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         async with _cursor("AsyncCursor", self._connection) as cursor:
             await cursor.execute(placeholders(text, "%s"), values)
             return len(await cursor.fetchall())
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing, since psycopg cannot call a function after a commit."""
 
 
 def _cursor(kind: str, connection: Any) -> Any:
-    """Return a plain cursor. The connection's own cursors may use other placeholders, or return rows of another
-    type."""
+    """Return a plain cursor. The connection's own cursor factory may use other placeholders or rows."""
     rows = importlib.import_module("psycopg.rows")
     return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
 
@@ -73,7 +72,7 @@ def _check_psycopg(connection: Any) -> None:
 
 
 class AsyncpgDoor:
-    """A door to an asyncpg.Connection, or to a connection of an asyncpg pool."""
+    """A door to an asyncpg.Connection, or to a connection from an asyncpg pool."""
 
     is_async = True
     dialect = "postgresql"
@@ -82,16 +81,16 @@ class AsyncpgDoor:
         self._connection = connection
 
     async def open(self) -> None:
-        """See Door.open."""
+        """Raise NotInTransaction outside a transaction."""
         if not self._connection.is_in_transaction():
             raise NotInTransaction
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         return len(await self._connection.fetch(placeholders(text, "$"), *values))
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing, since asyncpg cannot call a function after a commit."""
 
 
 class SqliteDoor:
@@ -104,17 +103,17 @@ class SqliteDoor:
         self._connection = connection
 
     def open(self) -> None:
-        """See Door.open."""
+        """Raise NotInTransaction if the connection commits each statement by itself."""
         if commits_by_itself(self._connection):
             raise NotInTransaction
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         cursor = self._connection.execute(text, values)
         return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing, since sqlite3 cannot call a function after a commit."""
 
 
 def commits_by_itself(connection: Any) -> bool:
@@ -129,5 +128,5 @@ def commits_by_itself(connection: Any) -> bool:
 
 
 def count_rows(cursor: Any) -> int:
-    """Return the number of rows that a statement returned or, if it returns no rows, changed."""
+    """Return the number of rows that a statement returned; for a statement without rows, the number that it changed."""
     return len(cursor.fetchall()) if cursor.description is not None else cursor.rowcount

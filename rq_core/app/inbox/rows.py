@@ -1,7 +1,7 @@
 """Rows of jobs, and the statements that insert and delete them, for PostgreSQL and SQLite.
 
-All rows of one INSERT are passed as one value, a JSON array. So the statement's text does not depend on the number of
-rows, and no driver's limit on the number of values applies.
+All rows of one INSERT are one value, a JSON array. So the statement's text is always the same, and a driver's limit on
+the number of values is never reached.
 """
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
@@ -42,8 +42,7 @@ class Row(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement with its values. Each ``?`` is a placeholder for a value. The answer is the number of rows that
-    the statement returned or, if it returns no rows, changed."""
+    """A SQL statement with its values. Each ``?`` in the text is a placeholder for a value."""
 
     text: str
     values: tuple[str, ...]
@@ -55,7 +54,7 @@ result."""
 
 
 def row_of(job: NewJob) -> Row:
-    """Return the row of a job. Raises InvalidOption for a job that the queue might reject."""
+    """Return the row for a job. Raises InvalidOption for a job that the queue might reject after the commit."""
     if any(rule.startswith(_REJECTS) for rule in job.full.split(" ")):
         raise InvalidOption.of(
             "caps",
@@ -75,10 +74,11 @@ def row_of(job: NewJob) -> Row:
 
 
 def row_by_name(job: NewJob, options: EnqueueOptions, keys: Mapping[str, str] | None) -> Row:
-    """Return the row of a job whose task's code is not in this process. The relay applies the policy that workers
-    registered for the task.
+    """Return the row for a job whose task's code is not in this process.
 
-    Raises InvalidOption for ``keys`` that are no mapping of texts."""
+    The relay later applies the policy that workers registered for the task. Raises InvalidOption unless ``keys`` is a
+    mapping of texts.
+    """
     said: dict[str, Any] = {
         name: _plain(value)
         for name, value in options.items()
@@ -148,7 +148,7 @@ may have handed over the row of a duplicate before the producer looked for the r
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
-    """Insert rows, in as few statements as possible. Raises InboxIdsUsed."""
+    """Yield the statements that insert rows, as few as possible. Raises InboxIdsUsed."""
     insert = _insert_sure if dialect == "postgresql" else _insert
     some: list[dict[str, str | None]] = []
     size = 0
@@ -167,9 +167,11 @@ def _insert(rows: Sequence[Mapping[str, str | None]]) -> Statements:
 
 
 def _insert_sure(rows: Sequence[Mapping[str, str | None]]) -> Statements:
-    """Insert rows on PostgreSQL, and notice rows that the database left out although their jobs are not in the inbox.
-    If the sequence of ids is behind the rows, a new row gets the id of an older row, and ON CONFLICT leaves the new row
-    out. A user who may not read the inbox cannot notice it."""
+    """Insert rows on PostgreSQL. Raises InboxIdsUsed if the database drops rows that are no duplicates.
+
+    If the sequence of the ids is behind the table, a new row gets the id of an older row. ON CONFLICT then drops the
+    new row. A user who may not read the inbox cannot notice this.
+    """
     given = json.dumps(rows, ensure_ascii=False)
     insert = Statement(_INSERTS["postgresql"], (given, str(len(rows))))
     if not (yield insert) or not (yield Statement(_MAY_LOOK, ())):
@@ -200,12 +202,12 @@ _SEES_COMMITS: Final = (
 
 
 def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
-    """Delete a row, unless a relay has taken it into a batch. Returns ``cancelled``, or ``relaying`` if a relay has
-    taken the row, or ``gone`` if there is no row.
+    """Delete a row, unless a relay has taken it into a batch. Return ``cancelled``, ``relaying`` or ``gone``.
 
-    On PostgreSQL, a first statement locks the row, and a second statement reads the relays' batches. A relay that chose
-    the row before the lock has committed its batch before the second statement. A relay that comes later leaves the
-    locked row out.
+    ``relaying``: a relay has taken the row. ``gone``: there is no row.
+
+    On PostgreSQL, the first statement locks the row, and the second reads the relays' batches. A relay that took the
+    row before the lock has then committed its batch. A later relay does not take a locked row.
     """
     where, values = _FREE[dialect], (queue, job_id)
     if dialect == "postgresql":
@@ -220,8 +222,7 @@ def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
 
 
 def placeholders(text: str, mark: str) -> str:
-    """Return a statement with a driver's placeholders in place of each ``?``: ``%s``, ``?``, or ``$1``, ``$2`` … for
-    ``$``."""
+    """Replace each ``?`` in a statement by a driver's placeholder. For the mark ``$``, these are ``$1``, ``$2``, …."""
     if mark != "$":
         return text.replace("?", mark)
     first, *others = text.split("?")

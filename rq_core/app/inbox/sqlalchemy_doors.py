@@ -1,6 +1,6 @@
-"""Doors to the sessions and connections of SQLAlchemy. Sessions can call a function after a commit.
+"""Doors to the sessions and connections of SQLAlchemy. Sessions wake a relay after the commit.
 
-This module imports SQLAlchemy only when a caller passes an object of SQLAlchemy. The program has imported it by then.
+This module imports SQLAlchemy only when a caller passes an object of SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WAKES: Final = "rq_core.inbox"
 
 
 class ConnectionDoor:
-    """A door to a Connection, which begins a transaction itself."""
+    """A door to a Connection of SQLAlchemy, which begins a transaction by itself."""
 
     is_async = False
 
@@ -29,23 +29,23 @@ class ConnectionDoor:
 
     @property
     def dialect(self) -> str:
-        """See AnyDoor.dialect."""
+        """The kind of the database, ``postgresql`` or ``sqlite``."""
         return str(self._connection.dialect.name)
 
     def open(self) -> None:
-        """See Door.open."""
+        """Check that the connection is in a transaction. See Door.open."""
         _check(self._connection)
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         return _rows(self._connection.exec_driver_sql(*_bound(self._connection, text, values)))
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing: a Connection of SQLAlchemy wakes no relay."""
 
 
 class SessionDoor(ConnectionDoor):
-    """A door to a Session or a scoped_session."""
+    """A door to a Session or a scoped_session of SQLAlchemy."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
@@ -53,17 +53,17 @@ class SessionDoor(ConnectionDoor):
         self._session = session() if callable(session) else session
 
     def open(self) -> None:
-        """See Door.open."""
+        """Get the session's connection, and check that it is in a transaction. See Door.open."""
         self._connection = self._session.connection()
         super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Call ``wake`` after the session's commit."""
         wake_after_commit(self._session, wake)
 
 
 class AsyncConnectionDoor:
-    """A door to an AsyncConnection."""
+    """A door to an AsyncConnection of SQLAlchemy."""
 
     is_async = True
 
@@ -72,43 +72,45 @@ class AsyncConnectionDoor:
 
     @property
     def dialect(self) -> str:
-        """See AnyDoor.dialect."""
+        """The kind of the database, ``postgresql`` or ``sqlite``."""
         return str(self._connection.dialect.name)
 
     async def open(self) -> None:
-        """See Door.open."""
+        """Check that the connection is in a transaction. See Door.open."""
         _check(self._connection.sync_connection)
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
-        """See Door.run."""
+        """Run a statement, and return the number of its rows. See Door.run."""
         return _rows(
             await self._connection.exec_driver_sql(*_bound(self._connection, text, values))
         )
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Do nothing: an AsyncConnection of SQLAlchemy wakes no relay."""
 
 
 class AsyncSessionDoor(AsyncConnectionDoor):
-    """A door to an AsyncSession or an async_scoped_session."""
+    """A door to an AsyncSession or an async_scoped_session of SQLAlchemy."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
         self._session = session() if callable(session) else session
 
     async def open(self) -> None:
-        """See Door.open."""
+        """Get the session's connection, and check that it is in a transaction. See Door.open."""
         self._connection = await self._session.connection()
         await super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """See AnyDoor.after_commit."""
+        """Call ``wake`` after the session's commit."""
         wake_after_commit(self._session.sync_session, wake)
 
 
 def _check(connection: Any) -> None:
-    """Raise NotInTransaction if each statement would be committed by itself, or InvalidOption if the database can
-    have no inbox."""
+    """Raise NotInTransaction if the connection commits each statement by itself.
+
+    Raise InvalidOption if the database can have no inbox.
+    """
     dialect = check_dialect(connection.dialect.name)
     made = connection.connection.dbapi_connection
     if dialect == "sqlite":
@@ -120,7 +122,7 @@ def _check(connection: Any) -> None:
 
 
 def _bound(connection: Any, text: str, values: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a statement and its values in the form that a connection's driver takes."""
+    """Return a statement with the placeholders of the connection's driver, and its values. Raises InvalidOption."""
     style = connection.dialect.paramstyle
     if style not in _MARKS:
         must = (
@@ -135,7 +137,7 @@ def _rows(result: Any) -> int:
 
 
 def wake_after_commit(session: Any, wake: Wake) -> None:
-    """Call ``wake`` once the session's transaction is committed."""
+    """Call ``wake`` once the session's transaction is committed. A rollback forgets ``wake``."""
     event = importlib.import_module("sqlalchemy.event")
     if not event.contains(session, "after_commit", _committed):
         event.listen(session, "after_commit", _committed)

@@ -43,21 +43,21 @@ the task."""
 
 
 class AsyncExecutes(Protocol):
-    """A connection whose ``execute`` is awaited."""
+    """A connection to a database whose ``execute`` is awaited."""
 
     @property
     def execute(self) -> Callable[..., Coroutine[Any, Any, Any]]: ...
 
 
 class Executes(Protocol):
-    """A connection, or a session, that blocks."""
+    """A connection to a database, or a session, whose ``execute`` blocks."""
 
     @property
     def execute(self) -> Callable[..., Any]: ...
 
 
 class Prepares(Protocol[P, R_co]):
-    """A task with its options: a PreparedTask."""
+    """A task with its options, as far as this module uses it. PreparedTask is one."""
 
     app: Producer
 
@@ -65,12 +65,12 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """The common base of all objects of this module."""
+    """The base class of all objects that ``within`` returns."""
 
     _is_async = False
 
     def __init__(self, app: Producer, door: Any, of: Any) -> None:
-        """``of`` is a task, or a function that makes jobs of an app."""
+        """``of`` is a task, or a function that makes jobs of an app from a task's name."""
         self._app = app
         self._door = door
         self._of = of
@@ -78,8 +78,10 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError. Raise InvalidOption for a method that exists only for the other kind of connection
-            (blocking or asynchronous)."""
+            """Raise InvalidOption for the method of the other kind of connection, as ``cancel`` for ``cancel_async``.
+
+            Raise AttributeError for any other name.
+            """
             twin = f"{name}_async" if self._is_async else name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
                 must = f"the connection blocks: call {twin}(…), without await"
@@ -91,7 +93,7 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. A session of SQLAlchemy calls equal objects once for a transaction."""
+    """Wakes a relay when it is called. A transaction calls equal objects only once."""
 
     app: Producer
     queues: frozenset[str]
@@ -101,14 +103,14 @@ class _WakeUp:
 
 
 class _Blocking(_Producing):
-    """The common base of the objects for blocking connections."""
+    """The base class of the objects for blocking connections."""
 
     _door: Door
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
-        """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
+        """Insert a row for each job, and return the jobs' ids in the same order. ``task.job(…)`` makes a job.
 
-        All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
+        All jobs are checked before the first INSERT. An INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
         """
         given = checked(jobs)
@@ -119,10 +121,12 @@ class _Blocking(_Producing):
         return tuple([row.job_id for row in rows])
 
     def cancel(self, handle: JobHandle[Any]) -> str:
-        """Delete the job's row, in the transaction, and return the outcome.
+        """Delete the job's row, within the transaction, and return the outcome.
 
-        ``cancelled``: the row is deleted, unless the transaction is rolled back. ``relaying``: a relay is handing the
-        job over just now; handle.cancel() can cancel the job in its queue. ``gone``: the inbox has no row of the job.
+        - ``cancelled``: the row is deleted, unless the transaction is rolled back.
+        - ``relaying``: a relay is handing the job over now. Then handle.cancel() can cancel the job in its queue.
+        - ``gone``: the inbox has no row of the job.
+
         On PostgreSQL the transaction's isolation level must be READ COMMITTED.
         """
         door = self._door
@@ -150,15 +154,15 @@ class _Blocking(_Producing):
 
 
 class _Awaited(_Producing):
-    """The common base of the objects for asynchronous connections."""
+    """The base class of the objects for asynchronous connections."""
 
     _is_async = True
     _door: AsyncDoor
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
-        """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
+        """Insert a row for each job, and return the jobs' ids in the same order. ``task.job(…)`` makes a job.
 
-        All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
+        All jobs are checked before the first INSERT. An INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
         """
         given = checked(jobs)
@@ -169,8 +173,8 @@ class _Awaited(_Producing):
         return tuple([row.job_id for row in rows])
 
     async def cancel_async(self, handle: JobHandle[Any]) -> str:
-        """Delete the job's row, in the transaction, and return the outcome: ``cancelled``, ``relaying`` if a relay is
-        handing the job over just now, or ``gone``. See Within.cancel."""
+        """Delete the job's row, within the transaction. Return ``cancelled``, ``relaying`` or ``gone``; see
+        Within.cancel."""
         door = self._door
         await door.open()
         return str(await self._drive(delete_row(door.dialect, handle.queue, handle.id)))
@@ -196,17 +200,17 @@ class _Awaited(_Producing):
 
 
 class TaskWithin(_Blocking, Generic[P, R]):
-    """Enqueues jobs of a task within the transaction of a connection."""
+    """Enqueues jobs of a task within the transaction of a blocking connection."""
 
     _of: Prepares[P, R]
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
-        A relay hands the job over to the queue after the commit; after a rollback there is no job. The queue decides
-        only at this handover whether the job is a duplicate, and whether another job holds its name. Raises the
-        errors of PreparedTask.job, InvalidOption for a job that the queue might reject, NotInTransaction and
-        InboxMissing.
+        After the commit, a relay hands the job over to the queue. After a rollback there is no job. Only at the
+        handover, the queue decides whether the job is a duplicate, and whether another job holds its name. Raises the
+        errors of PreparedTask.job, NotInTransaction and InboxMissing. Raises InvalidOption for a job that the queue
+        might reject.
         """
         job = self._of.job(*args, **kwargs)
         if self._app.outgoing_functions:
@@ -221,7 +225,7 @@ class AsyncTaskWithin(_Awaited, Generic[P, R]):
     _of: Prepares[P, R]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """See TaskWithin.enqueue."""
+        """Insert a row for a job with these arguments, and return the job's handle. See TaskWithin.enqueue."""
         job = self._of.job(*args, **kwargs)
         if self._app.outgoing_functions:
             job = outgoing_job(self._app.outgoing_functions, job, "inbox")
@@ -230,7 +234,7 @@ class AsyncTaskWithin(_Awaited, Generic[P, R]):
 
 
 class Within(_Blocking):
-    """Enqueues jobs of an app within the transaction of a connection."""
+    """Enqueues jobs of an app within the transaction of a blocking connection."""
 
     _of: OwnJob
 
@@ -247,8 +251,8 @@ class Within(_Blocking):
         """Insert a row for a job of the task with this name, and return the job's handle. See App.enqueue and
         TaskWithin.
 
-        If this process lacks the task's code, Redis is not asked for the task's options and caps. The relay applies the
-        options and caps that workers have registered, and parks a row that does not fit them.
+        This method does not read from Redis. If this process lacks the task's code, the relay applies the options and
+        caps that workers have registered. The relay parks a row that does not fit them.
         """
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])
@@ -270,22 +274,26 @@ class AsyncWithin(_Awaited):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
-        """See Within.enqueue."""
+        """Insert a row for a job of the task with this name, and return the job's handle. See Within.enqueue."""
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         await self._insert([row])
         return handle
 
 
 def task_within(task: Any, connection: object) -> Any:
-    """Return the object that ``task.within(connection)`` returns. Raises InvalidOption if ``connection`` is no
-    connection."""
+    """Return the object that ``task.within(connection)`` returns.
+
+    Raises InvalidOption if ``connection`` is no connection of a known library.
+    """
     door = door_to(connection)
     return (AsyncTaskWithin if door.is_async else TaskWithin)(task.app, door, task)
 
 
 def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
-    """Return the object that ``app.within(connection)`` returns. Raises InvalidOption if ``connection`` is no
-    connection."""
+    """Return the object that ``app.within(connection)`` returns.
+
+    Raises InvalidOption if ``connection`` is no connection of a known library.
+    """
     door = door_to(connection)
     return (AsyncWithin if door.is_async else Within)(app, door, own_job)
 
@@ -301,7 +309,7 @@ def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
 
 
 def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
-    """Return the handle of a job that was inserted as a row."""
+    """Return the handle of a job whose row was inserted into the inbox."""
     return JobHandle(
         app,
         id=job.id,
@@ -339,8 +347,7 @@ _NO_TABLE: Final = "42P01"
 
 
 def raise_if_missing(app: Producer, error: BaseException) -> None:
-    """Raise InboxMissing if an error of a driver, or one of the errors that caused it, says that the table is
-    missing."""
+    """Raise InboxMissing if the tables of the inbox are missing, by a driver's error and the errors that caused it."""
     each: BaseException | None = error
     while each is not None:
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)

@@ -34,16 +34,16 @@ WINDOW_MAX: Final = timedelta(days=366)
 
 @dataclass(frozen=True)
 class Cap:
-    """A limit of ``n`` claimed jobs at once. The cap counts all jobs of the task or, with ``per``, the jobs of each key
-    by themselves.
+    """A limit of ``n`` claimed jobs at once. The cap counts all jobs of the task. With ``per``, it counts the jobs of
+    each key separately.
 
     - ``per``: the name of the argument whose value is the key, or a function that takes the arguments by name and
-      returns the key. The cap does not count a job that has no key (None).
+      returns the key. The cap does not count a job without a key (None).
     - ``name``: lets several tasks of a queue share the cap.
-    - ``on_full``: what happens to a job that is enqueued while its scope is full. The job waits (``wait``), is dropped
-      (``discard``; the log has an event of the drop), or is refused with ScopeFull (``reject``).
-    - ``max_waiting``: the most jobs that may wait in one lane (the line of jobs with the same scopes and priority). If
-      this number waits already, enqueue raises ScopeFull.
+    - ``on_full``: what happens to a job that is enqueued while its scope is full. With ``wait``, the job waits. With
+      ``discard``, it is dropped, and the log has an event. With ``reject``, enqueue raises ScopeFull.
+    - ``max_waiting``: the maximum number of jobs that wait in one lane, the line of jobs with the same scopes and
+      priority. If this number waits already, enqueue raises ScopeFull.
 
     Raises InvalidOption or InvalidName.
     """
@@ -73,11 +73,11 @@ class Cap:
 
     @property
     def limit(self) -> Limit:
-        """The limit that holds for each scope of the cap."""
+        """The limit for each scope of the cap."""
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family (the common part of the names) of the cap's scopes for a task.
+        """Return the family of the cap's scopes for a task, such as ``send.tenant``: the part that their names share.
 
         Raises InvalidName if the family's name would be too long.
         """
@@ -88,16 +88,16 @@ class Cap:
 class Rate:
     """A limit of ``n`` claims per ``per_seconds`` (a number, or a timedelta), by all workers together.
 
-    The claims are spread evenly; ``burst`` is the number of claims that may follow each other without a pause. Any
+    The claims are spread evenly. ``burst`` is the number of claims that may follow each other without a pause. Any
     window of ``per_seconds`` has at most n + burst - 1 claims. Give a burst to a rate above about 100 per second: the
-    clock of a queue has steps of 1 ms, and without a burst the claims after a late claim are late, too. ``per`` and
-    ``name`` have the same meaning as for Cap. A claim that is rolled back still counts.
+    clock of a queue has steps of 1 ms, and without a burst a late claim makes later claims late. ``per`` and ``name``
+    have the same meaning as for Cap. A claim that is rolled back still counts.
 
-    With ``cost``, the rate counts a unit in place of claims: ``Rate(90_000, per_seconds=60, per="model",
-    cost="tokens", burst=90_000)`` admits 90,000 tokens per minute. ``cost`` is the name of the argument, or a function
-    that takes the arguments by name; its value is the job's cost, a whole number of 1 or more, and its name is the
-    unit. A job that costs more than ``burst`` begins when the whole burst is free, and the rest must come back before
-    the next one begins.
+    With ``cost``, the rate counts a unit in place of claims: ``Rate(90_000, per_seconds=60, per="model", cost="tokens",
+    burst=90_000)`` admits 90,000 tokens per minute. ``cost`` is the name of an argument, or a function that takes the
+    arguments by name. Its value is the job's cost, a whole number of 1 or more, and its name is the unit. A job that
+    costs more than ``burst`` begins when the whole burst is free. The next job then waits until the rate has made up
+    for the excess.
 
     Raises InvalidOption or InvalidName.
     """
@@ -130,19 +130,22 @@ class Rate:
 
     @property
     def limit(self) -> Limit:
-        """The limit that holds for each scope of the rate."""
+        """The limit for each scope of the rate."""
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task, with the rate's window and its unit in the name. Raises
-        InvalidName."""
+        """Return the family of the rate's scopes for a task, such as ``send.tenant@60s``: the part that their names
+        share.
+
+        Raises InvalidName if the family's name would be too long.
+        """
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         unit = "" if self.unit is None else f":{self.unit}"
         return f"{_family(task, self.per, self.name)}@{seconds}s{unit}"
 
     @property
     def unit(self) -> str | None:
-        """The unit that the rate counts: the name of the argument or the function in ``cost``. None: it counts
+        """The unit that the rate counts: the name of the argument or the function in ``cost``. None if the rate counts
         claims."""
         return None if self.cost is None else key_name(self.cost)
 
@@ -156,7 +159,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """Return the name of the argument or of the function that determines the scope of a cap."""
+    """Return the name of the argument, or of the function, in ``per``."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 

@@ -1,5 +1,4 @@
-"""Finds the cost of a job in each unit that its rates count: the value of an argument, or of a function of the
-arguments."""
+"""Finds the cost of a job in each unit that its rates count. The cost is the value of an argument, or of a function."""
 
 from __future__ import annotations
 
@@ -20,11 +19,12 @@ def costs_of(
     values: Mapping[str, Any],
     keys: Mapping[str, str],
 ) -> str:
-    """Return the costs of a job as text; empty if none of its rates counts a unit.
+    """Return the costs of a job as text. The text is empty if none of its rates counts a unit.
 
     ``sources`` are the rules of the task's rates that count a unit, ``scopes`` are the job's scopes, and ``values`` its
-    arguments. ``keys`` are what the producer computed itself, by name; among them are costs, by unit, if the producer
-    lacks a function. Raises ArgumentsInvalid, KeyNeeded or KeyFailed."""
+    arguments. If the producer lacks the function that computes a cost, ``keys`` has the cost, by its unit. Raises
+    ArgumentsInvalid, KeyNeeded or KeyFailed.
+    """
     families = set(map(family_of, scopes))
     costs: dict[str, int] = {}
     for source in sources:
@@ -34,7 +34,7 @@ def costs_of(
 
 
 def given_cost(task: str, unit: str, text: str) -> int:
-    """Return the cost that a producer passed as text. Raises ArgumentsInvalid."""
+    """Convert a cost that a producer passed as text to a number. Raises ArgumentsInvalid."""
     value = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else text
     return _checked(task, f"keys[{unit!r}]", value)
 

@@ -1,4 +1,4 @@
-"""Checks and holds the caps, rates, fairness and settings that an app's code declares, by queue."""
+"""Checks and stores the caps, rates, fairness and settings that an app's code declares, by queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHT_MAX: Final = 10_000
 
 
 class Declared:
-    """The caps of an app's tasks and queues, and the settings of its queues, as its code declares them."""
+    """The caps of an app's tasks and queues, and the settings of its queues, which the app's code declares."""
 
     def __init__(self) -> None:
         self.settings: dict[str, dict[str, int]] = {}
@@ -53,7 +53,8 @@ class Declared:
         """Add a new task. Jobs under the task's ``aliases`` have the same scopes as jobs under its name.
 
         ``naming`` is the rule for the unique names of the task's jobs. ``options`` are the task's options that differ
-        from the defaults of JobOptions. If the method raises InvalidTask, it adds nothing."""
+        from the defaults of JobOptions. If the method raises InvalidTask, it adds nothing.
+        """
         sources: list[ScopeSource] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -116,13 +117,16 @@ class Declared:
             )
 
     def add_batch(self, queue: str, task: str, aliases: Sequence[str]) -> None:
-        """Note that the queue has the jobs of a batch task, of its hook for dead jobs, and no others."""
+        """Record that the queue has only the jobs of a batch task and of the batch task's hook for dead jobs."""
         names = (task, *aliases)
         self._batched[queue] = frozenset((*names, *(f"{name}:on_dead" for name in names)))
 
     def check_queue(self, task: str, queue: str) -> None:
-        """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``: a cap of the task counts jobs of
-        another queue, or one of the two belongs to a batch task."""
+        """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``.
+
+        This is so if a cap of the task counts jobs of another queue. It is also so if a batch task would leave its own
+        queue, or another task would use the queue of a batch task.
+        """
         own = self._own.get(task)
         for batched, names in self._batched.items():
             if (batched == queue) is not (task in names):
@@ -141,7 +145,7 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """Return the object that assigns lanes to the task's jobs in this queue."""
+        """Return the Placing that assigns lanes to the task's jobs in this queue."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -155,8 +159,7 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """Return the object that assigns lanes to the jobs of a task that this app lacks and that no worker has
-        registered in the queue."""
+        """Return the Placing for a task that this app lacks, and that no worker has registered in the queue."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
@@ -167,7 +170,8 @@ class Declared:
     def set_queue(
         self, queue: str, cap: int | None, fair: str | None, weights: Mapping[str, int] | None
     ) -> None:
-        """Set a queue's cap, fairness and weights. An empty ``fair`` switches fairness off. None changes nothing.
+        """Set a queue's cap, fairness and weights. None leaves a value as it is. An empty ``fair`` switches fairness
+        off.
 
         If the method raises InvalidOption, it sets nothing.
         """
@@ -218,7 +222,7 @@ class Declared:
         return dict(self._limits.get(queue, {}))
 
     def families(self, queue: str) -> set[str]:
-        """Return the families of the scopes that count jobs of this queue's tasks."""
+        """Return the families of the scopes that count jobs of this queue's tasks, such as ``send.tenant``."""
         return {
             s.family
             for placing in self._own.values()
@@ -228,7 +232,7 @@ class Declared:
         }
 
     def policies(self, queue: str) -> dict[str, str]:
-        """Return the policies of this queue's tasks: the name of each task with the policy as JSON."""
+        """Return the policy of each of this queue's tasks as JSON, by the task's name."""
         return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
 
 
@@ -257,7 +261,7 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
 
 
 def _with_cost(source: ScopeSource, task: str, arguments: Arguments, cost: Per) -> ScopeSource:
-    """Return the source with the rule for the cost of a job. Raises InvalidTask."""
+    """Return a copy of the source with the rule for the cost of a job. Raises InvalidTask."""
     if not isinstance(cost, str):
         _check_function(task, arguments, "cost", cost)
         return source._replace(cost=key_name(cost), cost_function=cost, cost_is_computed=True)
@@ -287,8 +291,10 @@ def _check_function(
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:
-    """Return the key of a job whose producer leaves the argument out: the argument's default, as text. Return None if
-    the argument has no default. Raises InvalidTask."""
+    """Return the default of an argument as text, which is the key of a job without this argument.
+
+    Return None if the argument has no default. Raises InvalidTask.
+    """
     try:
         return key_text(arguments.defaults.get(argument))
     except TypeError as error:

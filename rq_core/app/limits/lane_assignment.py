@@ -1,9 +1,9 @@
-"""Assigns a lane to each job, from the scopes that the job's arguments name.
+"""Assigns a lane to each job, by the job's scopes.
 
-A lane is the waiting line of the jobs with the same scopes and priority. Each cap of a task becomes a *source*, a rule
-that returns a job's scope. A :class:`Placing` asks all sources of a task for the scopes of one job. A placing is made
-from the limits that the code declares, or from the policy (JSON) that workers have registered for producers without the
-code.
+A lane is the waiting line of the jobs with the same scopes and priority. Each cap of a task becomes a *source*: a rule
+that computes the scope of a job from the job's arguments. A :class:`Placing` has all sources of a task. It is made from
+the limits that the code declares. For a producer without the code, it is made from the policy (JSON) that workers have
+registered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 
 
 class Placing:
-    """Finds the scopes of one task's jobs in one queue, and from the scopes the jobs' lanes."""
+    """Computes the scopes of one task's jobs in one queue, and the lanes for these scopes."""
 
     __slots__ = ("costly", "defaults", "naming", "options", "queue", "sources", "task")
 
@@ -59,9 +59,10 @@ class Placing:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``defaults`` are the defaults of the task's arguments, for functions that return keys. ``naming`` is the rule
-        for the unique names of the task's jobs; None if the jobs have no unique names. ``options`` are the values of
-        JobOptions for the task's jobs; a producer may pass other values."""
+        """``defaults`` are the defaults of the task's arguments. ``naming`` is the rule for unique names, or None.
+
+        ``options`` are the values of JobOptions for the task's jobs. A producer may pass other values.
+        """
         self.options = options or {}
         self.task = task
         self.queue = queue
@@ -73,20 +74,21 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources. Tasks that already have this placing then use the new sources, too."""
+        """Replace the sources. All tasks that share this placing then use the new sources."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
         self.costly = tuple(source for source in self.sources if source.cost)
 
     @property
     def rules(self) -> bool:
-        """Return whether an enqueue checks for full scopes. It does so if a cap has on_full="discard", on_full="reject"
-        or max_waiting."""
+        """True if an enqueue checks for full scopes: a cap has on_full="discard", on_full="reject" or max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delayed job if an enqueue checks for full scopes, since a scope may become full
-        before the job is due."""
+        """Raise InvalidOption for a delayed job if an enqueue checks for full scopes.
+
+        The check at the enqueue would be wrong for such a job, since the scope may become full before the job is due.
+        """
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
@@ -98,12 +100,11 @@ class Placing:
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """Return a job's lane, and the job's rules for full scopes (see full_rules). Both are empty for a job without
-        scopes.
+        """Return a job's lane, and the text of its rules for full scopes (see full_rules).
 
-        ``rank`` is the number of the job's priority, and ``values`` are its validated arguments. ``keys`` are the keys
-        that the producer computed itself because it lacks the functions that compute keys, by family. Raises
-        ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
+        Both are empty for a job without scopes. ``rank`` is the number of the job's priority, and ``values`` are its
+        validated arguments. ``keys`` are the keys, by family, that the producer passes because it lacks the functions
+        that compute them. Raises ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -128,9 +129,11 @@ class Placing:
     def costs(
         self, lane: str, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> str:
-        """Return the costs of a job of this lane, as ``rq_core.model.limits.costs.costs_text`` writes them; empty if
-        none of its rates counts a unit. For ``values`` and ``keys`` see :meth:`lane`. Raises ArgumentsInvalid,
-        KeyNeeded or KeyFailed."""
+        """Return the costs of a job as text (see ``rq_core.model.limits.costs.costs_text``).
+
+        The text is empty if none of the job's rates counts a unit. ``lane`` is the job's lane. For ``values`` and
+        ``keys`` see :meth:`lane`. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
+        """
         if not self.costly:
             return ""
         whole = {**self.defaults, **values}
@@ -139,9 +142,9 @@ class Placing:
         )
 
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
-        """Return the lane into which a claimed job of ``lane`` must move; None if ``lane`` has all scopes of the job.
+        """Return the lane into which a claimed job must move. Return None if ``lane`` has all scopes of the job.
 
-        The lane may keep scopes that are no longer declared. It may also keep a key that the producer computed itself
+        The lane may have further scopes, which are no longer declared. It may also have a key that the producer passed
         because it lacked the function.
         """
         wanted: list[str] = []
@@ -162,7 +165,7 @@ class Placing:
         return lane_name(int(lane[0]) if lane else rank, wanted)
 
     def policy(self) -> str:
-        """Return, as JSON, the policy of the task: the rules that producers without the task's code need."""
+        """Return the policy of the task as JSON: the rules that producers without the task's code need."""
         return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
@@ -229,8 +232,10 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. A key's name may leave out the window of a rate: the key then counts for all rates
-        with that name."""
+        """Return the keys by family. Raises InvalidOption for a key that the task does not compute with a function.
+
+        A key's name may leave out the window of a rate. The key then counts for all rates with that name.
+        """
         families = [s.family for s in self.sources if s.function_name or s.function]
         units = {s.cost for s in self.costly if s.cost_is_computed}
         found: dict[str, str] = {}
@@ -251,10 +256,10 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The placing of a task whose policy no worker has registered yet. The producer passes the keys of the job's
-    scopes.
+    """The Placing of a task that no worker has registered yet. The producer passes the keys of the job's scopes.
 
-    The worker that claims a job decides how many attempts the job has."""
+    The worker that claims a job decides how many attempts the job has.
+    """
 
     def __init__(self, task: str, queue: str) -> None:
         super().__init__(task, queue, options={"max_attempts": None, "max_losses": None})
@@ -262,7 +267,7 @@ class Unregistered(Placing):
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """See Placing.lane."""
+        """Return a job's lane, with the keys that the producer passes. See Placing.lane."""
         lane, full = super().lane(rank, values)
         given, units = key_texts(keys or {}), _units_in(keys or {})
         scopes = [self._given(*item) for item in given.items() if item[0] not in units]
@@ -274,7 +279,7 @@ class Unregistered(Placing):
         values: Mapping[str, Any],  # noqa: ARG002
         keys: Mapping[str, str] | None = None,
     ) -> str:
-        """See Placing.costs. The producer passes the costs by unit, beside the key of a rate that counts the unit."""
+        """Return the costs of a job that the producer passes in ``keys``, by unit. See Placing.costs."""
         units = _units_in(keys or {})
         costs = {unit: text for unit, text in (keys or {}).items() if unit in units}
         return costs_text({unit: given_cost(self.task, unit, costs[unit]) for unit in costs})
@@ -287,19 +292,15 @@ class Unregistered(Placing):
 
 
 def _units_in(keys: Mapping[str, str]) -> set[str]:
-    """Return the units that rates count, among the rates whose keys a producer passes."""
+    """Return the units of the rates whose keys are in ``keys``. The name of such a key ends with the unit."""
     return {unit for unit in map(unit_of, keys) if unit is not None}
 
 
 def key_text(value: Any) -> str | None:
-    """Return a key's value as text. Text is unchanged; numbers, dates, UUIDs… are written as in JSON. Return None for
-    None.
+    """Convert a key's value to text. Numbers, dates and UUIDs are written as in JSON. None stays None.
 
-    So 7 and "7" are one key, since operators, and producers without the task's code, pass keys as text. If 7 and "7"
-    share a cap by mistake, all jobs still run. In the names of unique jobs, 7 and "7" differ, because there a wrong
-    match would suppress a job.
-
-    Raises TypeError for a list, a mapping or an object without a JSON form; the message says what to return instead.
+    7 and "7" are the same key, since operators, and producers without the task's code, pass keys as text. Raises
+    TypeError for a list, a mapping or an object without a JSON form.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -322,7 +323,7 @@ def key_text(value: Any) -> str | None:
 
 
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
-    """Return the placing for a policy that workers have registered. Raises QueueDamaged if the policy is invalid."""
+    """Make a Placing from a policy that workers have registered. Raises QueueDamaged if the policy is invalid."""
     try:
         return Placing(
             task,
@@ -338,7 +339,7 @@ def registered_placing(task: str, queue: str, policy: str) -> Placing:
 
 
 def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the keys that a caller passed, by family. Raises InvalidOption unless all keys are texts."""
+    """Return ``keys`` unchanged. Raises InvalidOption unless it is a mapping of texts to texts."""
     given: object = keys
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in given.items()
@@ -348,8 +349,10 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """A cache of placings, made from policies that were read in the last CACHED_S seconds. The number of placings is
-    bounded. Threads may share the cache."""
+    """A cache of placings that were made from registered policies. An entry is valid for CACHED_S seconds.
+
+    The number of entries is bounded. Threads may share the cache.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -369,10 +372,9 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """Return, as the text that enqueue.lua reads, the rules that say what an enqueue does with a job if a scope of the
-    job is full.
+    """Return the rules for a job whose scope is full, as the text that enqueue.lua reads.
 
-    A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), where CAP is the cap that the code declares; or
-    ("most", N), where N is the number of jobs that may wait in the lane.
+    A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), or ("most", N). CAP is the cap that the code
+    declares. N is the number of jobs that may wait in the lane.
     """
     return " ".join(f"{what}|{value}" for what, value in rules)

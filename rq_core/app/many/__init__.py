@@ -2,5 +2,5 @@
 
 - ``changes``: changes all jobs of a queue that match a filter.
 - ``copies``: enqueues copies of jobs, and replays jobs that died.
-- ``copying``: makes the copies, page by page.
+- ``copying``: makes the copies, a page of jobs at a time.
 """

@@ -21,13 +21,12 @@ class BulkOptions(TypedDict, total=False):
     """The options of a change of many jobs.
 
     - ``reason`` is in the log with each job's change, after the id of the whole change.
-    - ``by`` is the name in the log of the person or program that makes the change; by default, the name of this
-      client.
+    - ``by`` is the person or program that makes the change, for the log; by default, the name of this client.
     - ``limit`` is the maximum number of jobs that are changed.
     - ``dry_run=True`` changes no job and counts the jobs that match.
-    - ``progress`` is a function that is called after each page of jobs, with the place that the change has reached:
-      ``place.looked`` jobs were read, ``place.matched`` matched, and ``place.changed`` were changed.
-    - ``resume`` is the text of such a place, ``str(place)``: a change that was stopped continues from that place.
+    - ``progress`` is a function that is called after each page of jobs with a ``place``. ``place.looked`` jobs were
+      read, ``place.matched`` matched, and ``place.changed`` were changed.
+    - ``resume`` is ``str(place)`` of an earlier change that was stopped. The change continues from that place.
     """
 
     reason: str
@@ -39,25 +38,24 @@ class BulkOptions(TypedDict, total=False):
 
 
 class EditWhereOptions(BulkOptions, EditOptions, total=False):
-    """The options of ``edit_where``: the options of any change of many jobs, and the new options of the jobs as in
-    JobHandle.edit."""
+    """The options of ``edit_where``: those of BulkOptions, and the new values for the jobs as in JobHandle.edit."""
 
 
 class ChangeProducer(ScheduleProducer):
     """A producer with the methods for changes of many jobs. Threads may share a producer.
 
     Each change goes through the queue in pages of at most 250 jobs. After each page it pauses 1.5 times as long as the
-    page took (1 s at most), so that workers can work in between. Jobs move while the queue is read, so the change reads
-    the whole queue up to three times, and ends early if a reading changes no job. A change that was stopped at any
-    moment can be repeated, or can continue: each job is changed once.
+    page took, at most 1 s, so that workers can work. Jobs move while the queue is read. So the change reads the whole
+    queue up to three times; it ends early if a reading changes no job. A change that was stopped at any moment can be
+    repeated, or can continue. Each job is changed once.
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Cancel all jobs of a queue that match ``which``: by default, only jobs that wait; ``which`` may name other
-        states.
+        """Cancel all jobs of a queue that match ``which``. Unless ``which`` names states, only waiting jobs are
+        cancelled.
 
-        A job that a worker claims meanwhile is left alone, unless ``which`` has the state running: then the job is
-        asked to stop. The children of the jobs that are cancelled are cancelled, too, also in other queues.
+        A job that a worker claims meanwhile is left alone. If ``which`` has the state running, running jobs are asked
+        to stop. The children of the cancelled jobs are cancelled, too, also in other queues.
 
         See BulkOptions for the options. Raises InvalidOption.
         """
@@ -71,8 +69,10 @@ class ChangeProducer(ScheduleProducer):
         return await client.run(_plan(client.calls, "cancel", which, options))
 
     def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first, and before each job its
-        dead children, also in other queues. Jobs that die during the change stay dead.
+        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first.
+
+        The dead children of a job are requeued before the job, also in other queues. Jobs that die during the change
+        stay dead.
 
         See BulkOptions for the options. Raises InvalidOption.
         """
@@ -86,7 +86,7 @@ class ChangeProducer(ScheduleProducer):
         return await client.run(_plan(client.calls, "requeue", which, options))
 
     def edit_where(self, which: Filter, /, **options: Unpack[EditWhereOptions]) -> JobsChanged:
-        """Change priority, due time or deadline of all jobs of a queue that wait and match ``which``.
+        """Change the priority, due time or deadline of all waiting jobs of a queue that match ``which``.
 
         ``delay`` and ``expires`` in seconds count from the beginning of the whole change. See JobHandle.edit and
         BulkOptions for the options. Raises InvalidOption, or AuditBacklogFull.
@@ -116,7 +116,7 @@ class ChangeProducer(ScheduleProducer):
 
 
 def _plan(calls: Operations, verb: str, which: Filter, options: Any) -> Plan[JobsChanged]:
-    """Return the plan of a change. Raises InvalidOption, or TypeError for an unknown option."""
+    """Return the plan of a change of many jobs. Raises InvalidOption, and TypeError for an unknown option."""
     from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
 
     given = dict(options)

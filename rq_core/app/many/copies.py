@@ -2,8 +2,8 @@
 
     app.replay(Filter(queue="mail", error="TimeoutError", between=(since, None)))
 
-The id of a copy is the id of its original, ``.r``, and the name of the replay. So a replay that is made again finds the
-copies that exist, in Redis or in the audit log, and copies no job twice.
+The id of a copy is the id of its original, ``.r``, and the name of the replay. A repeated replay with the same name
+finds these ids in Redis or in the audit log, and copies no job twice.
 """
 
 from __future__ import annotations
@@ -61,14 +61,17 @@ class CopyProducer(ChangeProducer):
     ) -> JobHandle[Any]:
         """Enqueue a copy of a job, and return the copy's handle. The job itself does not change.
 
-        The arguments are those of the job, changed by ``args``; they come from Redis or, if the job has left Redis,
-        from the audit log, if ``audit_payload="full"`` kept them. The copy has the job's headers, and the present
-        options of the task. Its id is ``JOB_ID.rNAME``; without ``name``, NAME is a digest of ``args``. If the job
-        already has a copy of this name, no second copy is made: ``copy`` returns the handle of the first copy, with
-        ``duplicate`` true, or raises NotCopied if the first copy has ended.
+        The copy has the job's arguments, changed by ``args``. They come from Redis. If the job has left Redis, they
+        come from the audit log, which has them only with ``audit_payload="full"``. The copy has the job's headers, and
+        the present options of the task.
 
-        ``queue`` is the job's queue; None: rq-core finds the queue. The log has ``reason`` and ``by`` (None: the name
-        of this client) with the copy. Raises NotCopied; LogBehind if no mirror runs; and the errors of enqueue.
+        The copy's id is ``JOB_ID.rNAME``. Without ``name``, NAME is a digest of ``args``. If the job already has a copy
+        of this name, no second copy is made: the method returns the handle of the first copy, with ``duplicate`` true.
+        It raises NotCopied if the first copy has ended.
+
+        ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
+        copy; the default of ``by`` is the name of this client. Raises NotCopied, LogBehind if no mirror runs, and the
+        errors of enqueue.
         """
         run = replay_name(name, args)
         check_name("job", job_id)
@@ -90,7 +93,7 @@ class CopyProducer(ChangeProducer):
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle[Any]:
-        """See copy. The work is done in a thread."""
+        """Enqueue a copy of a job, in a thread, and return the copy's handle. See copy."""
         import asyncio
 
         return await asyncio.to_thread(
@@ -112,14 +115,14 @@ class CopyProducer(ChangeProducer):
     ) -> Replayed:
         """Enqueue a copy of each job that died and matches ``which``, the last death first.
 
-        The audit log says which jobs died; ``which`` may have the terms queue, task, error, worker, scope, headers,
-        args, and between (the time of the job's death). A job that was requeued since its death is not copied. A job
-        that already has a copy of this ``name`` is not copied again, so a replay can be repeated at any moment. See
-        ``copy`` for ``args``, ``name``, ``reason`` and ``by``.
+        The audit log has the deaths. ``which`` may have the terms queue, task, error, worker, scope, headers, args, and
+        between (the time of the job's death). A job that was requeued since its death is not copied. A job that already
+        has a copy of this ``name`` is not copied again, so a replay can be repeated. See ``copy`` for ``args``,
+        ``name``, ``reason`` and ``by``.
 
         ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
-        that is called after each page with two numbers: of jobs that matched, and of jobs that were copied. Raises
-        AuditNotConfigured; LogBehind if no mirror runs.
+        that is called after each page with two numbers: of the jobs that matched, and of the jobs that were copied.
+        Raises AuditNotConfigured, and LogBehind if no mirror runs.
         """
         check_filter(which)
         if limit is not None:
@@ -154,7 +157,8 @@ class CopyProducer(ChangeProducer):
         limit: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """See replay. The work, and ``progress``, are done in a thread."""
+        """Enqueue a copy of each job that died and matches ``which``, in a thread. The thread also calls ``progress``.
+        See replay."""
         import asyncio
 
         return await asyncio.to_thread(
@@ -185,7 +189,7 @@ class CopyProducer(ChangeProducer):
 
 
 def check_filter(which: object) -> None:
-    """Raise InvalidOption for a value that is no Filter."""
+    """Raise InvalidOption unless ``which`` is a Filter."""
     from rq_core.model.filters.job_filter import Filter
 
     if not isinstance(which, Filter):

@@ -1,7 +1,7 @@
-"""Makes the copies of one job, or of the jobs of a replay, page by page.
+"""Makes the copies of one job, or of the jobs of a replay, a page of jobs at a time.
 
-A program, the command line and a page with a form drive the same steps. A step needs nothing but the filter, the name
-of the replay and a place in the audit log, so another process can continue where one has stopped.
+A program, the command line and the web page use the same steps. A step needs only the filter, the name of the replay
+and a place in the audit log. So another process can continue a replay that was stopped.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ REFUSED: Final = "refused"
 
 @contextlib.contextmanager
 def log_of(url: str | None) -> Iterator[CopyReader | None]:
-    """Yield the reader of the audit log at a URL; None without a URL. The reader connects at its first use."""
+    """Yield the reader of the audit log at a URL, which connects at its first use. Yield None without a URL."""
     if url is None:
         yield None
         return
@@ -81,7 +81,7 @@ def log_of(url: str | None) -> Iterator[CopyReader | None]:
 
 
 def check_terms(which: Filter) -> None:
-    """Raise InvalidOption for a filter with a term that no replay can answer."""
+    """Raise InvalidOption for a filter with a term that a replay does not accept."""
     for word, value in which.terms:
         if word not in TERMS:
             must = f"must be left out: a replay asks for {', '.join(TERMS)}"
@@ -89,7 +89,7 @@ def check_terms(which: Filter) -> None:
 
 
 class CopiedPage(NamedTuple):
-    """The jobs of one page of a replay."""
+    """The outcomes of one page of a replay."""
 
     outcomes: dict[str, str]
     """The outcomes of the jobs that matched, by id."""
@@ -98,7 +98,7 @@ class CopiedPage(NamedTuple):
 
 
 class Copying:
-    """Makes the copies of one job, or of the jobs of a replay, page by page."""
+    """Makes the copies of one job, or of the jobs of a replay, a page of jobs at a time."""
 
     def __init__(
         self,
@@ -115,11 +115,14 @@ class Copying:
         mine: str = "",
         wait_s: float | None = None,
     ) -> None:
-        """``tasks`` are the tasks whose code this process has; copies of other tasks have the options that workers
-        registered. A job counts as copied if its copy exists already, with a reason that begins with ``mine``: an
-        earlier part of this replay has made the copy, and its answer was lost. ``wait_s`` is the longest wait for the
-        mirror, in seconds (None: LOG_WAIT_S); with 0, the log is read as it is. Raises InvalidName,
-        or InvalidOption, also for a filter with a term that no replay can answer."""
+        """``tasks`` are the tasks whose code this process has. Copies of other tasks have the options that workers
+        registered.
+
+        ``mine`` is the text with which the reasons of this replay's copies begin. An existing copy with such a reason
+        counts as copied: an earlier part of this replay made it, and its answer was lost. ``wait_s`` is the longest
+        wait for the mirror, in seconds. None means LOG_WAIT_S. Raises InvalidName. Raises InvalidOption, also for a
+        filter with a term that a replay does not accept.
+        """
         if which is not None:
             check_terms(which)
         self._app = app
@@ -152,8 +155,10 @@ class Copying:
         return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Copy at most ``room`` jobs (None: all) of the next page of jobs that died and match. With ``dry_run``,
-        enqueue no copy."""
+        """Copy the jobs of the next page that died and match, at most ``room`` jobs. None means no limit.
+
+        With ``dry_run``, the method enqueues no copy. Raises AuditNotConfigured, and LogBehind.
+        """
         if self._log is None or self._which is None:
             raise AuditNotConfigured
         # The log must have all deaths and all copies until this moment; Redis has the copies that are alive.
@@ -203,14 +208,14 @@ class Copying:
         return outcomes
 
     def _made_before(self, copies: Sequence[str]) -> set[str]:
-        """Return which of these copies an earlier part of this replay has made."""
+        """Return the copies that an earlier part of this replay has made, out of ``copies``."""
         if not self._mine or not copies or self._log is None:
             return set()
         reasons = self._log.reasons(self._queue, copies)
         return {each for each, why in reasons.items() if why.startswith(self._mine)}
 
     def _enqueued(self, jobs: Mapping[str, NewJob]) -> dict[str, str]:
-        """Enqueue copies, and return their outcomes, all by the ids of the jobs that are copied."""
+        """Enqueue copies, and return their outcomes. The keys of both mappings are the ids of the originals."""
         accepted = self._enqueue(jobs)
         taken, before = set(accepted.ids), {*accepted.duplicates, *accepted.mismatched}
         return {
@@ -219,8 +224,11 @@ class Copying:
         }
 
     def _enqueue(self, copies: Mapping[str, NewJob]) -> Accepted:
-        """Enqueue copies, given by the ids of the jobs that are copied. If the log keeps the JSON of a job, it also
-        keeps the JSON of the copy, so that the copy can be restored or copied, too."""
+        """Enqueue copies. The keys of ``copies`` are the ids of the originals.
+
+        If the audit log has the JSON of an original, it also keeps the JSON of the copy. The copy can then be restored
+        or copied, too.
+        """
         kept = self._log.specs(self._queue, list(copies)) if self._log is not None else {}
         jobs = [
             job._replace(spec_max=AUDIT_PAYLOADS["full"]) if job_id in kept else job
@@ -257,7 +265,7 @@ class Copying:
         return COPIED, made
 
     def _job_of(self, task: str, args: Mapping[str, Any], options: EnqueueOptions) -> NewJob:
-        """Return a job of the task with this name, with the present options of the task."""
+        """Make a job of the task with this name, with the task's present options."""
         app = self._app
         draft = Draft(app, self._tasks.get(task), self._queue, task, args, options)
         if draft.placing is None:
@@ -265,7 +273,8 @@ class Copying:
         return draft.job(None)
 
     def _sources(self, ids: Sequence[str]) -> tuple[dict[str, State], dict[str, str]]:
-        """Return the states of the jobs that Redis has, and the JSON of all jobs whose JSON is known, by id."""
+        """Return the states of the jobs that Redis has, and the JSON of the jobs that Redis or the audit log has, by
+        id."""
         states = self._states(ids)
         calls = self._app.client.calls
         specs = self._app.client.run(_specs(calls, self._queue, list(states)))
@@ -286,7 +295,7 @@ class Copying:
 def wait_for_log(
     client: Client, reader: CopyReader, queue: str, within_s: float | None = None
 ) -> None:
-    """Wait until the log has all events that Redis has appended to a queue's outbox so far. Raises LogBehind."""
+    """Wait until the audit log has all events that are in a queue's outbox now. Raises LogBehind."""
     last = client.run(_last_entry(client.calls, queue))
     until = time.monotonic() + (LOG_WAIT_S if within_s is None else within_s)
     while last is not None and not reader.has_come_to(queue, last):
@@ -296,12 +305,15 @@ def wait_for_log(
 
 
 def copy_id(job_id: str, name: str) -> str:
-    """Return the id of a job's copy in the replay of this name."""
+    """Return the id of the copy that the replay ``name`` makes of a job."""
     return f"{job_id}.r{name}"
 
 
 def replay_name(name: str | None, args: Mapping[str, Any] | None) -> str:
-    """Return the name of a replay: ``name``, or a digest of the changed arguments. Raises InvalidOption."""
+    """Return the name of a replay: ``name``, or by default a digest of the changed arguments.
+
+    Raises InvalidOption for an invalid name.
+    """
     if name is None:
         import hashlib
 
@@ -335,7 +347,7 @@ def _specs(calls: Operations, queue: str, ids: Sequence[str]) -> Plan[dict[str, 
 
 
 def _last_entry(calls: Operations, queue: str) -> Plan[tuple[int, int] | None]:
-    """Return the last entry of a queue's outbox (epoch and number); None if the outbox is empty."""
+    """Return the epoch and the number of the last entry in a queue's outbox. Return None if the outbox is empty."""
     outbox = queue_keys(queue, calls.delivery.prefix)("outbox")
     asked: list[list[Any]] = [["XREVRANGE", outbox, "+", "-", "COUNT", 1]]
     (entries,) = yield from calls.delivery.ask(asked, queue)

@@ -1,5 +1,5 @@
-"""Unique jobs: at most one job holds a unique name at a time.
+"""Unique jobs: at most one job at a time has a unique name.
 
-- ``naming``: makes a job's name from its arguments.
+- ``naming``: makes a job's unique name from its arguments.
 - ``kinds``: Unique, Throttle, Debounce and Latest.
 """

@@ -1,12 +1,11 @@
-"""Unique, Throttle, Debounce and Latest. If several calls have the same unique name, these rules decide which calls
-run.
+"""Unique, Throttle, Debounce and Latest: rules for several calls with the same unique name.
 
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
 
-A job with Unique takes its name when it is enqueued, and holds the name until the job succeeds, dies, is cancelled,
-expires or is replaced. Retries, rollbacks and lost workers do not free the name. While the job holds the name, other
-enqueues with the same name return the handle of that job, unless ``on_duplicate`` says otherwise.
+A job with Unique takes its name when it is enqueued. It holds the name until it succeeds, dies, is cancelled, expires
+or is replaced. Retries, rollbacks and lost workers do not free the name. While the job holds the name, other enqueues
+with the same name return the handle of that job, unless ``on_duplicate`` is "replace" or "reject".
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique(Named):
-    """The rule that at most one job of each unique name is alive. The name consists of the task and the values of the
-    arguments in ``per``.
+    """The rule that at most one job of each unique name is alive. The name consists of the task and the values of
+    ``per``.
 
-    If ``per`` is a function, it takes the arguments by name, and the name has the value that the function returns.
-    Without ``per``, the name has a digest of all arguments. If a call leaves an argument out, its default counts. Redis
-    and the audit log store the name, with the values of ``per`` as plain text.
+    ``per`` names arguments, or is a function that takes the arguments by name and returns a value. Without ``per``, the
+    name has a digest of all arguments. If a call leaves an argument out, its default counts. Redis and the audit log
+    store the name, with the values of ``per`` as plain text.
 
     ``on_duplicate`` says what an enqueue does while another job holds the name:
 
     - ``keep``: the enqueue adds no job, and returns the handle of the other job, with ``duplicate`` true.
-    - ``replace``: the new job replaces the other job if the other job waits and was never claimed. A job that runs, or
-      that waits for a retry, is kept.
+    - ``replace``: if the other job waits and was never claimed, the new job replaces it. A job that runs, or waits for
+      a retry, is kept.
     - ``reject``: the enqueue raises UniqueHeld.
 
     Raises InvalidOption.
@@ -56,7 +55,7 @@ class Unique(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """See Named.ties."""
+        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": self.on_duplicate}
 
 
@@ -66,12 +65,12 @@ AT_MOST: Final = 10
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """The rule that a call is accepted, and further calls with the same unique name are then not accepted for
-    ``seconds`` (a number, or a timedelta).
+    """The rule that after a call, further calls with the same unique name enqueue no job for ``seconds`` (a number, or
+    a timedelta).
 
-    These seconds, the window, begin when Redis accepts the first call, by Redis' clock. Later calls in the window
-    return the handle of the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same
-    meaning as for Unique. Raises InvalidOption.
+    The time begins when Redis accepts the first call. Later calls in this time return the handle of the first call's
+    job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for Unique. Raises
+    InvalidOption.
     """
 
     seconds: float | timedelta
@@ -85,20 +84,20 @@ class Throttle(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """See Named.ties."""
+        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "keep", "window_ms": self.window_ms}
 
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """The rule that only the last call in a series of calls with the same unique name runs, ``seconds`` (a number, or a
-    timedelta) after that call.
+    """The rule that of a series of calls with the same unique name only the last call runs. It runs ``seconds`` (a
+    number, or a timedelta) after this call.
 
-    If calls keep coming, a call runs at the latest ``at_most`` seconds after the first call of the series; by default,
-    ``at_most`` is ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name.
-    ``replaced`` of the new handle is the id of the replaced job. A job that a worker has claimed is not replaced: the
-    job's first claim frees the name, and the next call begins a new series. ``per`` has the same meaning as for Unique.
-    Raises InvalidOption.
+    If calls keep coming, a call runs at the latest ``at_most`` seconds after the first call of the series. The default
+    of ``at_most`` is ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name;
+    ``replaced`` of the new handle is the id of the replaced job. The first claim of a job frees the name: the job is
+    then no longer replaced, and the next call begins a new series. ``per`` has the same meaning as for Unique. Raises
+    InvalidOption.
     """
 
     seconds: float | timedelta
@@ -122,18 +121,20 @@ class Debounce(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """See Named.ties."""
+        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "replace", "after_ms": self.after_ms, "most_ms": self.most_ms}
 
 
 @dataclass(frozen=True)
 class Latest(Named):
-    """The rule that for each unique name at most one job runs and at most one job waits. The waiting job has the
-    arguments of the last call. Latest equals a ``Debounce(0)`` together with a ``Cap(1)`` for the same ``per``.
+    """The rule that for each unique name at most one job runs and at most one job waits.
 
-    ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
-    cap. A job that failed is retried with its own, older arguments, even after a newer job has run. If a retry must not
-    undo the work of a newer job, the handler should read the present state first. Raises InvalidOption.
+    The waiting job has the arguments of the last call. Latest equals a ``Debounce(0)`` together with a ``Cap(1)`` for
+    the same ``per``; the task need not declare this cap. ``per`` is the name of an argument, or a function that takes
+    the arguments by name.
+
+    A job that failed is retried with its own, older arguments, even after a newer job has run. To keep the newer job's
+    work, the handler should read the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY
@@ -151,10 +152,10 @@ class Latest(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """See Named.ties."""
+        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "replace", "after_ms": 0, "most_ms": 0}
 
     @property
     def caps(self) -> tuple[Cap, ...]:
-        """The cap that Latest adds to its task."""
+        """The cap of one running job, which Latest adds to its task."""
         return (Cap(1, per=self.per),)

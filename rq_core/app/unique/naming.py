@@ -31,29 +31,30 @@ WINDOW_S_MIN: Final = 0.001
 
 
 class Named(ABC):
-    """The rule for the unique names of a task's jobs, and for the effect of a held name on later calls."""
+    """The base class of the rules for unique names: how a name is made, and what later calls with the name do."""
 
     per: Per
 
     @property
     @abstractmethod
     def ties(self) -> dict[str, Any]:
-        """The keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
 
     @property
     def replaces(self) -> bool:
-        """Return whether a new job may replace the waiting job of its name."""
+        """True if a new job may replace the waiting job of its name."""
         return bool(self.ties["unique"] == "replace")
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job in ms. None means that the rule sets no delay, so a producer may set a delay."""
+        """The delay that the rule gives each job, in milliseconds. None: the rule sets no delay, and a producer may set
+        one."""
         found: int | None = self.ties.get("after_ms")
         return found
 
     @property
     def arguments(self) -> tuple[str, ...] | None:
-        """Names of the arguments in ``per``; None if ``per`` is a function, or means all arguments."""
+        """Names of the arguments in ``per``. None if ``per`` is a function, or is left out."""
         if isinstance(self.per, str):
             return (self.per,)
         return self.per if isinstance(self.per, tuple) else None
@@ -65,12 +66,12 @@ class Named(ABC):
 
     @property
     def function_name(self) -> str:
-        """The word for the function in a unique name: the function's name, or ``key``."""
+        """The name of the function in ``per``, or ``key`` if it has no name. The unique name contains this word."""
         return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
 
     @property
     def has_named_function(self) -> bool:
-        """Return whether ``per`` is a function with a name. A lambda, or an object that can be called, has none."""
+        """True if ``per`` is a function with a name. A lambda, or an object that can be called, has no name."""
         return str(getattr(self.per, "__name__", "")).isidentifier()
 
     @property
@@ -81,8 +82,8 @@ class Named(ABC):
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
         """Raise InvalidTask if the rule does not fit the task.
 
-        ``rules`` is true if a cap of the task has on_full="discard", on_full="reject" or max_waiting, so that an
-        enqueue checks for full scopes.
+        ``rules`` is true if an enqueue checks for full scopes, because a cap of the task has on_full="discard",
+        on_full="reject" or max_waiting.
         """
         what = type(self).__name__
         for name in self.arguments or ():
@@ -104,7 +105,9 @@ class Named(ABC):
     def name(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
         """Return the unique name of a job with these validated arguments.
 
-        Raises ArgumentsInvalid for a value without a JSON form, KeyFailed if the function raises."""
+        Raises ArgumentsInvalid for a value without a JSON form, and KeyFailed if the function in ``per`` raises an
+        exception.
+        """
         if self.function is not None:
             made = _called(task, self.function, self.function_name, arguments, values)
             return unique_name(task, {self.function_name: _text(_as_text(made))})
@@ -114,7 +117,7 @@ class Named(ABC):
         return unique_name(task, {name: _text(value) for name, value in said.items()})
 
     def naming(self, arguments: Arguments) -> Naming:
-        """Return the rule in the form in which it is registered in the queue, for producers without the task's code."""
+        """Return the rule in the form that workers register in the queue, for producers without the task's code."""
         of = arguments.names if self.arguments is None else self.arguments
         left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
         return Naming(
@@ -127,19 +130,18 @@ class Named(ABC):
 
 @dataclass(frozen=True)
 class Registered(Named):
-    """A rule that workers registered, as producers without the task's code use it. model.limits.policy.Naming makes the
-    names."""
+    """A rule for unique names that workers registered, for producers without the task's code."""
 
     given: Mapping[str, Any]
 
     @property
     def ties(self) -> dict[str, Any]:
-        """See Named.ties."""
+        """The registered rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return dict(self.given)
 
 
 def check_per(per: object) -> None:
-    """Raise InvalidOption for a ``per`` from which no name can be made."""
+    """Raise InvalidOption if no unique name can be made from ``per``."""
     names = (per,) if isinstance(per, str) else per
     if inspect.iscoroutinefunction(per):
         raise InvalidOption.of("per", per, "must not be async: a job's name is needed at once")
@@ -154,7 +156,7 @@ def check_per(per: object) -> None:
 
 
 def window_ms(option: str, seconds: float | timedelta, minimum: float = WINDOW_S_MIN) -> int:
-    """Return a number of seconds, or a timedelta, in ms. Raises InvalidOption."""
+    """Convert a number of seconds, or a timedelta, to milliseconds. Raises InvalidOption."""
     return ms_of(option, seconds, minimum=minimum)
 
 
@@ -178,7 +180,7 @@ def _called(
     arguments: Arguments,
     values: Mapping[str, Any],
 ) -> Any:
-    """Return the value that the function returns for these arguments, in plain types."""
+    """Call the function in ``per`` with these arguments. Return its value in JSON's types. Raises KeyFailed."""
     from rq_core.app.arguments import plain_value
 
     try:
@@ -196,8 +198,7 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Return the value that a function returned, as text. Producers without the task's code also pass the value as
-    text."""
+    """Convert the value of the function in ``per`` to text, unless it is text or None."""
     return made if made is None or isinstance(made, str) else _text(made)
 
 

@@ -1,7 +1,7 @@
 """rq-core in a Django project: ``"rq_core.contrib.django"`` in INSTALLED_APPS.
 
-This room imports Django, and Django imports this room before the project's apps are ready. So the names that it offers
-are imported when they are first used.
+Django imports this package before the project's apps are ready. So a name of this package is imported when it is first
+used.
 
 Read ``backend`` first.
 
@@ -11,7 +11,7 @@ Read ``backend`` first.
 - ``task_results``: makes results for Django from what Redis and the inbox have.
 - ``logged_results``: makes results for Django from the audit log.
 - ``django_tasks``: imports ``django.tasks``, or the package ``django_tasks`` for older versions of Django.
-- ``databases``: connections around handlers, and the URL of a database.
+- ``databases``: closes database connections around handlers, and makes the URL of a database.
 - ``setting_up``: sets Django up in a worker.
 - ``preloaded``: sets Django up in the process of an isolated handler.
 - ``apps``: the configuration of the app ``rq_core.contrib.django``.

@@ -13,5 +13,6 @@ class RqCoreConfig(AppConfig):
     verbose_name = "rq-core"
 
     def ready(self) -> None:
-        """Import the modules ``tasks``, so that workers and producers have all tasks of the project."""
+        """Import the module ``tasks`` of each installed app, so that workers and producers have all tasks of the
+        project."""
         autodiscover_modules("tasks")

@@ -44,7 +44,7 @@ _ROW: Final = (
 
 
 def priority_class(priority: int) -> Priority:
-    """Return the class of jobs for a priority of Django, from -100 to 100."""
+    """Convert a priority of Django (-100 to 100) to a priority of rq-core: low, normal or high."""
     if priority > 50:
         return Priority.CRITICAL
     if priority > 0:
@@ -55,14 +55,14 @@ def priority_class(priority: int) -> Priority:
 class Backend(django_tasks.BaseTaskBackend):
     """Runs Django's tasks on rq-core's workers. Its OPTIONS:
 
-    - ``app``: the import path of an App, as ``shop.jobs:app``; by default the project's App, made from RQ_CORE.
-    - ``database``: the alias of the database with the inbox, "default" by default. None: no inbox, so that tasks are
-      enqueued at once, also inside a transaction.
-    - ``max_attempts``: after this number of failed attempts a task has failed; 3 by default.
-    - ``keep_result``: how long a result is kept, in seconds; a day by default. False keeps none.
-    - ``audit_result``: "full" keeps results, and the arguments beside them, in the audit log, too, so that they outlive
-      ``keep_result`` and Redis. "digest", the default, keeps no values there.
-    - ``timeout``: the limit of one attempt, in seconds; by default that of the worker.
+    - ``app``: the import path of an App, as ``shop.jobs:app``. The default is the project's App, made from RQ_CORE.
+    - ``database``: the alias of the database with the inbox; "default" by default. None: there is no inbox, and tasks
+      are enqueued at once, also inside a transaction.
+    - ``max_attempts``: the number of failed attempts after which a task has failed; 3 by default.
+    - ``keep_result``: how long Redis keeps a result, in seconds; a day by default. False keeps none.
+    - ``audit_result``: "full" stores results and arguments also in the audit log. They stay there when ``keep_result``
+      is over. "digest", the default, stores no values in the audit log.
+    - ``timeout``: the limit of one attempt, in seconds; by default the worker's limit.
     """
 
     supports_defer = True
@@ -85,7 +85,7 @@ class Backend(django_tasks.BaseTaskBackend):
 
     @property
     def app(self) -> App:
-        """The App whose queues have the jobs."""
+        """The App into whose queues this backend enqueues jobs."""
         place = self.options.get("app", "rq_core.contrib.django:app")
         module, _, name = str(place).partition(":")
         found = getattr(importlib.import_module(module), name or "app", None)
@@ -96,7 +96,8 @@ class Backend(django_tasks.BaseTaskBackend):
         return found
 
     def prepare_worker(self) -> None:
-        """Declare the queues, and add all of Django's tasks to the app: a worker of the app runs them then."""
+        """Declare the backend's queues, and add all of Django's tasks to the app. Workers of the app then run these
+        tasks."""
         for queue in sorted(self.queues):
             self.app.queue(queue)
         task_functions.add_all(self.app, self)
@@ -113,7 +114,8 @@ class Backend(django_tasks.BaseTaskBackend):
         task_functions.remember_task(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a job; inside a transaction of ``database``, insert it as a row of the inbox.
+        """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is a row of the
+        inbox.
 
         Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue.
         """
@@ -139,11 +141,12 @@ class Backend(django_tasks.BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """Return the result of a job of one of Django's tasks. Raises TaskResultDoesNotExist.
 
-        The result says through which backend of the same queues it was enqueued, also if that is another one.
+        The job may have been enqueued through another backend with the same queues: the result then has that backend's
+        alias.
 
-        If neither Redis nor the inbox has the job, the audit log is read, if the App has one: by ``audit`` in RQ_CORE,
-        or RQ_CORE_AUDIT_URL. A job that is nowhere, or was cancelled, does not exist. Raises RqCoreError if the server
-        or the database does not answer.
+        The method looks in Redis, in the inbox, and then in the audit log. The App has an audit log if ``audit`` in
+        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A cancelled job has no result. Raises RqCoreError if the server or the
+        database does not answer.
         """
         if is_name(result_id):
             for found in self._looks(result_id):
@@ -152,7 +155,7 @@ class Backend(django_tasks.BaseTaskBackend):
         raise django_tasks.exceptions.TaskResultDoesNotExist(result_id)
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
-        """Yield what is wrong with the settings, for ``manage.py check``."""
+        """Yield the errors and warnings in the backend's settings, for ``manage.py check``."""
         yield from super().check(**kwargs)
         if self.database is None:
             return
@@ -200,8 +203,10 @@ class Backend(django_tasks.BaseTaskBackend):
         return connection.in_atomic_block or (is_open and not connection.get_autocommit())
 
     def _looks(self, job_id: str) -> Iterator[Any]:
-        """Look for a job: in Redis, in the inbox, and in Redis again, since the job may have been handed over between
-        the two looks. Look into the audit log last."""
+        """Look for a job in Redis, in the inbox, in Redis again, and in the audit log; yield what each place has.
+
+        The second look in Redis finds a job that a relay has handed over meanwhile.
+        """
         yield self._in_redis(job_id)
         if self.database is not None:
             yield self._in_inbox(self.database, job_id)

@@ -1,4 +1,4 @@
-"""Django's database connections around handlers, and the URL of a database in DATABASES."""
+"""Closes Django's database connections around handlers, and makes the URL of a database in DATABASES."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OF_DJANGO: Final = frozenset({"assume_role", "isolation_level", "pool", "server
 class ClosingConnections:
     """Closes Django's database connections around a handler: ``app.around(ClosingConnections)``.
 
-    Django keeps a connection for each thread. Around a ``def`` handler, connections of the handler's thread that are
-    unusable, or older than CONN_MAX_AGE, are closed before and after the handler, and one on which the handler has left
-    a transaction open is closed after it. Around an ``async def`` handler, Django's ORM has a thread of the handler's
-    own, whose connections are all closed after the handler.
+    Django keeps the connections of each thread open. Before and after a ``def`` handler, this closes the connections of
+    the handler's thread that are unusable, or older than CONN_MAX_AGE. After the handler, it also closes a connection
+    on which the handler left a transaction open. For an ``async def`` handler, Django's ORM runs in a thread of its
+    own; all connections of that thread are closed after the handler.
     """
 
     def __init__(self, _: JobContext) -> None:
@@ -58,14 +58,16 @@ class ClosingConnections:
 
 
 def _in_transaction() -> set[str]:
-    """Return the aliases of this thread's connections that are inside of ``atomic``."""
+    """Return the aliases of this thread's connections that are inside ``transaction.atomic()``."""
     open_ones = connections.all(initialized_only=True)
     return {connection.alias for connection in open_ones if connection.in_atomic_block}
 
 
 def database_url(alias: str) -> str:
-    """Return the URL of a database in DATABASES, as the commands ``rq-core inbox`` take it. Raises
-    ImproperlyConfigured."""
+    """Return the URL of a database in DATABASES, in the form that the commands ``rq-core inbox`` take.
+
+    Raises ImproperlyConfigured if DATABASES lacks the alias, or the database can have no inbox.
+    """
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
         raise ImproperlyConfigured(f"DATABASES has no alias {alias!r}; it has {known}")

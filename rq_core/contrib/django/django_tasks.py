@@ -1,6 +1,6 @@
 """Imports Django's own tasks: ``django.tasks`` of Django 6.0 and later, or the package ``django_tasks`` for Django 5.2.
 
-Both have the same names in the same modules, except for two errors.
+The names in the two packages are equal, except the names of two errors.
 """
 
 from __future__ import annotations
@@ -41,5 +41,6 @@ BaseTaskBackend: Final[Any] = _part(".backends.base").BaseTaskBackend
 
 
 def signals() -> Any:
-    """Return the module of the signals. It imports the models, so it is imported when the first signal is sent."""
+    """Import and return the module of the signals. The module imports Django's models, so no code imports it
+    earlier."""
     return _part(".signals")

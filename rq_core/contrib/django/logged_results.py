@@ -1,4 +1,4 @@
-"""Makes results for Django from the audit log, for jobs that Redis does not have any more."""
+"""Makes results for Django from the audit log, for jobs that have left Redis."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _ENDS: Final = {Event.SUCCEEDED, Event.DIED, Event.PRUNED}
 
 
 def logged_result(backend: Any, audit_url: str, queues: set[str], job_id: str) -> Any:
-    """Return the result of a job that has succeeded or failed, from the events of the audit log. Return None if the log
-    has no such job of one of Django's tasks in ``queues`` (in any queue if ``queues`` is empty).
+    """Return the result of a job that has succeeded or failed, from the events of the audit log.
 
-    Raises RqCoreError if the database does not answer."""
+    Return None if the log has no such job in ``queues``, or if its task is not one of Django's. An empty ``queues``
+    means any queue. Raises RqCoreError if the database does not answer.
+    """
     events = [
         event
         for event in plugins.history_reader()(audit_url, job_id, None)

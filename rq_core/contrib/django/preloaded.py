@@ -1,5 +1,7 @@
-"""Sets Django up when it is imported. A process of isolated handlers imports this module before the module of a task,
-since that module may import models."""
+"""Sets Django up when this module is imported.
+
+The process of an isolated handler imports this module before the module of the task, which may import Django's models.
+"""
 
 import os
 

@@ -24,15 +24,14 @@ from rq_core.contrib.django.databases import ClosingConnections, database_url
 
 
 class _ProjectApp(App):
-    """The project's App. An inbox that is named by an alias is in the database that Django uses at the time: during
-    tests, in the test database."""
+    """The project's App. An alias in DATABASES that names its inbox is resolved at each use. So tests use the test
+    database."""
 
     _inbox: str | None = None
 
     @property
     def inbox_url(self) -> str | None:
-        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which only this
-        process can read."""
+        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which has no URL."""
         if self._inbox not in settings.DATABASES:
             return self._inbox
         assert self._inbox is not None

@@ -17,10 +17,10 @@ APP: Final = "rq_core.contrib.django:app"
 
 
 def set_up(settings: str) -> None:
-    """Set Django up with this module of settings. Processes that this process starts for isolated handlers do the same.
+    """Set Django up with the settings module ``settings``, also in the processes of isolated handlers.
 
-    Raises InvalidOption if Django is not installed, or the settings do not exist; TargetBroken if the settings or an
-    installed app raise an exception.
+    Raises InvalidOption if Django is not installed, or the settings module does not exist. Raises TargetBroken if the
+    settings or an installed app raise an exception.
     """
     find_modules_here()
     os.environ[SETTINGS_VARIABLE] = settings
@@ -42,10 +42,11 @@ def set_up(settings: str) -> None:
 
 
 def prepare_app(app: App) -> None:
-    """Import the modules ``tasks`` of the project's apps, add Django's tasks to a worker's app, and let the app close
-    database connections around each handler.
+    """Prepare a worker's app for Django.
 
-    Raises TargetBroken if a module ``tasks`` or a backend in TASKS raises an exception.
+    The function imports the module ``tasks`` of each installed app, adds Django's tasks to the app, and makes the app
+    close database connections around each handler. Raises TargetBroken if a module ``tasks`` or a backend in TASKS
+    raises an exception.
     """
     from django.conf import settings
     from django.utils.module_loading import autodiscover_modules
@@ -73,7 +74,10 @@ def _prepare_backends(app: App) -> None:
 
 
 def url_of_inbox(value: str) -> str:
-    """Return the URL of an inbox' database; ``value`` is a URL, or an alias in DATABASES. Django must be set up."""
+    """Return the URL of the database with the inbox. ``value`` is that URL, or an alias in DATABASES.
+
+    Django must be set up.
+    """
     from django.conf import settings
 
     from rq_core.contrib.django.databases import database_url

@@ -1,6 +1,6 @@
-"""Makes tasks of an App from Django's tasks. The name of such a task is the import path of its function.
+"""Makes tasks of an App from Django's tasks. The name of a task is the import path of its function.
 
-The arguments of a job are ``{"args": […], "kwargs": {…}}``, in the types of JSON, as Django's tasks have them.
+The arguments of a job are ``{"args": […], "kwargs": {…}}``, in JSON's types, which Django's tasks require.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _adding: Final = threading.Lock()
 
 
 def remember_task(task: Any) -> None:
-    """Remember one of Django's tasks, so that a worker can run its jobs. A task that ``using()`` returns changes
-    nothing."""
+    """Store one of Django's tasks, so that a worker can run its jobs. The first task of each function stays stored."""
     _known.setdefault(task.module_path, task)
 
 
@@ -41,8 +40,8 @@ def add_all(app: App, backend: Any) -> None:
 
 
 def task_in(app: App, task: Any, backend: Any) -> Task[..., Any]:
-    """Return the app's task for one of Django's tasks; the first call adds it to the app. ``backend`` has the options
-    of the task."""
+    """Return the app's task for one of Django's tasks. The first call adds the task, with the options in
+    ``backend``."""
     path = task.module_path
     with _adding:
         found = app.tasks.get(path)
@@ -84,8 +83,7 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
 
 
 def _named(alias: str, backend: Any) -> Any:
-    """Return the backend with this alias, through which a job was enqueued; ``backend`` if these settings do not have
-    it."""
+    """Return the backend with this alias. If the settings do not have it, return ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:
@@ -97,10 +95,10 @@ def _named(alias: str, backend: Any) -> Any:
 def _running(
     task: Any, backend: Any, args: list[Any], kwargs: dict[str, Any], priority: int
 ) -> Iterator[Any]:
-    """Yield the result of a job that runs now, and send Django's signals about it.
+    """Yield Django's result of the job that runs now, and send Django's signals ``task_started`` and ``task_finished``.
 
-    ``task_finished`` is sent when the job succeeds, gives up, or fails with an exception in its last attempt, but not
-    after a timeout. Django logs the exception of a receiver; that exception does not make the job fail.
+    ``task_finished`` is sent when the job succeeds, gives up, or raises an exception in its last attempt. It is not
+    sent after a timeout. An exception of a signal's receiver does not make the job fail: Django logs the exception.
     """
     job = current_job()
     result = task_results.running_result(task, backend, job, args, kwargs, priority)
@@ -117,7 +115,11 @@ def _running(
 
 
 def _is_last(error: Exception | SystemExit, job: JobContext, backend: Any) -> bool:
-    """Return whether this error is the job's last: GiveUp, or in the last attempt any error but a HandlerSignal."""
+    """Return whether the job will not run again after this error.
+
+    After GiveUp, the job never runs again. After any other HandlerSignal, it does. After any other error, it runs again
+    unless this was the last attempt.
+    """
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)
     return job.attempt >= int(backend.max_attempts)

@@ -1,7 +1,7 @@
 """Makes results for Django from what Redis and the inbox have.
 
-Redis drops a job that has ended, and keeps what its function returned. So the function of one of Django's tasks returns
-a document, which has all that a result for Django needs: the value, the arguments and the times.
+Redis removes a job that has succeeded, and keeps only what the job's function returned. So the function of each of
+Django's tasks returns a document with all fields of Django's result: the value, the arguments and the times.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ _MARGIN: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class MissingValue:
-    """The mark of a value that a task returned and that was not kept."""
+    """Replaces a value that a task returned and that was not kept. ``reason`` is one word."""
 
     reason: str
 
 
 class Result(django_tasks.base.TaskResult):
-    """A TaskResult whose value may be missing."""
+    """Django's TaskResult, whose value may be missing."""
 
     __slots__ = ()
 
     @property
     def return_value(self) -> Any:
-        """See TaskResult.return_value. Raises ResultUnavailable for a value that was not kept."""
+        """The value that the task returned. Raises ResultUnavailable if the value was not kept. See
+        TaskResult.return_value."""
         if isinstance(self._return_value, MissingValue):
             reason = self._return_value.reason
             raise ResultUnavailable(id=self.id, reason=reason, why=reason_of(reason))
@@ -62,7 +63,7 @@ class Result(django_tasks.base.TaskResult):
 
 
 def moment_at(ms: int | None) -> datetime | None:
-    """Return a time as Django has it: with a time zone if USE_TZ is true."""
+    """Convert Unix ms to a datetime: in UTC if USE_TZ is true, else without a time zone. None stays None."""
     if ms is None:
         return None
     found = datetime.fromtimestamp(ms / 1000, UTC)
@@ -77,7 +78,7 @@ def _ms_of(moment: datetime | None) -> int | None:
 
 
 def _ms_of_id(job_id: str) -> int | None:
-    """Return the Unix ms at which a job's id was made; None if the id does not have a time."""
+    """Return the Unix ms at which a job's id was made. Return None if the id is no UUID of version 7."""
     return int(job_id[:12], 16) if _UUID7.fullmatch(job_id) else None
 
 
@@ -87,9 +88,10 @@ def _set(result: Any, **changes: Any) -> None:
 
 
 def made(task: Any, alias: str, job_id: str, **facts: Any) -> Any:
-    """Return the result of a job of one of Django's tasks; without further facts, that of a job that waits.
+    """Return Django's result for a job of one of Django's tasks. ``alias`` is the alias of the job's backend.
 
-    ``alias`` is that of the backend through which the job was enqueued."""
+    ``facts`` are fields of the result. Without ``facts``, the result is that of a waiting job.
+    """
     value = facts.pop("value", None)
     given = {
         "status": _Status.READY,
@@ -108,7 +110,7 @@ def made(task: Any, alias: str, job_id: str, **facts: Any) -> Any:
 
 
 def varied(task: Any, alias: str, queue: str, priority: int) -> Any:
-    """Return one of Django's tasks with the queue, the priority and the backend of a job."""
+    """Return a copy of one of Django's tasks with the queue, the priority and the backend of a job."""
     changes = {"queue_name": queue, "priority": priority, "backend": alias}
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
@@ -126,7 +128,7 @@ def running_result(
     kwargs: dict[str, Any],
     priority: int,
 ) -> Any:
-    """Return the result of a job that begins to run in this process."""
+    """Return Django's result of the job that this process begins to run."""
     now = timezone.now()
     return made(
         varied(task, backend.alias, job.queue, priority),
@@ -142,16 +144,16 @@ def running_result(
 
 
 def positional_arguments(task: Any, result: Any) -> list[Any]:
-    """Return the positional arguments for the function of a task: with the context first, if the task takes it."""
+    """Return the positional arguments for a task's function. If the task takes a context, it is the first argument."""
     context = [django_tasks.base.TaskContext(task_result=result)] if task.takes_context else []
     return [*context, *result.args]
 
 
 def succeeded(result: Any, value: Any) -> dict[str, Any]:
-    """Note that a function has returned ``value``. Returns the document that Redis keeps.
+    """Set ``result`` to successful, with the returned ``value``. Return the document that Redis keeps.
 
-    Raises GiveUp if JSON cannot have the value. Arguments that do not fit beside the value are left out of the
-    document, and so is a value that is too large.
+    Raises GiveUp if the value has no JSON form. The document lacks a value that is too large. It also lacks the
+    arguments if they do not fit beside the value.
     """
     try:
         plain = _normalized(value)
@@ -180,7 +182,7 @@ def succeeded(result: Any, value: Any) -> dict[str, Any]:
 
 
 def failed(result: Any, error: Exception | SystemExit) -> None:
-    """Note that a job has failed for the last time."""
+    """Set ``result`` to failed, with the error of the last attempt."""
     kind = type(error)
     path = f"{kind.__module__}.{kind.__qualname__}"
     said = django_tasks.base.TaskError(exception_class_path=path, traceback=traceback_of(error))
@@ -189,7 +191,7 @@ def failed(result: Any, error: Exception | SystemExit) -> None:
 
 
 def _normalized(value: Any) -> Any:
-    """Return a value in the types of JSON, as Django's own backends do. Raises TypeError or ValueError."""
+    """Convert a value to JSON's types, as Django's own backends do. Raises TypeError or ValueError."""
     plain = django_tasks.base.normalize_json(value)
     json.dumps(plain, allow_nan=False)  # finds NaN, which Django's function lets pass
     return plain
@@ -203,7 +205,7 @@ def _size(value: Any) -> int:
 
 
 def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
-    """Return the result of a job that is in Redis: it waits, runs or is dead."""
+    """Return Django's result of a job that is in Redis: waiting, running or dead."""
     arguments = json.loads(spec.args_json)
     claims = int(job.fields.get("claim", 0))
     facts: dict[str, Any] = {}
@@ -224,12 +226,12 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
 
 
 def of_row(task: Any, backend: Any, queue: str, job_id: str, args_json: str) -> Any:
-    """Return the result of a job that is still a row of the inbox."""
+    """Return Django's result of a job that is still a row of the inbox."""
     return _with_arguments(task, backend, queue, job_id, json.loads(args_json), {})
 
 
 def of_document(task: Any, backend: Any, queue: str, job_id: str, document: dict[str, Any]) -> Any:
-    """Return the result of a job that has succeeded, from the document that Redis keeps."""
+    """Return Django's result of a job that has succeeded, from a document such as ``succeeded`` returns."""
     value = MissingValue(document["missing"]) if "missing" in document else document["value"]
     began = moment_at(document["started"])
     facts = {
@@ -244,7 +246,7 @@ def of_document(task: Any, backend: Any, queue: str, job_id: str, document: dict
 
 
 def task_in_spec(text: str | None) -> Spec | None:
-    """Return a job's immutable JSON, parsed; None if it is missing or cannot be read."""
+    """Parse the JSON with a job's task and arguments. Return None if the JSON is missing or invalid."""
     if text is None:
         return None
     try:
@@ -273,8 +275,8 @@ def _with_arguments(
 
 
 def _alias(alias: str, backend: Any, queue: str) -> str:
-    """Return the alias of the backend through which a job was enqueued. If these settings do not have it any more, or
-    not with this queue, return that of ``backend``, which was asked."""
+    """Return ``alias`` if the settings have a backend of this alias with the queue; else return the alias of
+    ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:
@@ -288,8 +290,10 @@ def _ms_of_fence(fence: str | None) -> int | None:
 
 
 def task_error(error: JobError) -> Any:
-    """Return the error that a job died of. Redis has the name of the exception's class; its traceback has the
-    module."""
+    """Return Django's form of the error with which a job died.
+
+    Redis has only the name of the exception's class. The function takes the class's module from the traceback.
+    """
     path = f"builtins.{error.type}" if hasattr(builtins, error.type) else error.type
     for found in _LAST_LINE.findall(error.traceback or ""):
         if found.rpartition(".")[2] == error.type and "." in found:

@@ -1,4 +1,4 @@
-"""Creates the tables of the inbox, as ``rq-core inbox migrate`` does."""
+"""Creates the tables of the inbox, like the command ``rq-core inbox migrate``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _URLS: Final = {"postgresql": "postgresql://localhost/any", "sqlite": "sqlite://
 
 
 def create_tables(_: Any, schema_editor: Any) -> None:
-    """Create the tables, unless rqc_inbox exists. A database of another kind can have no inbox, and stays as it is."""
+    """Create the tables of the inbox, unless the table rqc_inbox exists. Only PostgreSQL and SQLite get the tables."""
     connection = schema_editor.connection
     if connection.vendor not in _URLS:
         return
@@ -25,7 +25,7 @@ def create_tables(_: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    """Backwards, the tables stay: their rows are jobs that were committed and not handed over yet."""
+    """Creates the tables of the inbox. A reversed migration keeps the tables, since their rows are committed jobs."""
 
     initial = True
     operations = (migrations.RunPython(create_tables, migrations.RunPython.noop),)

@@ -1,1 +1,1 @@
-"""The migrations of the app ``rq_core.contrib.django``. They have no models: rq-core reads the tables itself."""
+"""The migrations of the app ``rq_core.contrib.django``. They define no models: rq-core reads the tables with SQL."""
