@@ -1,5 +1,7 @@
-"""The calls that the mirror makes to Redis (:class:`OutboxSource`), and their implementation with a client. Tests
-implement them in memory."""
+"""The calls that the mirror makes to Redis (:class:`OutboxSource`), and their implementation with a client.
+
+Tests implement the calls in memory.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ RawFields = Mapping[str, str]
 
 
 class Counts(Protocol):
-    """The counts that Redis keeps of a queue."""
+    """The counts that Redis has for a queue's log."""
 
     @property
     def backlog(self) -> int:
@@ -45,8 +47,10 @@ class OutboxSource(Protocol):
         """Return the names of the queues that Redis has, in any order."""
 
     def stamp(self, queue: str) -> str | None:
-        """Return the stamp of a queue, a random mark that Redis keeps; an empty text if the queue has no stamp, None if
-        Redis has no such queue."""
+        """Return the stamp of a queue, a random mark by which SQL recognises the queue.
+
+        Return an empty text if the queue has no stamp, and None if Redis has no such queue.
+        """
 
     def holder(self, queue: str) -> str | None:
         """Return the id of the audit database that mirrors a queue; None if no database does."""
@@ -54,39 +58,40 @@ class OutboxSource(Protocol):
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Switch the audit log of a queue on, with a baseline of all live jobs.
 
-        ``known`` is an epoch that SQL has: if the queue's epoch is earlier, Redis begins an epoch after ``known``, with
-        a baseline, and later epochs are after ``known``, too. Nothing happens if the log is on and the queue's epoch is
-        not earlier. ``stamp`` is the stamp that SQL has of the queue; a queue without a stamp gets it.
+        ``known`` is an epoch that SQL has. If the queue's epoch is earlier, Redis begins an epoch after ``known``, with
+        a baseline; later epochs are after ``known``, too. If the log is on and the queue's epoch is not earlier,
+        nothing happens. ``stamp`` is SQL's stamp of the queue; a queue without a stamp gets this one.
 
-        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and AuditStampDiffers if the queue
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise AuditStampDiffers if the queue
         has another stamp.
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
-        """Return up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
+        """Return up to ``count`` entries, oldest first, beginning with the entry ``start`` ("-": the oldest entry)."""
 
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Sequence[tuple[str, RawFields]]:
-        """Return up to ``count`` entries before ``before``, exclusive, newest first."""
+        """Return up to ``count`` entries before the entry ``before``, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Remove the entries before ``upto`` from the outbox, and ``jobs`` events and ``size`` bytes from the counted
+        """Remove the entries before ``upto`` from the outbox. Subtract ``jobs`` events and ``size`` bytes from the
         backlog.
 
-        An event about the queue counts as one event. The bytes of the fields type, jobs, data and why count. Nothing
-        happens if ``upto`` is not after the last trim, or is not in the outbox.
+        An event about the queue counts as one event. Only the bytes of the fields type, jobs, data and why count.
+        Nothing happens if ``upto`` is not after the last trim, or is not in the outbox.
         """
 
     def counts(self, queue: str) -> Counts:
-        """Return the counts that Redis keeps of a queue."""
+        """Return the counts that Redis has for a queue's log."""
 
     def place(self, queue: str) -> object:
         """Return the cluster node that has a queue; None if the node is not known, or if the server is no cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` seconds for new entries, and return the queues that have some. ``last`` is the last
-        known entry of each queue ("0-0" if none is known); it is not empty.
+        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have some.
+
+        ``last`` maps each queue to its last known entry ("0-0" if none is known). It must not be empty.
         """
 
     def close(self) -> None:
@@ -114,7 +119,7 @@ class Outbox:
         return self._client.url
 
     def queues(self) -> list[str]:
-        """See OutboxSource. Listed names that no queue can have are left out and logged once."""
+        """See OutboxSource. A listed name that is not valid for a queue is left out, and logged once."""
         listed = self._run(self._reads.listed())
         if listed.complaint not in ("", self._complaint):
             logger.warning("%s", listed.complaint)
