@@ -1,4 +1,4 @@
-"""Finds the jobs that died, and the JSON with which they were enqueued, so that copies of them can be enqueued."""
+"""Finds the jobs that died, and the JSON with which each was enqueued, so that copies of them can be enqueued."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class LogCopies:
-    """Reads one audit database for copies of jobs (see CopyReader). Threads may share it."""
+    """Reads an audit database to make copies of jobs (see CopyReader). Threads may share it."""
 
     def __init__(self, url: str) -> None:
         """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
@@ -111,7 +111,7 @@ class LogCopies:
 
 
 def _jobs(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the states and the numbers of claims of the jobs that the log knows, by id."""
+    """Return the state and the number of claims of each job in the log, by job id."""
     if not ids:
         return {}
     rows = connection.execute(_STATES, {"queue": queue, "ids": list(ids)})
@@ -119,14 +119,14 @@ def _jobs(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, R
 
 
 def _enqueued(connection: Connection, queue: str, ids: Sequence[str], field: str) -> dict[str, str]:
-    """Return a field of the last ``enqueued`` event of each job that has this field, by id."""
+    """Return one field of each job's last ``enqueued`` event, by job id. Jobs without the field are left out."""
     rows = connection.execute(_ENQUEUED, {"queue": queue, "ids": list(ids)}) if ids else ()
     said = {row.job_id: read_json(row.detail, dict).get(field) for row in rows}
     return {job_id: value for job_id, value in said.items() if isinstance(value, str)}
 
 
 def open_log_copies(url: str) -> LogCopies:
-    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
+    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """
