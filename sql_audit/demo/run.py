@@ -42,8 +42,8 @@ def run_demo(
 ) -> DemoOutcome:
     """Run the demo, print each step, and return the findings.
 
-    ``web`` is the address of the web page, which is served until Ctrl-C. If ``web`` is None, there is no page. Raise
-    DemoFailed, RqCoreError or SQLAlchemyError if the demo could not be carried out.
+    ``web`` is the address of the web page, which is served until Ctrl-C. None: no page. Raise DemoFailed, RqCoreError
+    or SQLAlchemyError if the demo could not be carried out.
     """
     with _place(keep) as place:
         return _perform(root, place, redis_url, audit_url, workers, keep=keep, web=web)

@@ -165,7 +165,7 @@ class Stage:
     ) -> list[str]:
         """Enqueue one job per file, and return the jobs' ids in the order of the files.
 
-        ``told`` is called with the number of jobs of each chunk after the chunk is enqueued.
+        The callback gets the number of jobs of each chunk after the chunk is enqueued.
         """
         ids: list[str] = []
         for start in range(0, len(files), 500):

@@ -8,9 +8,12 @@ This room needs no audit database and does not write the audit log; :mod:`sql_au
 - ``database``: connections to the user's database.
 - ``statements``, ``session``: the relay's statements; its connection and transactions.
 - ``rows``: makes jobs from rows.
-- ``relay``: a relay's turn for one queue. ``sending``: the calls to Redis of one batch.
+- ``relay``: a relay's turn for one queue.
+- ``sending``: the calls to Redis for one batch.
 - ``service``: turns for all queues.
 - ``place``: notices a copied database.
-- ``rights``: the rights of PostgreSQL's roles. ``doctor``: finds what is wrong with an inbox, for ``rq-core doctor``.
-- ``admin``: shows rows to an operator, and retries or drops parked rows. ``verify``: compares an inbox with the log.
+- ``rights``: the rights of PostgreSQL's roles.
+- ``doctor``: finds what is wrong with an inbox, for ``rq-core doctor``.
+- ``admin``: shows rows to an operator, and retries or drops parked rows.
+- ``verify``: compares an inbox with the log.
 """

@@ -87,7 +87,7 @@ class RelayOutcome(Enum):
 
 @dataclass(slots=True)
 class _Queue:
-    """What a relay remembers about one queue from turn to turn."""
+    """The state that a relay has of one queue from turn to turn."""
 
     name: str
     slot: str = ""
@@ -107,7 +107,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Step:
-    """What a turn's transaction has decided, and what is left to do after its COMMIT."""
+    """The results of a turn's transaction, and the work that is left to do after its COMMIT."""
 
     batch: RowBatch | None = None
     needs: set[str] = field(default_factory=set)

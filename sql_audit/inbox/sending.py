@@ -69,7 +69,7 @@ class Sender:
         """Send the calls of a batch, one after the other, and return the answers.
 
         Return None if the queue's epoch changed between the calls: Redis may have forgotten the first calls. Raise
-        RqCoreError if a call has no answer. In both cases the batch is to be sent again.
+        RqCoreError if a call has no answer. In both cases the batch must be sent again.
         """
         places = range(0, len(batch.jobs), CALL_ROWS)
         calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)

@@ -14,5 +14,5 @@ Read ``turn`` first: it moves one batch from Redis to SQL.
 - ``batch``: the rows that a turn writes.
 - ``epochs``, ``gaps``: the first entry of an epoch; breaks in the numbering of entries.
 - ``forks``, ``losses``: finds the last entry that Redis and SQL share; changes SQL for the events that Redis forgot.
-- ``possible_gaps``: jobs of which SQL may lack events.
+- ``possible_gaps``: finds jobs whose events may be missing in SQL.
 """

@@ -1,5 +1,6 @@
-"""Finds jobs of which SQL may lack events: after the job's last event comes a gap, or a quarantined entry with the
-job's id.
+"""Finds jobs whose events may be missing in SQL.
+
+After the last event of such a job comes a gap in the log, or a quarantined entry that has the job's id.
 
 If Redis lacks the job, the job need not be lost: it may have ended in the gap. If Redis and SQL record different ends,
 both may be true: in the gap, another job may have had the same id.

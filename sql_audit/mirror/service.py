@@ -70,9 +70,7 @@ class Mirrored:
 
 @dataclass(slots=True)
 class _Queue:
-    """What the service knows of one queue: its mirror, the time of its next turn (monotonic clock, s), and the result
-    of its last turn.
-    """
+    """One queue of the service: its mirror, the time of its next turn (monotonic clock, s), and its last result."""
 
     mirror: Mirror
     not_before: float = 0.0

@@ -43,7 +43,7 @@ NAMED_MAX: Final = 5
 
 
 class _Seen(NamedTuple):
-    """What a Redis has recorded about the mirroring of its queues: stamps, and ids of audit databases."""
+    """The records in Redis about the mirroring of its queues: stamps, and ids of audit databases."""
 
     stamps: dict[str, str]
     """The stamps of the queues, by name; an empty text if the queue has no stamp."""

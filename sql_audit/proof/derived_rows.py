@@ -63,7 +63,7 @@ _ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
 
 
 class _Plan(NamedTuple):
-    """What an event changes in a job's row. Fields are given by their index in the row, not by name."""
+    """The changes of a job's row by one type of event. A field is an index of the row, not a name."""
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
@@ -421,7 +421,7 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of an event's error. A missing part is None."""
+    """Return the type and the message of an event's error. None: a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

@@ -1,4 +1,4 @@
-"""What a proof finds: violations of invariants, notes on what is unknown, and losses of events in Redis."""
+"""The findings of a proof: violations of invariants, notes on what is unknown, and losses of events in Redis."""
 
 from __future__ import annotations
 

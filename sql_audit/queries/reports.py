@@ -27,7 +27,7 @@ RATED_MS_MIN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The numbers of one task in one queue. Times are in ms; a time is None if nothing was measured."""
+    """The numbers of one task in one queue. Times are in ms; None: nothing was measured."""
 
     queue: str
     task: str | None

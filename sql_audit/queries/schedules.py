@@ -346,7 +346,7 @@ def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
 def _silent(last: Row[Any] | None, at_ms: int) -> str:
     """Return a sentence about a time before ``at_ms`` without an event of any worker.
 
-    ``last`` is the last event of a worker before that time; None: there is none.
+    ``last`` is the last event of a worker before that time; None: no such event.
     """
     seen = (
         "" if last is None else f" (the last before was {last.worker}, at {readable(last.at_ms)})"

@@ -47,7 +47,7 @@ class LostJob:
 
 @dataclass(slots=True)
 class JobLog:
-    """What a job's events record, but its row does not."""
+    """Facts about a job that its events have, but its row in SQL does not."""
 
     specs: dict[str, str] = field(default_factory=dict)
     """The JSON of jobs with this id, by the digest of the arguments (an id may have been used twice)."""

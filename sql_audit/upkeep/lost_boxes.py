@@ -54,8 +54,8 @@ class FoldedBox:
         self.mail.taken = {took["message"] for took in self.takes.values()}
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in the order of their numbers. An untaken signal without a value in the log
-        is None.
+        """Return the texts of the signals, in the order of their numbers. None: an untaken signal whose value the log
+        does not have.
 
         The list ends before the first signal that the log does not have at all.
         """

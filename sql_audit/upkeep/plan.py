@@ -152,10 +152,9 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
 def _last_batch_before(
     connection: Connection, queue: str, low: int, high: int, before_ms: int
 ) -> tuple[Any, int] | None:
-    """Return the last batch whose last event is before ``before_ms``, and the time of that event (Unix ms); None if
-    there is none.
+    """Return the last batch whose last event is before ``before_ms``, and the time of that event (Unix ms).
 
-    Only the batches after ``low``, up to ``high``, are searched.
+    Only the batches after ``low``, up to ``high``, are searched. Return None if no batch is old enough.
     """
     best = None
     while low < high:

@@ -95,7 +95,7 @@ class RevivedJob:
 
 @dataclass(slots=True)
 class Survey:
-    """What :func:`survey` found in one queue."""
+    """The findings of :func:`survey` in one queue."""
 
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)

@@ -45,9 +45,7 @@ class Details:
         self._between: dict[tuple[Any, ...], str] = {}
 
     def of(self, intake: Intake) -> list[str | None]:
-        """Return the detail (JSON text) of each job's event, in the order of the jobs. A detail is None if all its
-        fields are null.
-        """
+        """Return the detail (JSON text) of each job's event, in the order of the jobs. None: all fields are null."""
         assert intake.event is not None
         why = intake.why
         if intake.event in _FENCE_ONLY and not any(

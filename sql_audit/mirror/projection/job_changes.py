@@ -56,7 +56,7 @@ def waited_ms(job: JobRow) -> int | None:
 
 
 def error_text(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of a job's error as texts that SQL can store. A missing part is None."""
+    """Return the type and the message of a job's error as texts that SQL can store. None: a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

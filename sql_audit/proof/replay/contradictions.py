@@ -178,8 +178,8 @@ the event's row; it yields the faults of the event."""
 def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
     """Yield the faults of an event ``discarded``.
 
-    ``limit`` is the stored limit of the full scope. It is None if the limit is not known, and "none" if no limit is
-    stored, so that the producer's limit was used.
+    ``limit`` is the stored limit of the full scope; None: not known. With "none", no limit is stored, and the
+    producer's own limit was used.
     """
     scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
     if lane is not None and scope not in scopes_of(lane):

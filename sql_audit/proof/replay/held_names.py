@@ -67,7 +67,7 @@ class HeldNames:
             del self._holders[name]
 
     def free(self, name: str) -> str | None:
-        """Free a name whoever holds it, as an operator does. Return the id of the job that held it, or None."""
+        """Free a name, as an operator does. Return the id of the job that held the name; None: no job held it."""
         holder = self._holders.pop(name, None)
         return None if holder is None else holder.job_id
 

@@ -21,10 +21,10 @@ class Entries(dict[int, tuple[str, str | None]]):
 
 
 class Record:
-    """A live job after the events so far. ``state`` and the counters are None until an event states them.
+    """A live job after the events so far. Until an event states them, ``state`` and the counters have the value None.
 
-    Each trait is an attribute, named as in a state line. A trait is None if the job does not have it, or if the log
-    lacks the job's beginning.
+    Each trait is an attribute, named as in a state line. None: the job does not have the trait, or the log lacks the
+    job's beginning.
     """
 
     __slots__ = (

@@ -39,7 +39,7 @@ class Signals:
         """True if a signal has arrived for which the job is parked. The next event of the job must be ``woken``."""
 
     def oldest(self, entry: str) -> int | None:
-        """Return the number of the oldest signal that the wait named ``entry`` can take; None if there is none."""
+        """Return the number of the oldest signal that the wait named ``entry`` can take; None: no such signal."""
         numbers = self.names.get(signal_of(entry))
         return numbers[0] if numbers else None
 
@@ -70,7 +70,7 @@ class Signals:
         return True
 
     def forget(self, number: int, name: str, digest: str) -> bool:
-        """Remove a signal that no wait has taken. Return False if there is none with this number, name and digest."""
+        """Remove a signal that no wait has taken. Return False if no such signal has this number, name and digest."""
         if self.digests.get(number) != digest or number not in self.names.get(name, ()):
             return False
         del self.digests[number], self.sizes[number]

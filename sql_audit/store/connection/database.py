@@ -93,7 +93,7 @@ T = TypeVar("T")
 def normalise(text: str) -> URL:
     """Return the URL of an audit database. ``text`` is a path, ``sqlite:///path`` or ``postgresql://…``.
 
-    Raise AuditUrlInvalid if it is none of these.
+    Raise AuditUrlInvalid for any other text.
     """
     text = text.strip()
     if not text:
