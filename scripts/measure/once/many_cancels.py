@@ -10,8 +10,8 @@ The cancel takes turns of three kinds, one after the other, until it is complete
 - *beside*: cancel and drain run at the same time.
 - *alone*: the cancel stops, and only the drain runs. A turn beside is compared with the turns alone before and after
   it, so that other work of the machine changes both.
-- *by itself*: the drain stops. The server then carries out one call at a time. So the processor time
-  of each call is known, by the clock of the server's process. Between the calls of the cancel are calls like those of the drain.
+- *by itself*: the drain stops. The server then carries out one call at a time. So the clock of the server's process
+  gives the processor time of each call. Between the calls of the cancel are calls like those of the drain.
 
 The server's own clock (SLOWLOG) also counts the time in which the server waits for a processor. On a busy machine, any
 command may then take 10 ms by this clock. So the figures have the longest command of both: the turns beside, and the
