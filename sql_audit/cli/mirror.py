@@ -121,7 +121,7 @@ def command_line(
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set; after the block, the previous handlers are restored."""
+    """Yield a threading.Event that SIGTERM and SIGINT set. After the block, restore the previous signal handlers."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}

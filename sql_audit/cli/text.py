@@ -1,4 +1,4 @@
-"""Output that several audit commands print: watermarks, times, progress."""
+"""Output that several audit commands print: JSON answers with the queues' watermarks, and progress bars."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class Stage:
 
     @contextlib.contextmanager
     def page(self, listen: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Serve the web page while the body runs."""
+        """Serve the web page during the block."""
         process = self._start("rq_core.cli", "web", "--listen", listen)
         try:
             yield process
@@ -199,7 +199,7 @@ class Stage:
             )
 
     def now_ms(self) -> int:
-        """Return the server's time (Unix ms), by which Redis stamps all events."""
+        """Return the time of Redis' clock (Unix ms); events have times of this clock."""
         ((seconds, micros),) = self.client.run(self.client.calls.delivery.ask([["TIME"]]))
         return int(seconds) * 1000 + int(micros) // 1000
 
@@ -261,7 +261,7 @@ class Stage:
         told(done)
 
     def forget(self) -> None:
-        """Remove the demo's queue from Redis. The queue's history stays in SQL."""
+        """Delete the demo's queue from Redis. Its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
             self.client.calls.delivery.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])

@@ -55,7 +55,7 @@ class QueueState:
 
 
 class QueueStates(NamedTuple):
-    """The states of the queues of one inbox."""
+    """The states of an inbox's queues, and the number of queues that were not read."""
 
     queues: list[QueueState]
     left_out: int

@@ -81,7 +81,7 @@ def _rights(session: Session) -> Iterator[str]:
 
 
 def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
-    """Compare a queue's last batch in SQL with the batch's call slot in Redis. Yield a sentence if they differ."""
+    """Yield a sentence if a queue's last batch in SQL and the batch's call slot in Redis do not fit together."""
     try:
         key = queue_keys(queue, client.prefix)("slots")
     except InvalidName:

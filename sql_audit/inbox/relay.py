@@ -71,7 +71,7 @@ SET_BACK: Final = (
 
 
 def _back(rows: int) -> str:
-    """Return the words in ``SET_BACK`` for a number of rows."""
+    """Return the phrase for a number of rows that is put into the message ``SET_BACK``."""
     return counted(rows, "row that was handed over is", "rows that were handed over are")
 
 
@@ -238,7 +238,8 @@ class Relay:
     ) -> RowCounts:
         """End the batch that Redis has answered, and return the counts of its rows.
 
-        Rows of accepted calls are deleted or parked. Rows of refused calls stay, or a single refused row is parked.
+        Rows of accepted calls are deleted or parked. Rows of a refused call stay, but a single row with bad arguments
+        is parked.
         """
         relayed = held = duplicate = 0
         done: list[int] = []
@@ -393,9 +394,7 @@ def _shown(fact: Any) -> Any:
 
 
 def _fitting(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read next, so that they about fill a call. The last read had ``rows`` rows of ``size``
-    bytes.
-    """
+    """Return how many rows to read next to fill about one call. The last read had ``rows`` rows of ``size`` bytes."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
     return min(sending.CALL_ROWS, most * 2)

@@ -102,12 +102,12 @@ class Sender:
 
 
 def _rows(batch: RowBatch, at: int) -> Sequence[NewJob | None]:
-    """Return the jobs of one call. ``at`` is the position of the call's first row in the batch."""
+    """Return the jobs of one call. ``at`` is the position (from 0) of the call's first row in the batch."""
     return batch.jobs[at : at + CALL_ROWS]
 
 
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
-    """Return the call for the rows from position ``at``; None if all of these rows are gone."""
+    """Return the call whose first row has position ``at``; None if all rows of the call are gone."""
     jobs = [job for job in _rows(batch, at) if job is not None]
     if not jobs:
         return None

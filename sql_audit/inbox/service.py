@@ -51,7 +51,7 @@ sent again."""
 
 @dataclass(slots=True)
 class _Pause:
-    """How long a queue's next turn is put off after a failure, and the error."""
+    """The pause before a queue's next turn after a failure, and the error."""
 
     not_before: float = 0.0
     backoff_s: float = 0.0

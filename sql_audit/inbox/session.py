@@ -18,7 +18,9 @@ from sql_audit.inbox.statements import STATEMENTS
 
 
 class RelayRow(NamedTuple):
-    """A queue's row of ``rqc_relay``."""
+    """A queue's row of ``rqc_relay``: the batch that is being sent, its call slot and number, and the relays'
+    counts.
+    """
 
     slot: str | None
     number: int | None
@@ -34,7 +36,7 @@ class RelayRow(NamedTuple):
 
     @property
     def handled(self) -> int:
-        """The number of rows that Redis has answered and that have left the inbox."""
+        """The number of rows that have left the inbox after an answer of Redis."""
         return self.relayed + self.held + self.duplicate
 
 
@@ -65,7 +67,7 @@ COUNTS_ALTERED: Final = (
 
 
 class InboxRow(NamedTuple):
-    """A row of ``rqc_inbox``."""
+    """A row of ``rqc_inbox``: one job that is not in Redis yet."""
 
     id: int
     job_id: str
@@ -211,7 +213,7 @@ class Transaction:
         relay: str,
         counts: RowCounts = NOTHING,
     ) -> None:
-        """Write the queue's next batch, and add the counts of the batch before."""
+        """Write the queue's next batch, and add the counts of the preceding batch."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def change(self, queue: str, ids: Sequence[int]) -> None:
@@ -236,7 +238,7 @@ class Transaction:
                 self.run(self._said.delete_rest, *values)
 
     def park(self, queue: str, ids: Sequence[int], why: str) -> None:
-        """Move rows into ``rqc_inbox_parked``."""
+        """Move the rows with these ids into ``rqc_inbox_parked``, with the reason ``why``."""
         if not ids:
             return
         # Both databases refuse NUL in a text, or end the text there.
@@ -260,8 +262,8 @@ ID_MAX: Final = 2**63 - 1
 
 
 def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
-    """Make a RelayRow of the columns of ``rqc_relay``. Raise InboxDamaged if the ids or the counts are not a
-    relay's.
+    """Make a RelayRow from the columns of ``rqc_relay``. Raise InboxDamaged if the ids or the counts have a wrong
+    form.
     """
     slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
     batch = None if ids is None else _batch(ids)

@@ -27,10 +27,10 @@ nearly empty, so it would read and sort the whole queue for each batch."""
 
 
 def queues_of(table: str, what: str = "name") -> str:
-    """Return a statement that selects ``what`` once for each queue in a table. The table's index must begin with the
-    queue.
+    """Return a statement that selects the expression ``what`` once for each queue in a table.
 
-    The statement jumps from queue to queue in the index, so it reads one row per queue.
+    The table needs an index that begins with the queue. The statement jumps from queue to queue in the index, so it
+    reads one row per queue.
     """
     first = f"SELECT min(queue) FROM {table}"
     return (

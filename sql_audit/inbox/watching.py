@@ -63,7 +63,7 @@ class InboxWatch:
         return InboxOverview(tuple(queues), found.left_out)
 
     def examine(self, client: Any) -> list[InboxFinding]:
-        """Return what is wrong with the inbox. See rq_core.model.plugins.InboxReader."""
+        """Return a finding for everything that is wrong with the inbox. See rq_core.model.plugins.InboxReader."""
         from sql_audit.inbox.doctor import examine_inbox
 
         with self._lock:

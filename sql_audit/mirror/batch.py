@@ -17,7 +17,11 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The entries that one turn writes to SQL, and the fork and the breaks in their numbering."""
+    """The outbox entries that one turn writes to SQL, with the cursor, and with what the entries show about lost
+    entries.
+
+    ``fork`` is where Redis' history left SQL's. ``breaks`` are missing numbers and beginnings of epochs.
+    """
 
     cursor: Cursor
     """The cursor row as it was locked; the turn moves the cursor with the batch."""
@@ -44,8 +48,8 @@ class EventBatch:
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows to insert into ``quarantine``: entries and jobs that the mirror cannot write to SQL as they
-        are.
+        """Return the rows to insert into ``quarantine``: entries and jobs that SQL cannot store in their normal
+        form.
         """
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
@@ -61,7 +65,7 @@ class EventBatch:
 class Projection(NamedTuple):
     """The rows that a batch's events change. ``events`` is the number of events.
 
-    ``jobs`` and ``attempts`` are pairs: rows that are new, and rows that replace or may replace a row in SQL.
+    ``jobs`` and ``attempts`` are pairs: new rows, and rows that replace or may replace a row in SQL.
     """
 
     events: int
@@ -75,7 +79,9 @@ class Projection(NamedTuple):
 
     @classmethod
     def of(cls, folder: Folder, text: str) -> Projection:
-        """Return the rows that a folded batch changes. ``text`` is the events' rows in PostgreSQL's COPY format."""
+        """Return the rows that the events in ``folder`` change. ``text`` is the events' rows in PostgreSQL's COPY
+        format.
+        """
         return cls(
             len(folder.events),
             folder.at_ms,

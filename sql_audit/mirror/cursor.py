@@ -20,7 +20,9 @@ class Anchor(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """A row of ``mirror_cursor``."""
+    """A queue's row of ``mirror_cursor``: the mirror's position in the outbox, and the sums over all mirrored
+    batches.
+    """
 
     queue: str
     epoch: int | None

@@ -22,7 +22,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, at: OutboxId, at_ms: int, facts: Mapping[str, Any]) -> Beginning:
-        """Return the beginning from ``facts``, the fields of the event ``epoch_started``."""
+        """Return the beginning of an epoch, from ``facts``, the fields of its ``epoch_started`` event."""
         reason = facts.get("reason")
         return cls(at, at_ms, reason if isinstance(reason, str) else None, last_known(facts))
 

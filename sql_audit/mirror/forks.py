@@ -75,10 +75,10 @@ class Fork:
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return the tail from which the mirror continues. If Redis has lost or changed the anchor, these are the entries
-    of later epochs.
+    """Return the entries from which the mirror continues after Redis has lost or changed the anchor: those of later
+    epochs.
 
-    Raise Behind if Redis has no later epoch.
+    If Redis lacks only the anchor, return ``tail``, the entries after it. Raise Behind if Redis has no later epoch.
     """
     assert tail.anchor is not None
     before = tail.anchor.at
@@ -102,8 +102,8 @@ def find_fork(
 ) -> Fork | None:
     """Return the fork between Redis' history and SQL's. Return None if the new epoch continues SQL's history.
 
-    Raise Behind if the fork is such that Redis must first list all live jobs in a baseline. Epochs before
-    ``restated_from`` never raise Behind, because a later epoch has a baseline.
+    Raise Behind if Redis must first list all live jobs in a baseline. Epochs before ``restated_from`` never raise
+    Behind, because a later epoch has a baseline.
     """
     assert tail.anchor is not None
     # Redis may assign a number twice: if the anchor is missing or changed, an equal number proves nothing.
@@ -181,7 +181,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """Return the events' rows in SQL for each of the entries. ``entries`` are newest first."""
+    """Return SQL's rows of the events in some entries, by entry. ``entries`` are newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found

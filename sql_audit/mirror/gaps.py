@@ -25,7 +25,7 @@ class Break(NamedTuple):
     detail: str | None = None
 
     def row(self, queue: str, batch: int) -> dict[str, Any]:
-        """Return the row's values by column."""
+        """Return the row as a dict from column to value."""
         return {
             "queue": queue, "batch": batch, "epoch": self.at.epoch, "seq": self.at.seq,
             "kind": self.kind, "at_ms": self.at_ms, "reason": self.reason,

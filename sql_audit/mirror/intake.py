@@ -70,7 +70,9 @@ class Intake:
 
     @property
     def stubs(self) -> list[int]:
-        """The indexes (from 0) of the entry's jobs for which SQL gets a row of type ``quarantined``."""
+        """The indexes of the entry's jobs (from 0) for which SQL gets a row of type ``quarantined`` in place of the
+        event.
+        """
         if not self.in_place:
             return []
         if self.event is None:
@@ -146,7 +148,10 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
-    """Check one raw entry, and return its intake. An unreadable entry goes to quarantine; no entry raises an error."""
+    """Check one raw entry, and return its checked form (an intake).
+
+    An unreadable entry goes to quarantine; no entry raises an error.
+    """
     try:
         return _take(entry_id, raw)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -164,9 +169,9 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """Check many raw entries, and return their intakes in order.
+    """Check many raw entries, and return their checked forms (intakes) in order.
 
-    The result is that of :func:`take` for each entry. It is faster, because entries of one type are checked together.
+    The result is that of :func:`take` for each entry, but faster: entries of one type are checked together.
     """
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
@@ -236,7 +241,7 @@ def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
-    """Return the intake of an entry that goes to quarantine whole, with its raw bytes and the reason."""
+    """Return the checked form (intake) of an entry that goes to quarantine whole, with its raw bytes and the reason."""
     try:
         jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
     except (ValueError, TypeError, RecursionError):

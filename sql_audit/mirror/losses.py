@@ -68,8 +68,7 @@ _END_JOBS: Final = text(
 def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
-    """Remove the effect of events that Redis forgot from the rows of jobs and claims. Record the loss in SQL, and log
-    it.
+    """Undo the effect of events that Redis forgot on the rows of jobs and claims. Record the loss in SQL, and log it.
 
     ``upto`` is the last entry in SQL. Nothing changes if Redis forgot no event and has no entry that SQL must skip.
     """

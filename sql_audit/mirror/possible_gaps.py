@@ -31,7 +31,7 @@ _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
 
 
 class Places:
-    """The gaps and the quarantined entries of a queue: places in which a job may have ended unnoticed by SQL."""
+    """The gaps and the quarantined entries of a queue's log. A job may have ended there without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)

@@ -1,6 +1,6 @@
-"""Reads a queue's outbox in batches: decides how many entries a batch has, and makes their intakes.
+"""Reads a queue's outbox in batches: decides how many entries a batch has, and checks them.
 
-While SQL writes one batch, the reader reads and decodes the next. That batch is used only if the cursor then is where
+While SQL writes one batch, the reader reads and checks the next. That batch is used only if the cursor then is where
 the read began; otherwise its entries are read again.
 """
 
@@ -42,7 +42,7 @@ class BatchLimits:
 
 
 class Taken(NamedTuple):
-    """One batch of entries with their intakes."""
+    """One batch: its raw entries, and their checked forms (intakes)."""
 
     entries: list[RawEntry]
     intakes: list[Intake]
@@ -132,7 +132,7 @@ class Reader:
             start = str(entries[-1][0])
 
     def take(self, tail: Tail) -> Taken:
-        """Return the first batch of the tail's entries, with their intakes."""
+        """Check the tail's entries up to the limits of a batch, and return this batch."""
         if tail.taken is not None and not self._looking:
             return tail.taken
         entries, full = self._cut(tail.entries)
@@ -182,7 +182,7 @@ class Reader:
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Halve the size of the next batches, because SQL refused ``entries``. A single entry is marked to go to
+        """Halve the size of the next batches, because SQL refused a row of ``entries``. Mark a single entry for
         quarantine.
 
         Raise ``error`` again if SQL has already refused the single entry twice, or if ``entries`` is empty.
@@ -234,7 +234,7 @@ def _about_jobs(raw: RawFields) -> int:
 
 
 def last_entry(tail: Tail) -> int | None:
-    """Return the number of entries in the tail up to the one that switched the log off, that one included.
+    """Return the number of entries in the tail up to, and with, the one that switched the log off.
 
     Return None if the tail has no such entry, or if numbers are missing before it.
     """

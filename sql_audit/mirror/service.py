@@ -145,9 +145,9 @@ class Service:
         return self.done
 
     def _make_partitions(self) -> None:
-        """If a check is due, make the partitions of the coming months, which PostgreSQL needs for their events.
+        """Make the partitions of the coming months for ``job_event`` on PostgreSQL, if a check is due.
 
-        Events without a partition go to the default partition.
+        Events of a month without a partition go to the default partition.
         """
         if time.monotonic() < self._partitions_due:
             return

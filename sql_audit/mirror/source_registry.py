@@ -176,9 +176,9 @@ def bind(
 ) -> str:
     """Attach a queue, write one stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
 
-    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one is refused before anything in it
-    has changed. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait,
-    because the other process may itself be waiting for Redis.
+    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one is refused before it changes.
+    With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait, because the other
+    process may itself be waiting for Redis.
 
     Raise SourceDiffers if the queue has another source. Raise CursorHeld if another mirror has locked the cursor or the
     file.
@@ -205,7 +205,7 @@ def bind(
 
 
 def refusal(source: OutboxSource, database: Database, why: str) -> SourceDiffers:
-    """Return the error that this Redis is not the source of the log. ``why`` is the reason."""
+    """Return the error SourceDiffers: this Redis is not the source of the log. ``why`` is the reason."""
     return SourceDiffers(url=database.url, redis=source.url, prefix=source.prefix, why=why)
 
 
@@ -240,7 +240,9 @@ def _look(source: OutboxSource, names: Collection[str]) -> _Seen:
 def _refuse_if_held(
     source: OutboxSource, database: Database, seen: _Seen, only: Collection[str] | None
 ) -> None:
-    """Raise QueuesElsewhere if another database mirrors a queue in ``only``. None means any queue of this Redis."""
+    """Raise QueuesElsewhere if another database mirrors one of the queues in ``only`` (None: all queues of this
+    Redis).
+    """
     with database.readers.connect() as connection:
         ours: str = connection.execute(AUDIT_ID).scalar_one()
     held = {

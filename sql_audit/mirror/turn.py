@@ -67,7 +67,7 @@ FINISH_PAUSE_S: Final = 0.05
 
 
 class TurnOutcome(StrEnum):
-    """The result of a mirror's turn."""
+    """The outcome of one turn of the mirror."""
 
     MIRRORED = "mirrored"
     IDLE = "idle"
@@ -189,7 +189,7 @@ class Mirror:
     def queue_is_deleted(self) -> bool:
         """Return whether the queue's last event in SQL is its deletion by an operator.
 
-        If so, a call to the queue would create it again.
+        A call to a deleted queue would create the queue again.
         """
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
@@ -236,7 +236,7 @@ class Mirror:
                 self._ahead.wait()
 
     def _write(self, connection: Connection, batch: EventBatch) -> int:
-        """Write a batch, move the cursor to its end, and commit. Return the number of events."""
+        """Write a batch to SQL, move the cursor to the batch's end, and commit. Return the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
         self.project(connection, batch, projection)
@@ -341,7 +341,7 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the cursor, read it again, and return it; None if another mirror has locked it."""
+        """Lock the queue's cursor, and return it as it is now; None if another mirror has locked it."""
         row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
             return None
@@ -370,9 +370,7 @@ class Mirror:
         return EventBatch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: EventBatch) -> None:
-        """If the batch shows a fork, remove the effect of the events that Redis forgot from the rows of jobs and
-        claims.
-        """
+        """If the batch shows a fork, undo the effect of the events that Redis forgot on the rows of jobs and claims."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -435,7 +433,7 @@ class Mirror:
         self._done("chained")
 
     def advance(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Move the cursor to the end of the batch."""
+        """Move the cursor in SQL to the end of the batch, and add the batch to the cursor's sums."""
         cursor, taken = batch.cursor, batch.taken
         if taken.last is not None:
             (cursor.epoch, cursor.seq), cursor.anchor = taken.last
@@ -451,7 +449,7 @@ class Mirror:
         self._done("advanced")
 
     def trim(self, cursor: Cursor) -> None:
-        """Remove the entries before the anchor from Redis. The call may be repeated: Redis subtracts a batch only
+        """Remove the entries before the anchor from Redis. The call may be repeated: Redis removes each batch only
         once.
         """
         assert self._audit_id is not None

@@ -11,7 +11,7 @@ VIOLATIONS_KEPT: Final = 20
 
 
 class Violation(NamedTuple):
-    """A violation of an invariant, and the event that shows it. ``says`` continues a sentence about the event."""
+    """A violation of an invariant, and the event that shows it. ``says`` is a predicate: the event is its subject."""
 
     invariant: str
     """The invariant's name, such as "I3" (see ARCHITECTURE.md)."""

@@ -52,7 +52,7 @@ class LogCut(NamedTuple):
 
 @dataclass(slots=True)
 class QueueResult:
-    """The findings about one queue."""
+    """The result of the check of one queue: how far it was checked, the counts, the violations, and the notes."""
 
     queue: str
     epoch: int | None
@@ -106,7 +106,7 @@ class QueueResult:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """The findings about all queues."""
+    """The result of the check of all queues."""
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

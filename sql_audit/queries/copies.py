@@ -43,7 +43,7 @@ class LogCopies:
         self._checked = False
 
     def died(self, which: Filter, after: After | None, limit: int) -> DiedJobs:
-        """See CopyReader.died."""
+        """Return a page of jobs that died, and match a filter. See CopyReader.died."""
         first, last = which.instants_ms
         wanted = Wanted(
             _DEATHS, which.queue, which.task or "", which.error or "", which.worker or "",
@@ -67,19 +67,23 @@ class LogCopies:
         return self._ask(read)
 
     def known(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """See CopyReader.known."""
+        """Return which of these job ids the log has in a queue."""
         return self._ask(lambda connection: set(_jobs(connection, queue, ids)))
 
     def specs(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
-        """See CopyReader.specs."""
+        """Return the JSON with which each job was enqueued, by job id. Jobs whose JSON the log does not have are left
+        out.
+        """
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "spec"))
 
     def reasons(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
-        """See CopyReader.reasons."""
+        """Return the reason (``why``) with which each job was enqueued, by job id. Jobs without a reason are left
+        out.
+        """
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "why"))
 
     def queues_of(self, job_id: str) -> list[str]:
-        """See CopyReader.queues_of."""
+        """Return the names of the queues in which the log has a job with this id."""
         return self._ask(
             lambda connection: [
                 row.queue for row in connection.execute(_QUEUES, {"job_id": job_id})
@@ -87,7 +91,7 @@ class LogCopies:
         )
 
     def has_come_to(self, queue: str, entry: tuple[int, int]) -> bool:
-        """See CopyReader.has_come_to."""
+        """Return whether the mirror has written the queue's outbox up to ``entry`` (epoch, seq)."""
 
         def read(connection: Connection) -> bool:
             row = connection.execute(_CURSOR, {"queue": queue}).one_or_none()

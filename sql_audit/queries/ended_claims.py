@@ -78,7 +78,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A page of the list."""
+    """A page of the list of ended claims, and the place where the next page begins."""
 
     rows: list[dict[str, Any]]
     looked: int

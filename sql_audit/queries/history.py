@@ -100,7 +100,7 @@ class LoggedEvent:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """The event's place in the queue's log, by which events can be sorted."""
+        """The event's position in the queue's log (epoch, seq, ordinal). Events are sorted by it."""
         return self.epoch, self.seq, self.ordinal
 
 
@@ -173,7 +173,7 @@ def by_job(dialect: str, statement: str) -> TextClause:
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
-    """Return the watermark of each queue, or of ``queue``."""
+    """Return the watermark (the last mirrored entry) of each queue, or only of ``queue``."""
     with engine.connect() as connection:
         return marks_of(connection, queue)
 
@@ -184,7 +184,7 @@ def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
 
 
 def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
-    """Return the watermark of each queue, or of ``queue``, read on an open connection."""
+    """Return the watermark (the last mirrored entry) of each queue, or only of ``queue``, over an open connection."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 

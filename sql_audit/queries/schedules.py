@@ -78,7 +78,7 @@ _BY_ASKING: Final = ("run", "not_run")
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTick:
-    """One instant of a schedule, and what came of it."""
+    """One instant of a schedule, and its outcome."""
 
     number: str
     """The number of the instant's entry in the outbox."""

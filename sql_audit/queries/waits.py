@@ -174,7 +174,8 @@ def _without_claim(
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
     """Yield the waits of a job that did not end in a claim.
 
-    Each is: begin and end (Unix ms), the state that ended the wait (None: it has not ended), and the job's lane.
+    Each wait is a tuple: its begin and its end (Unix ms), the state that ended it (None: not ended), and the job's
+    lane.
     """
     events = rebuild.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
@@ -261,8 +262,8 @@ def _others(
 ) -> tuple[list[_Other], int | None]:
     """Return the claims of other jobs that were in force during a wait, ordered by their begin.
 
-    A class of durations may have more than COUNTED_MAX claims. Then also return the time (Unix ms) from which on the
-    list is complete; otherwise None.
+    If there are too many claims to read all, also return the time (Unix ms) from which on the list is complete;
+    otherwise None.
     """
     bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
     rows = connection.execute(_MEANWHILE, bound).all()

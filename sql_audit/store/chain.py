@@ -50,7 +50,7 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Link:
-        """Return the link for a row of ``mirror_batch``."""
+        """Return the Link that a row of ``mirror_batch`` has."""
         facts: dict[str, Any] = {
             name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
         }
@@ -64,10 +64,10 @@ def genesis(audit_id: str, queue: str) -> str:
 
 
 def rows_digest(text: str) -> str:
-    """Return the SHA-256 (hex) of a batch's rows of ``job_event``.
+    """Return the SHA-256 (hex) of ``text``, a batch's rows of ``job_event``.
 
-    ``text`` is what :func:`sql_audit.store.connection.copy.copy_text` makes of the rows. PostgreSQL makes the same
-    text: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
+    :func:`sql_audit.store.connection.copy.copy_text` makes the text. PostgreSQL makes the same text: ``COPY (SELECT …
+    ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -48,7 +48,7 @@ def gaps(connection: Connection, queue: str) -> list[Gap]:
 
 
 def restated(connection: Connection, queue: str) -> list[int]:
-    """Return the epochs that began with a baseline of all live jobs, oldest first. SQL must have the whole baseline."""
+    """Return the epochs that began with a complete baseline of all live jobs, oldest first."""
     return list(connection.execute(_RESTATED, {"queue": queue}).scalars())
 
 
@@ -62,7 +62,7 @@ def open_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def unasked_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap if no baseline after it is complete or has begun; otherwise None."""
+    """Return the last gap if no baseline has begun after it; otherwise None."""
     gap = open_gap(connection, queue)
     if gap is None:
         return None

@@ -19,7 +19,7 @@ ERROR_MESSAGE_MAX: Final = 2_000
 
 
 class JobRow(list[Any]):
-    """One row of ``job``."""
+    """A row of ``job``, as a list of values in the order of the columns."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class JobRow(list[Any]):
 
 
 class Attempt(list[Any]):
-    """One row of ``job_attempt``."""
+    """A row of ``job_attempt`` (one claim), as a list of values in the order of the columns."""
 
     __slots__ = ()
 

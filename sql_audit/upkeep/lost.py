@@ -93,10 +93,11 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Decide whether a job is restored. Return the decision, and what to send to Redis; None if nothing is restored.
+    """Decide whether a job is restored. Return the decision, and the record to send to Redis; None if nothing is
+    restored.
 
-    A job is sent as a whole. If the job had ended, only its id is sent, if Redis must remember it. ``was`` is the job's
-    last known state. ``missing`` is True if the job is live in SQL.
+    If the job had ended, the record restores only the id that Redis must remember. ``was`` is the job's last known
+    state. ``missing`` is True if the job is live in SQL.
     """
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")

@@ -41,7 +41,7 @@ class FoldedBox:
         self.mail = LoggedBox()
 
     def wait_again(self) -> None:
-        """Undo each take of a signal whose number now belongs to another signal, so that the wait waits again.
+        """Undo each take of a signal whose number now belongs to another signal. The wait is then open again.
 
         Redis forgot the take, and gave the number to the other signal.
         """

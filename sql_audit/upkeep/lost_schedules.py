@@ -201,7 +201,10 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 
 
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
-    """Return whether code declared a schedule although Redis would have refused that. Then Redis had lost a change."""
+    """Return whether the event ``said`` shows that Redis had lost the change ``before``.
+
+    It does if code declared the schedule although Redis would have refused that after the change.
+    """
     if said["source"] != "code":
         return False
     return before.is_live or (before.state in ("paused", "removed") and said["state"] == "on")
@@ -222,7 +225,7 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return the change that gives a schedule in Redis its last settings; None if it has them already."""
+    """Return the change that a schedule in Redis needs to have its last settings in the log; None: no change."""
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":

@@ -148,8 +148,9 @@ def restore_jobs(
 
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
-    """Wait until SQL has the last entry that Redis' outbox had at the first look. Raise MirrorBehind after ``wait_s``
-    seconds.
+    """Wait until SQL has the entry that was the last of Redis' outbox at the first read.
+
+    Raise MirrorBehind after ``wait_s`` seconds.
     """
     keys = queue_keys(queue, client.prefix)
     ours = audit_id(database)

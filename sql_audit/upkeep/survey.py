@@ -175,7 +175,7 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return the jobs, with the ids of their boxes, whose boxes in Redis lack the header, a step or a signal."""
+    """Return, by job id, the boxes in ``lives`` that lack their header, a step or a signal in Redis."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):
@@ -330,7 +330,8 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield the jobs that have an orphaned end and did not begin again afterwards. ``lines`` are state lines by job id.
+    """Yield the jobs whose end Redis forgot, and that did not begin again afterwards. ``lines`` are state lines by job
+    id.
 
     With each job, yield the record that makes Redis remember its id after the removal; None if the id becomes free.
     """

@@ -78,7 +78,7 @@ def job_ids(intakes: Iterable[Intake]) -> list[str]:
 
 
 class Folder:
-    """Folds the entries of one batch into rows."""
+    """Turns the entries of one batch into rows: of the events, and of the jobs and claims that they change."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
         """``known`` are SQL's rows of ``job`` for the ids in the batch. ``at_ms`` is the time of the last event before
@@ -132,7 +132,7 @@ class Folder:
                 job.worker = job.due_ms = None
 
     def _lose_claim(self, job: JobRow, at_ms: int) -> None:
-        """Take the claim in force from a job. If no event has ended the claim, its outcome is LOST."""
+        """End the job's claim in force. If no event has given the claim an outcome, its outcome is LOST."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
             if attempt.outcome is None:
@@ -187,7 +187,7 @@ class Folder:
         self.lines.append(event_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> JobRow:
-        """Return the row of the job of an event, to be changed and written. If SQL has no row, make one."""
+        """Return the row of an event's job, and mark it to be written. If SQL has no row, make a new one."""
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = JobRow.new(self.queue, job_id)

@@ -117,8 +117,8 @@ _FIELDS: Final = {
 
 
 def intake_of(row: EventRow) -> Intake | None:
-    """Return the intake that the mirror would make of an event, from the event's row in SQL. Return None for an event
-    without a job.
+    """Make the checked form (intake) of an event again, from the event's row in SQL. Return None for an event without a
+    job.
 
     Raise RowDamaged if the detail cannot be read.
     """

@@ -208,7 +208,7 @@ class _Boxes:
         return boxes
 
     def _floor(self, job_id: str) -> OutboxId:
-        """Return the first entry from which on SQL lacks no event of a job."""
+        """Return the entry from which on SQL has every event of a job."""
         unread, after = self._places.unread(job_id, _NEVER), self._last_break
         while unread is not None:
             after = max(after, OutboxId(unread.epoch, unread.seq + 1))

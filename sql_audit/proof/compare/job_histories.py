@@ -89,7 +89,7 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """The history of a queue in SQL, to be added to the doctor's log.
+    """The history of a queue in SQL, for the doctor's log.
 
     ``redis`` are the queue's keys, read before SQL. ``log`` is the doctor's log with the events of the outbox.
     ``position`` is the last entry that SQL has. Rows of later entries, and of entries that Redis forgot, are ignored.
@@ -122,7 +122,9 @@ class History:
         no complete baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Add this history to the doctor's log. Yield a sentence for each fault that cannot be repaired."""
+        """Add the queue's history in SQL to the doctor's log. Yield a sentence for each fault that cannot be
+        repaired.
+        """
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -269,7 +271,8 @@ class History:
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Add the end of the last job with an id to the doctor's log, beside ``line``, the id's line in ``results``.
+        """Add the end of the last job with an id to the doctor's log. ``line`` is the id's line in Redis' key
+        ``results``.
 
         Yield a sentence for a fault of the line that cannot be repaired.
         """

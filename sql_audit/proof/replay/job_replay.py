@@ -90,7 +90,7 @@ class JobReplay:
         self._scopes_read: dict[str, ClaimScopes] = {}
 
     def steps(self) -> dict[str, Callable[[EventRow, str], None]]:
-        """Return the method that replays each type of event. A method is called with the event's row and the
+        """Return, for each type of event, the method that replays it. The method gets the event's row and the
         job's id.
         """
         return {

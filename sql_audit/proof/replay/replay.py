@@ -58,14 +58,14 @@ class Replay:
     ) -> None:
         """Begin before the first event of a queue.
 
-        - ``beginnings``: the beginnings of all epochs in the log, in order.
-        - ``recorded``: the kinds of the rows of ``mirror_epoch``, by the entry that they are about.
-        - ``orphaned``: the recorded ranges of orphaned events, in order, each as the entry before the range and the
-          first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
-        - ``passed``: the number of entries before an epoch that could not be mirrored, by epoch.
-        - ``since_ms``: events before this time (Unix ms) are replayed, but violations of them are not reported.
-        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only the jobs that the prune kept, and
-          events of the queue; violations of them are not reported until :meth:`pass_cut` is called.
+        - ``beginnings``: the first events of all epochs in the log, in order.
+        - ``recorded``: for each entry that has rows in ``mirror_epoch``, the kinds of these rows.
+        - ``orphaned``: the recorded ranges of orphaned events, in order. A range is a pair: the entry before it, and
+          the first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
+        - ``passed``: by epoch, the number of earlier entries that could not be mirrored.
+        - ``since_ms``: events before this time (Unix ms) are replayed, but their violations are not reported.
+        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only events of the queue, and of
+          the jobs that the prune kept. Their violations are not reported until :meth:`pass_cut` is called.
         """
         self.queue = queue
         self.since_ms = since_ms

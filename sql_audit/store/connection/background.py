@@ -15,9 +15,7 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """A call that starts at once on its own thread. The caller must call :meth:`wait` or :meth:`result`, or a thread is
-    left.
-    """
+    """A call that starts at once on its own thread. Call :meth:`wait` or :meth:`result`, so that no thread is left."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call

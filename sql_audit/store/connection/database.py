@@ -145,7 +145,7 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The address without its password, for messages."""
+        """The database's address without its password, for messages."""
         if self.dialect == "sqlite":
             return masked(self.address.database or "")
         address = self.address.set(drivername="postgresql")
@@ -153,7 +153,7 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite database; only SQLite databases have one."""
+        """The path of the SQLite file. PostgreSQL databases have none."""
         assert self.dialect == "sqlite"
         return Path(self.address.database or "")
 

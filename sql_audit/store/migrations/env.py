@@ -17,10 +17,10 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Return whether alembic compares the table or index ``name`` with the schema.
+    """Return whether alembic must compare the table or index ``name`` with the schema.
 
-    Left out are partitions (the mirror makes these), tables of other programs, and indexes of expressions. SQLAlchemy
-    cannot read such indexes from SQLite.
+    Partitions (the mirror makes these), tables of other programs, and indexes of expressions are not compared.
+    SQLAlchemy cannot read such indexes from SQLite.
     """
     if kind == "index":
         return name not in EVERYDAY

@@ -34,9 +34,9 @@ Queries for the claims that ran at a moment use it, so that they do not read cla
 def of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:
     """Return a statement that selects, by index, the claims in force at any time between ``since`` and ``until``.
 
-    It joins the claims still in force and the ended claims of each class by UNION ALL. ``select`` is a SELECT with
-    further conditions. It must itself exclude claims that began at ``until`` or later. ``span`` is the expression of
-    the class, RAN or SPAN. From each class, at most ``:most`` claims are selected: those that ended first (``order``
+    By UNION ALL it joins the claims that are still in force with the ended claims of each class. ``select`` is a SELECT
+    with further conditions. It must itself exclude claims that began at ``until`` or later. ``span`` is the expression
+    of the class, RAN or SPAN. From each class, at most ``:most`` claims are selected: those that ended first (``order``
     ASC) or last (DESC).
     """
     parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
