@@ -80,7 +80,9 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
-    """Return the picture. Raises ValueError if the arrows of the table and the paths here differ."""
+    """Return the picture of the states as SVG. Raises ValueError if the table's arrows and the paths in this module
+    differ.
+    """
     found = arrows() if found is None else found
     if odd := sorted(found.keys() ^ _WAYS.keys()):
         raise ValueError(f"scripts/docs/diagram.py has no way, or one too many, for {odd}")

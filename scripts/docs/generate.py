@@ -73,7 +73,7 @@ def _fields(fields: dict[Event, tuple[EventField, ...]]) -> str:
 
 
 def states_md() -> str:
-    """Return the text of ``docs/reference/states.md``."""
+    """Return the text of the page ``docs/reference/states.md``."""
     docs = _docs(State)
     queue_events = ", ".join(f"`{event}`" for event in event_fields.QUEUE_EVENT_FIELDS)
 

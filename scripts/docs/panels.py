@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Panel(NamedTuple):
-    """One panel of the dashboard."""
+    """One panel of the Grafana dashboard."""
 
     title: str
     unit: str

@@ -121,7 +121,7 @@ def box(
 
 
 def frame(x: float, y: float, width: float, height: float, words: str) -> str:
-    """Return a dashed frame around other parts, with a name at the top."""
+    """Return a dashed frame around other parts, with a name at the top, as SVG."""
     extent = f'width="{width:g}" height="{height:g}" rx="10"'
     return (
         f'<rect x="{x:g}" y="{y:g}" {extent} class="none s-line" stroke-dasharray="5 4"/>\n'
@@ -139,13 +139,13 @@ def arrow(
 
 
 def dot(x: float, y: float, colour: str = "main", *, filled: bool = True, radius: float = 6) -> str:
-    """Return a point, either filled or not."""
+    """Return a filled or empty dot as SVG."""
     fill = f"f-{colour}" if filled else "f-card"
     return f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{fill} s-{colour}" stroke-width="1.8"/>'
 
 
 def cross(x: float, y: float, colour: str = "dim", *, radius: float = 5) -> str:
-    """Return a cross."""
+    """Return a cross as SVG."""
     r = radius
     path = f"M{x - r:g} {y - r:g}L{x + r:g} {y + r:g}M{x - r:g} {y + r:g}L{x + r:g} {y - r:g}"
     return f'<path d="{path}" class="none s-{colour}" stroke-width="2.2"/>'

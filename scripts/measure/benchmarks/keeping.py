@@ -181,7 +181,7 @@ def _longest_ms(control: redis.Redis) -> float:
 def idle(stage: Stage, seconds: float) -> dict[str, float]:
     """Return the commands per second that an idle worker with 100 places sends, and its share of a processor (%).
 
-    Commands that its scripts call do not count.
+    Commands inside scripts do not count.
     """
     stage.empty()
     path = stage.tally(1)

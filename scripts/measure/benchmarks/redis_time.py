@@ -1,8 +1,12 @@
 """Measures Redis' own time per job: µs of the server's processor for enqueue, claim and complete.
 
 No Python worker is measured: one client sends batches, and the server reports its time (INFO cpu). There are four kinds
-of jobs: under no cap, under one cap, under two caps, and under two caps that are always reached. The other caps are
-never reached. Two caps are one of the task, and one for each of 1,000 tenants.
+of jobs:
+
+- no cap
+- one cap that is never reached
+- two caps that are never reached: one for the task, and one for each of 1,000 tenants
+- two caps that are always reached
 """
 
 from __future__ import annotations

@@ -155,5 +155,5 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:
-    """Return the drain figure (jobs per second) of the faster kind of handlers, async or threads."""
+    """Return the jobs per second of a drain, for the faster kind of handlers (async or threads)."""
     return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))

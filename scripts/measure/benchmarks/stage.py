@@ -121,7 +121,7 @@ class Stage:
         concurrency: int | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Iterator[list[subprocess.Popen[str]]]:
-        """Run workers during the block."""
+        """Run workers of a contender during the block, and yield their processes."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(
@@ -199,7 +199,7 @@ def _last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def stage(url: str | None = None, engine: str | None = None) -> Iterator[Stage]:
-    """Yield a stage whose server stores nothing on disk: Redis if installed, otherwise Valkey.
+    """Yield a Stage with a server that stores nothing on disk: Redis if it is installed, otherwise Valkey.
 
     Raises SystemExit if ``url`` names a server that has data, because the server is emptied.
     """

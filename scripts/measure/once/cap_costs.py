@@ -82,10 +82,9 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 
 
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
-    """Yield a line for each case: the ``redis.call``s of a claim beside blocked jobs, if it finds no job and if it
-    finds one.
+    """Yield a line for each case: the ``redis.call``s of a claim that finds no job, and of one that finds a job.
 
-    ``counts`` are the numbers of blocked jobs.
+    Both claims run beside blocked jobs; ``counts`` are the numbers of blocked jobs.
     """
     for waiting in (one_lane, many_lanes):
         for blocked in counts:

@@ -81,7 +81,7 @@ def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bo
 
 
 def reports(claims: int, seed: int) -> Iterator[tuple[str, Compared, float]]:
-    """Yield, for each limit: its text, the comparison, and the units taken per window, divided by the limit."""
+    """Yield, for each limit: its text, the comparison, and the units taken per window as a part of the limit."""
     for truths in (False, True):
         for limit in LIMITS:
             rng = random.Random(seed)  # noqa: S311 - no secret
