@@ -86,7 +86,7 @@ TEN_LINES: Final = re.compile(r"```python\n(# tasks\.py\n.*?)```", re.DOTALL)
 def interpreter(version: str) -> str | None:
     """Return the path of a Python of this version; None if it is not installed.
 
-    It is looked for in the variable PYTHON3_12 (for 3.12), as python3.12 on PATH, and in pyenv.
+    The variable PYTHON3_12 (for 3.12), python3.12 on PATH, and pyenv are tried in this order.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = os.environ.get("PYTHON" + version.replace(".", "_"))

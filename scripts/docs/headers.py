@@ -151,7 +151,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check the rules for both scripts and includes."""
+    """Yield the faults of a Lua file, by the rules for scripts and includes alike."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -169,7 +169,7 @@ def _of_any(source: Source) -> Iterator[str]:
 
 
 def _of_keys(source: Source) -> Iterator[str]:
-    """Check that a file declares exactly the keys that its own code uses."""
+    """Yield the faults of a file's declared keys: they must be exactly the keys that its code uses."""
     header = source.header
     unread = set(header.words("Unread"))
     declared = {*header.words("Keys"), *header.words("With")}
@@ -185,7 +185,7 @@ def _of_keys(source: Source) -> Iterator[str]:
 
 
 def _of_names(source: Source) -> Iterator[str]:
-    """Check the names that a file takes from include files."""
+    """Yield the faults of the names that a file takes from include files."""
     taken = {name: include for include, names in source.header.uses.items() for name in names}
     for name, include in taken.items():
         if name not in source.mentions:
@@ -204,7 +204,7 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Check that a file declares exactly the lists that it fills and reads."""
+    """Yield the faults of a file's declared lists: they must be exactly the lists that it fills and reads."""
     declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
@@ -212,7 +212,7 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 
 def _of_walls() -> Iterator[str]:
-    """Check that a file takes a name from another room only if that room never assigns the name again."""
+    """Yield a sentence for each name that a file takes from another room although that room assigns the name again."""
     paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
@@ -258,7 +258,7 @@ def _of_include(source: Source) -> Iterator[str]:
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
-    """Check the rules that apply only to scripts."""
+    """Yield the faults of a script, by the rules for scripts only."""
     header = source.header
     everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
@@ -293,7 +293,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 
 
 def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
-    """Check that a script runs each step of the parts that it includes."""
+    """Yield a sentence for each step of an included part that a script does not run."""
     runs = {step for source in everything for step in _RUN.findall(source.code)}
     needed = rooms.include_words(script.lua_directory(), _whole(name), _closure(name))
     for part in includes()[rooms.PARTS].words("Parts"):

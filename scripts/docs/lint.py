@@ -38,7 +38,7 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """Return luacheck's warnings about these texts, by the name of the script.
+    """Return luacheck's warnings about Lua texts, which are given by the script's name.
 
     Each warning is one line: the scripts, luacheck's words, and the line of Lua.
     """

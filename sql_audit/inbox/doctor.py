@@ -81,7 +81,9 @@ def _rights(session: Session) -> Iterator[str]:
 
 
 def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
-    """Yield a sentence if a queue's last batch in SQL and the batch's call slot in Redis do not fit together."""
+    """Compare a queue's last batch in SQL with its call slot in Redis. Yield a sentence if one of them must have lost
+    data.
+    """
     try:
         key = queue_keys(queue, client.prefix)("slots")
     except InvalidName:

@@ -305,7 +305,7 @@ class Mirror:
     def read(self) -> tuple[Cursor, Tail]:
         """Return the cursor, and about one batch of entries after it.
 
-        If Redis may not have carried out the trim of the last batch, trim that batch first.
+        If Redis may not have carried out the trim of the last batch, trim that batch again.
         """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())

@@ -14,7 +14,7 @@ UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it 
 
 
 class LogVerdict(StrEnum):
-    """The verdict of a check. The exit status of ``audit verify`` is 0, 1 or 2, in this order."""
+    """The verdict of a check: holds (exit status 0 of ``audit verify``), violated (1), or unknown (2)."""
 
     HOLDS = "holds"
     VIOLATED = "violated"

@@ -285,8 +285,8 @@ class _Run:
     def drop_months(self) -> None:
         """Drop the partitions of old months. Events that must stay are copied to a new partition of the month.
 
-        A month is old if it ended longer ago than every kept job. A partition without an event of a job to remove
-        stays.
+        A month is old if it ended longer ago than the shortest time for which jobs are kept. A partition without an
+        event of a job to remove stays.
         """
         oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
         with self.database.readers.connect() as connection:

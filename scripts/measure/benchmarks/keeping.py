@@ -90,8 +90,8 @@ def _mirror(client: Client, database: Database) -> None:
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
     """Return the server's time (µs) per job in queues of several depths, and the worst ratio to an empty queue.
 
-    A job is enqueued, claimed and completed. The waiting jobs have all priorities; in the end as many scheduled jobs
-    are added. The duration of the longest call is returned, too.
+    The time is for a job's enqueue, claim and completion. The waiting jobs have all priorities. Then as many scheduled
+    jobs are added, and the time is measured again. The duration of the longest call is returned, too.
     """
     stage.empty()
     _watch_long_calls(stage.control)

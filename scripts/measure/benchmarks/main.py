@@ -298,7 +298,9 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Write the new figures to the file of figures and into the documents. Figures of inboxes alone keep the others."""
+    """Write the new figures to the file of figures and into the documents. If only inboxes were measured, the other
+    figures stay.
+    """
     if "inbox_sqlite_per_s" in document and "enqueue_bulk_per_s" not in document:
         document = {**json.loads(report.FIGURES.read_text()), "inbox": document}
     report.FIGURES.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

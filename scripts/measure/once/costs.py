@@ -56,7 +56,10 @@ def scope_under(lua: Any, limit: Sequence[int]) -> Any:
 
 
 def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bool) -> Compared:
-    """Let jobs begin one after the other, most of them as early as possible. Each costs up to 3 times the burst."""
+    """Compare the Lua rate with the token bucket under one limit, for ``claims`` claims. Return the result.
+
+    Most claims are made as early as possible. Each costs up to 3 times the burst.
+    """
     lua = lua51.LuaRuntime()
     called, scope = functions(lua), scope_under(lua, limit)
     bucket, now_ms, wrong, units = Bucket(*limit), BEGIN_MS, 0, 0

@@ -104,12 +104,14 @@ class Figures:
 
     @property
     def longest_cpu(self) -> Longest:
-        """The round trip that took most of the server's processor time, in the turns by itself."""
+        """The round trip of the cancel that took most of the server's processor time, measured while the drain was
+        stopped.
+        """
         return max((Longest(max(row), name) for name, row in self.cpu.items()), default=NONE)
 
     @property
     def shares(self) -> list[float]:
-        """For each turn beside: the drain's jobs per second, divided by those of the turns alone."""
+        """The drain's jobs per second while the cancel ran, divided by those without the cancel, for each turn."""
         around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
         return [beside * 2 / (before + after) for beside, (before, after) in around]
 
@@ -240,7 +242,7 @@ def name_of(command: str | bytes) -> str:
 
 
 class Cancelling:
-    """The cancel, in turns beside the drain, alone, and by itself."""
+    """The cancel, which takes turns: together with the drain, stopped, and with the drain stopped."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float
@@ -263,7 +265,7 @@ class Cancelling:
         self._control.close()
 
     def run(self) -> None:
-        """Make the cancel, in turns."""
+        """Cancel the jobs, in turns, and store the figures."""
         change = BulkChange(CANCEL, Filter(queue=QUEUE, task="cancelled"), reason="measured")
         began = time.perf_counter()
         self._alone()
@@ -295,7 +297,7 @@ class Cancelling:
             self._until = time.perf_counter() + self._turn_s / 4
 
     def _alone(self) -> None:
-        """Let the drain run alone for a while. Then begin a turn beside."""
+        """Let only the drain run for a while. Then begin a turn in which cancel and drain run at the same time."""
         longest(self._control)
         began, before = time.perf_counter(), self._drained.say()
         time.sleep(self._turn_s / 4)
@@ -312,7 +314,7 @@ class Cancelling:
         figures.beside_longest = max(figures.beside_longest, longest(self._control))
 
     def _clocked(self, plan: Plan[Any]) -> Plan[Any]:
-        """Run a plan. In a turn by itself, record the server's processor time for each round trip."""
+        """Run a plan. While the drain is stopped, record the server's processor time for each round trip."""
         replies: Any = None
         while True:
             try:

@@ -245,7 +245,9 @@ def states(audit: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def refusals(fleet: Fleet) -> dict[str, str]:
-    """Return what programs print that must be refused, by case: another layout, or another schema."""
+    """Run programs with another layout, and commands on another schema; all must be refused. Return their messages, by
+    case.
+    """
     shutil.copytree(fleet.directory / "new", fleet.directory / "future")
     machine = fleet.directory / "future" / "rq_core" / "model" / "table" / "machine.py"
     text, changed = re.subn(r"LAYOUT: Final = \d+", "LAYOUT: Final = 999", machine.read_text())

@@ -142,7 +142,7 @@ def memory(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def dumped(count: int) -> list[tuple[bytes, bytes]]:
-    """Park this number of jobs on a fast server, and return the queue's keys as DUMP gives them.
+    """Park this number of jobs on a server without callgrind, and return the queue's keys as DUMP gives them.
 
     Under callgrind, parking the jobs would take an hour.
     """

@@ -63,8 +63,8 @@ def tell_boxes(
 ) -> None:
     """Replace the boxes in the doctor's log by those that the events in SQL and in the outbox give.
 
-    SQL's events are used up to the entry ``position``, then the outbox's. ``standing`` are the jobs' state lines in
-    Redis, by job id. For a queue without durable jobs, SQL is not read.
+    SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` are the jobs'
+    state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
     """
     lives = _lives(standing, log)
     if not lives:
@@ -168,7 +168,7 @@ class _Boxes:
         self._last_break = max(breaks, default=_NEVER)
 
     def of_jobs(self, lives: Mapping[str, str]) -> dict[str, LoggedBox]:
-        """Return boxes by their life. ``lives`` is the life of each job's box, by job id."""
+        """Return the boxes of some jobs, by the box's id (life). ``lives`` has the id of each job's box, by job id."""
         boxes = {life: LoggedBox() for life in lives.values()}
         floors = {job_id: self._floor(job_id) for job_id in lives}
         began: dict[str, OutboxId] = {}

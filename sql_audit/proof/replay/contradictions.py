@@ -189,7 +189,7 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 
 
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
-    """Yield a fault: ``row`` and ``first``, the first row of the same entry, differ in event, time or actor."""
+    """Yield a fault because two rows of one entry, ``first`` and ``row``, differ in event, time or actor."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 

@@ -236,7 +236,7 @@ class Holders:
         return is_longer
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
-        """Add the difference between a job's real cost and its claim's cost to the use of a rate. It may be
+        """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be
         negative.
         """
         known = self._rates.get(scope)

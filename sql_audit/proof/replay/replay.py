@@ -294,7 +294,7 @@ class Replay:
     def _went_back(
         self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Record a loss: an epoch began with an older last entry than SQL has."""
+        """Record a loss: when the epoch began, Redis' last entry was older than the last entry in SQL."""
         count = 0
         if last is not None:
             if self._orphans_are_recorded and self._survivors.get(row[1]) != last:
