@@ -1,7 +1,8 @@
 """Opens one page of each kind in Chromium, light and dark, narrow and wide, and takes a screenshot of each.
 
-It fails if a page logs an error, loads something from another host, is wider than the window, or breaks code in a
-table. It also fails if a drawing keeps its light colours, or if a search of SEARCHES does not find its page.
+It fails if a page logs an error, loads something from another host, or is wider than the window. It fails if a page
+breaks code in a table, or if a drawing keeps its light colours. It also fails if a search of SEARCHES does not find its
+page.
 
 `scripts/site --look` installs Debian's Chromium; Playwright only drives it.
 """

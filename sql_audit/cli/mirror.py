@@ -153,7 +153,7 @@ def stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Print warnings about the Redis server's version and settings. If the server does not answer, print nothing."""
+    """Print warnings if settings of the Redis server endanger jobs. If the server does not answer, print nothing."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check

@@ -1,4 +1,4 @@
-"""Compares an inbox with what it should be: its tables, a relay's rights, and the relays' call slots in Redis."""
+"""Finds what is wrong with an inbox: in its tables, in a relay's rights, and in the relays' call slots in Redis."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ NONE: Final = Events()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One queue's number of jobs from the inbox: as the inbox counts them, and as the log counts them."""
+    """How many jobs of one queue came from the inbox: as the inbox counts them, and as the log counts them."""
 
     queue: str
     relayed: int

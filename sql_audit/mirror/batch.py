@@ -17,8 +17,7 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The outbox entries that one turn writes to SQL, with the cursor, and with what the entries show about lost
-    entries.
+    """The outbox entries that one turn writes to SQL, the cursor before them, and the signs that entries were lost.
 
     ``fork`` is where Redis' history left SQL's. ``breaks`` are missing numbers and beginnings of epochs.
     """

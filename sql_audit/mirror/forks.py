@@ -75,10 +75,10 @@ class Fork:
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return the entries from which the mirror continues after Redis has lost or changed the anchor: those of later
-    epochs.
+    """Return the entries from which the mirror continues after Redis has lost or changed the anchor.
 
-    If Redis lacks only the anchor, return ``tail``, the entries after it. Raise Behind if Redis has no later epoch.
+    They are the entries of later epochs. If Redis lacks only the anchor, they are those in ``tail``. Raise Behind if
+    Redis has no later epoch.
     """
     assert tail.anchor is not None
     before = tail.anchor.at
@@ -204,7 +204,7 @@ _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Return whether SQL's rows of an entry are those that the mirror would write for Redis' entry."""
+    """Return whether SQL has the same rows for an entry that the mirror would now make of Redis' entry."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

@@ -1,4 +1,4 @@
-"""Checks raw outbox entries, and makes columns or quarantined entries of them. SQL can store both.
+"""Checks raw outbox entries. The result (an intake) has columns of values or quarantined entries; SQL can store both.
 
 :func:`rq_core.model.events.decode` defines what an entry means. This module reads the same format, but many thousands
 of entries a second. It collects each field of many jobs into a column (named in ``event_fields.JOB_EVENT_FIELDS``), and
@@ -159,8 +159,8 @@ def take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 class _Unchecked(NamedTuple):
-    """An entry about jobs before the check of its values: its index among the entries, its intake, and each job's list
-    of values.
+    """An entry about jobs before the check of its values: its index, its intake without columns, and each job's list of
+    values.
     """
 
     place: int
@@ -193,10 +193,9 @@ def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
 
 
 def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]] | None:
-    """Return an intake without columns, and a list of values per job, for an ordinary entry about jobs.
+    """Return, for an ordinary entry about jobs, its intake without columns, and each job's list of values.
 
-    Return None for any other entry, such as an event about the queue. Such an entry needs :func:`take`, which is
-    slower.
+    Return None for any other entry, such as an event about the queue. It needs :func:`take`, which is slower.
     """
     kind, by, body, at = raw.get("type"), raw.get("by"), raw.get("jobs"), raw.get("at", "")
     if kind not in _JOB_FIELDS or by is None or not body or "why" in raw or "data" in raw:

@@ -372,9 +372,7 @@ class Service:
             self._put_off_neighbours(name, queue)
 
     def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
-        """Put off the other queues of a cluster node that did not answer, so that queues of other nodes do not wait for
-        it.
-        """
+        """Put off the other queues of a cluster node that did not answer. Queues of other nodes then need not wait."""
         place = self.source.place(name)
         for other, neighbour in self._queues.items():
             if place is not None and neighbour is not queue and self.source.place(other) == place:

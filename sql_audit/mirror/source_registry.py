@@ -61,7 +61,7 @@ def check_source(
     made: Collection[str] = (),
     takes: bool = False,
 ) -> bool:
-    """Check that a Redis is the source of the log's queues. Return True if it is.
+    """Check that a Redis is the source of the log's queues. Return True if it is the source.
 
     Return False if Redis has none of the queues that SQL has from this prefix: it has lost all, or it is another Redis.
 

@@ -341,7 +341,7 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the queue's cursor, and return it as it is now; None if another mirror has locked it."""
+        """Lock the queue's cursor, read it again, and return it. Return None if another mirror has locked it."""
         row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
             return None

@@ -141,11 +141,10 @@ class BatchProof:
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
     def check_cursor(self, connection: Connection, cursor: Any, beyond: Any) -> None:
-        """Check that ``cursor``, the queue's row of ``mirror_cursor``, is at the end of the last batch and has the sums
-        of all batches.
+        """Check that the queue's cursor is at the end of the last batch, and has the sums of all batches.
 
-        ``beyond`` is the first event after the cursor, or None. ``connection`` reads the current rows, which may be
-        newer than ``cursor``.
+        ``cursor`` is the queue's row of ``mirror_cursor``. ``beyond`` is the first event after the cursor, or None.
+        ``connection`` reads the current rows, which may be newer than ``cursor``.
         """
         end, at_ms = OutboxId(cursor.epoch or 0, cursor.seq or 0), cursor.at_ms or 0
 

@@ -1,7 +1,7 @@
 """Lists the claims that ended, newest first. Every read uses an index, and is bounded in rows and in time.
 
-Failed claims are read by an index on (outcome, end), one part of the list for each outcome. If successes are wanted,
-all claims of a queue are read by an index on (class of duration, end), one part for each class. The parts are merged.
+The list is merged from parts. For failed claims, each outcome is a part, read by an index on (outcome, end). If
+successes are wanted, each class of durations is a part, read by an index on (class of duration, end).
 
 Conditions without an index are checked row by row. So a page may reach its bound before it finds a match. The page then
 has the time up to which it read, and the place where the next page begins.

@@ -87,7 +87,7 @@ _ASIDE: Final = (
 
 @dataclass
 class _Waits:
-    """The waits of a durable job: what each one waits for, and the last signal with each name."""
+    """The waits of a durable job, each with a phrase for what it waits for, and the last signal with each name."""
 
     entries: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)

@@ -258,7 +258,7 @@ def _tick(
 def _outcome(
     connection: Connection, queue: str, logged: _Logged, changes: Sequence[ScheduleEdit]
 ) -> str:
-    """Return what came of an instant, as a phrase for people."""
+    """Return the outcome of an instant, as a phrase for people."""
     said, late_ms = logged.said, logged.late_ms
     reason = f" ({said['why']})" if said.get("why") else ""
     match said["outcome"]:

@@ -70,7 +70,8 @@ def boxes_in(
 ) -> dict[tuple[str, str], FoldedBox]:
     """Return the boxes of some jobs by (job id, box id). ``rows`` are all events of these jobs, in order.
 
-    ``orphaned`` are the ranges of orphaned events. If events differ, a surviving one counts more than an orphaned one.
+    ``orphaned`` are the ranges of orphaned events. If an orphaned event contradicts a surviving one, the surviving one
+    is used.
     """
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):

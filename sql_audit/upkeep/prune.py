@@ -107,7 +107,8 @@ def prune_logs(
 
     With ``accept_unknown``, logs without violations that cannot be proved completely (gaps, quarantine) are pruned,
     too. ``on_step`` is called after each commit with the name of the transaction. ``on_progress`` is called with the
-    queue and the number of its jobs that are removed so far. ``on_proof`` is called as Progress describes.
+    queue and the number of its jobs that are removed so far. ``on_proof`` is called during the verification (see
+    Progress).
 
     Raise NotProven, and the errors of SQL. After an error, committed removals stay, and the next prune continues.
     """

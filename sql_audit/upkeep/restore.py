@@ -107,12 +107,12 @@ def restore_jobs(
     """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Return the changes.
 
     The ids, names, steps and schedules that Redis forgot are put back, too. A job that may have ended in a gap of the
-    log may run a second time, so it is restored only with ``accept_gaps``. A revived job with a claim in force may be
-    half done, so it is left to its worker. ``wait_s`` is the number of seconds that the mirror may need to catch up.
+    log may run a second time: it is restored only with ``accept_gaps``. A revived job with a claim in force may be half
+    done, so it is left to its worker. ``wait_s`` is the number of seconds that the mirror may need to catch up.
     ``on_progress`` is called with the number of handled jobs, ids and names, and the number of all of them.
 
-    Raise MirrorBehind if the mirror does not catch up, RestoredMeanwhile if another restore keeps changing the queue,
-    and the errors of Redis and SQL.
+    Raise MirrorBehind if the mirror does not catch up. Raise RestoredMeanwhile if another restore keeps changing the
+    queue. Raise the errors of Redis and SQL.
     """
     with database.readers.connect() as connection:
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()

@@ -1,4 +1,4 @@
-"""Draws charts that compare rq-core with other queues, from the benchmark run on the performance page."""
+"""Draws charts that compare rq-core with other queues, from the figures of the benchmark on the performance page."""
 
 from __future__ import annotations
 

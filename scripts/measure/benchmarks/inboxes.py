@@ -111,8 +111,8 @@ def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str
 def latency(
     stage: Stage, inboxes: Inboxes, dialect: str, jobs: int, *, hooked: bool
 ) -> dict[str, float]:
-    """Return percentiles of the time (ms) from the end of the COMMIT to the start of the handler, and the COMMIT's
-    median time (ms).
+    """Return percentiles of the time (ms) from the end of the COMMIT to the start of the handler. Also return the
+    COMMIT's median time (ms).
 
     Relay and worker are idle before each job. With ``hooked``, the job is enqueued in an SQLAlchemy Session, which
     wakes the relay after the COMMIT. Otherwise a driver's connection is used, which does not.
@@ -145,7 +145,7 @@ def latency(
 
 
 def _noop(app: App) -> Any:
-    """Return a task with the name of the task that the worker (module OURS) has."""
+    """Return a task to enqueue. The worker of the module OURS has a task of the same name, and runs the jobs."""
 
     @app.task(queue="async", name="async")
     async def noop(number: int, text: str) -> None:

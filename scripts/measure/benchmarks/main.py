@@ -134,7 +134,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Yield the measurements of the mirror: beside plain SQL, and together with a producer and a worker."""
+    """Yield the measurements of the mirror: compared with plain SQL, and together with a producer and a worker."""
 
     def mirror() -> dict[str, float]:
         stage.empty()

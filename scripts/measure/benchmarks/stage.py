@@ -181,9 +181,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender with SIGTERM. After at most 5 s, kill what is left of it and of the processes that it has
-    started.
-    """
+    """End a contender with SIGTERM. After at most 5 s, kill the contender and the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,6 @@
 """The benchmark's targets: each has a figure and a bound. A target is a promise or a goal.
 
-It is a promise if the run met the bound, and if budgets in the tests limit the costs behind the figure (``held``).
+A promise is a target whose bound the run met, and whose costs are limited by budgets in the tests (``held``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs `audit verify --redis` and `doctor --audit` repeatedly beside a busy queue, on both databases.
+"""Runs `audit verify --redis` and `doctor --audit` repeatedly while a queue is busy, on both databases.
 
     scripts/measure/once/run busy-comparison --rounds 200 --jobs 3000
 

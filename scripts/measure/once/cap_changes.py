@@ -1,4 +1,4 @@
-"""Measures how long it takes to raise or remove a cap for which very many jobs wait, and until the first of them runs.
+"""Measures a change of a cap for which very many jobs wait: how long it takes, and how soon the first of them runs.
 
 scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
 """

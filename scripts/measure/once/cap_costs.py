@@ -84,7 +84,7 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
     """Yield a line for each case: the ``redis.call``s of a claim that finds no job, and of one that finds a job.
 
-    Both claims run beside blocked jobs; ``counts`` are the numbers of blocked jobs.
+    Blocked jobs wait in the queue meanwhile; ``counts`` are their numbers.
     """
     for waiting in (one_lane, many_lanes):
         for blocked in counts:

@@ -111,7 +111,9 @@ class Figures:
 
     @property
     def shares(self) -> list[float]:
-        """The drain's jobs per second while the cancel ran, divided by those without the cancel, for each turn."""
+        """For each turn in which the cancel ran: the drain's jobs per second, divided by those of the turns without the
+        cancel.
+        """
         around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
         return [beside * 2 / (before + after) for beside, (before, after) in around]
 
@@ -242,7 +244,7 @@ def name_of(command: str | bytes) -> str:
 
 
 class Cancelling:
-    """The cancel, which takes turns: together with the drain, stopped, and with the drain stopped."""
+    """A cancel that runs in turns: together with the drain, without it, or not at all while the drain runs."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float

@@ -1,9 +1,10 @@
-"""Measures what durable jobs cost: from a signal to the handler, 10,000 saved steps, parked jobs, and saves.
+"""Measures what durable jobs cost.
 
     scripts/measure/once/run parked-jobs [PART…] [--jobs N]
 
-Parked jobs are measured as bytes in Redis, and by the cost of a claim beside them. Times are medians, with the 10th and
-the 90th percentile. Instructions are counted under callgrind, with redis-server.
+The parts are the time from a signal to the handler, and a run with 10,000 saved steps. Then come the memory of parked
+jobs, a claim in a queue with parked jobs, and a save. Times are medians, with the 10th and the 90th percentile.
+Instructions are counted under callgrind, with redis-server.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def staged() -> Iterator[Crew]:
 
 
 def latency(rounds: int = 300) -> Iterator[tuple[str, bool]]:
-    """Measure the time from a signal until the handler of the parked job continues, for one job after the other.
+    """Measure the time from a signal until the handler of the parked job continues. The jobs are measured one after
+    another.
 
     Yield the figures as a line, and whether they are within their bound.
     """
@@ -153,7 +155,7 @@ def dumped(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def beside(count: int) -> Iterator[tuple[str, bool]]:
-    """Count the instructions of a claim of a plain job, beside no parked job, beside one, and beside very many."""
+    """Count the instructions of a claim of a plain job in a queue with no parked job, with one, and with very many."""
     spent = []
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)

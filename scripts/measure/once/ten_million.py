@@ -123,7 +123,9 @@ def questions(database: Database) -> list[Question]:
 
 
 def _a_retried_job(database: Database) -> tuple[str, int]:
-    """Return the id of a job in the middle of the log that failed once, and the time of its first claim (Unix ms)."""
+    """Return the id of a job that failed once, from the middle of the log, and the time of its first claim (Unix
+    ms).
+    """
     with database.readers.connect() as connection:
         middle = connection.execute(
             text("SELECT epoch, seq / 2 AS seq FROM mirror_cursor WHERE queue = 'mail'")

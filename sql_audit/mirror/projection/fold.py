@@ -81,8 +81,10 @@ class Folder:
     """Turns the entries of one batch into rows: of the events, and of the jobs and claims that they change."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
-        """``known`` are SQL's rows of ``job`` for the ids in the batch. ``at_ms`` is the time of the last event before
-        the batch (Unix ms).
+        """Begin a batch.
+
+        ``known`` are SQL's rows of ``job`` for the ids in the batch. ``at_ms`` is the time of the last event before the
+        batch (Unix ms).
         """
         self.queue = queue
         self.at_ms = at_ms
@@ -196,8 +198,8 @@ class Folder:
         return job
 
     def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
-        """Set the outcome, the end and the run time of the claim with this fence. Return the claim's number; None if
-        not known.
+        """Set the outcome, the end and the run time of the claim with ``fence``. Return the claim's number; None: not
+        known.
         """
         if error is not None:
             job.error_type, job.error_message = error_text(error)

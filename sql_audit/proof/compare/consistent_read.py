@@ -185,7 +185,7 @@ def _refuse_unattached(
 ) -> None:
     """Raise CannotTell if this database does not mirror the queue, and QueueLost if Redis has lost the queue.
 
-    Without this database's mirror, the outbox is a ring of recent events, or another database has the trimmed entries.
+    Without the mirror, SQL lacks events: the outbox has only recent ones, or another database has the trimmed ones.
     """
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"

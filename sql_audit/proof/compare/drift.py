@@ -54,8 +54,8 @@ _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
 def drift_of(url: str, client: Client, queue: str) -> Evidence:
-    """Compare a queue in Redis with the database at ``url``, for ``rq-core doctor``. Return what the doctor needs to
-    judge.
+    """Compare a queue in Redis with the database at ``url``. Return the evidence from which ``rq-core doctor`` judges
+    the queue.
 
     Raise RqCoreError if Redis or SQL does not answer, or if SQL does not have the queue.
     """
@@ -283,7 +283,7 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """Return the event in a row of SQL, in a form that can be compared with Redis' event.
+    """Return the event in a row of SQL as a tuple to compare with Redis' event.
 
     If Redis' event has no task or claim, those of the row are left out: the mirror took them from the job's row.
     """

@@ -298,7 +298,7 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks.
+        """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks that job's end.
 
         This is so if the line is not older than ``end``, and SQL may lack events after ``end``. The age of a line is
         that of its claim, or its time if it has no claim.
@@ -307,11 +307,11 @@ class History:
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
     def _is_anothers(self, result: ResultLine) -> bool:
-        """Return whether the claim in a result belongs to another job: SQL has the claim's entry, and that entry claims
-        other jobs.
+        """Return True if SQL proves that the claim in a result belongs to another job.
 
-        Return False if SQL cannot prove this. A prune may have removed the job's event. Or Redis may have used the
-        number for two entries, or one with this number is in quarantine. Or later entries may be missing.
+        It does if SQL has the outbox entry of the claim, and the entry does not claim this job. Nothing is proved if a
+        prune may have removed the job's event, or if later entries may be missing. Nor is it proved if the entry's
+        number may have been used twice.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

@@ -315,7 +315,7 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
 def _is_as_written(facts: Facts, detail: str) -> bool:
     """Return whether a detail is exactly the JSON text that the mirror writes for these fields.
 
-    Other texts may be read differently by different readers.
+    Databases may read any other text differently.
     """
     if _dumps(facts) == detail:
         return True

@@ -64,8 +64,9 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
-    """Yield a fault if another worker than that of the claim in force wrote a step, or if the step's name is not
-    valid.
+    """Yield a fault if a step was written under another claim or worker than those in force.
+
+    Also yield a fault if the step's name is not valid.
     """
     fence, name = facts.get("fence"), facts["name"]
     if record.state is not None and record.state not in _CLAIMED:

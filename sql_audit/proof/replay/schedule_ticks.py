@@ -50,7 +50,7 @@ class ScheduleTicks:
         self._schedules.clear()
 
     def changed(self, row: EventRow, _: str) -> None:
-        """Replay an event ``schedule_changed``."""
+        """Replay an event ``schedule_changed``, and report its faults."""
         facts = facts_in(row[10])
         name, version = facts["name"], facts["version"]
         known = self._schedules.get(name)
@@ -79,7 +79,7 @@ class ScheduleTicks:
         self._schedules[name] = _Schedule(version, next_ms, facts["new"])
 
     def ticked(self, row: EventRow, job_id: str) -> None:
-        """Replay an event ``ticked``."""
+        """Replay an event ``ticked``: a schedule came to an instant, or an operator asked for a run."""
         facts = facts_in(row[10])
         name, nominal, outcome = facts["name"], facts["nominal_ms"], facts["outcome"]
         if job_id != f"tick-{name}-{nominal}":
