@@ -61,7 +61,7 @@ _OFF: Final = "off"
 
 @dataclass(slots=True)
 class Mirrored:
-    """The numbers of entries and events that a run of the service has mirrored, and the number of failed turns."""
+    """The numbers of entries, events and failed turns of a run of the service."""
 
     entries: int = 0
     events: int = 0
@@ -124,10 +124,8 @@ class Service:
     _redis_backoff_s: float = BACKOFF_S
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
-        """Mirror until ``stop`` is set, then mirror the entries that are left. With ``once``, return as soon as nothing
-        is left.
-
-        Return the numbers of mirrored entries and events.
+        """Mirror until ``stop`` is set, then mirror what is left. With ``once``, return when nothing is left. Return
+        the numbers of mirrored entries and events.
         """
         while not stop.is_set():
             self._make_partitions()
@@ -145,10 +143,7 @@ class Service:
         return self.done
 
     def _make_partitions(self) -> None:
-        """Make the partitions of the coming months for ``job_event`` on PostgreSQL, if a check is due.
-
-        Events of a month without a partition go to the default partition.
-        """
+        """If a check is due, make the partitions of the coming months for ``job_event`` on PostgreSQL."""
         if time.monotonic() < self._partitions_due:
             return
         self._partitions_due = time.monotonic() + PARTITIONS_EVERY_S
@@ -223,10 +218,8 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Check that the log is of this Redis, before anything in Redis or SQL changes.
-
-        Raise SourceDiffers if the log is of another Redis. Raise QueuesElsewhere if another database mirrors one of the
-        queues.
+        """Check that the log is of this Redis, before anything changes. Raise SourceDiffers if it is of another Redis.
+        Raise QueuesElsewhere if another database mirrors one of the queues.
         """
         if self._is_source:
             return
@@ -313,9 +306,8 @@ class Service:
         return turn.outcome not in (TurnOutcome.IDLE, TurnOutcome.HELD)
 
     def _note_held(self, name: str, queue: _Queue) -> None:
-        """Note that another mirror has locked the queue's cursor.
-
-        After STALLED_MS, end stalled sessions of the database: the other mirror may hang in its transaction.
+        """Note that another mirror has locked the queue's cursor. After STALLED_MS, end stalled sessions of the
+        database: the other mirror may hang in its transaction.
         """
         now = time.monotonic()
         if queue.held_since is None:
@@ -326,9 +318,7 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Read each queue's backlog. Log a backlog of at least LAG_TOLD events, and log when the queue has caught
-        up.
-        """
+        """Log a backlog of at least LAG_TOLD events, for each queue. Log also when the queue has caught up."""
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()
@@ -346,9 +336,7 @@ class Service:
             queue.behind = behind
 
     def _note_off(self, name: str, queue: _Queue) -> None:
-        """Log once that an operator switched the queue's log off. The next turn of the queue follows after
-        OFF_WAIT_S.
-        """
+        """Log once that an operator switched the queue's log off. Put the queue off for OFF_WAIT_S seconds."""
         if queue.error != _OFF:
             logger.info(
                 "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
@@ -385,9 +373,8 @@ class Service:
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Wait until a queue has new entries, or until a queue's pause is over, but at most WAIT_S seconds.
-
-        If Redis does not answer, the wait is longer.
+        """Wait until a queue has new entries or its pause is over, but at most WAIT_S seconds; longer if Redis does not
+        answer.
         """
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
@@ -422,8 +409,8 @@ def run_mirror(
     made: Sequence[str] = (),
     on_ready: Callable[[], None] | None = None,
 ) -> Mirrored:
-    """Mirror the queues of a server into an audit database until ``stop`` is set. Return the numbers of mirrored
-    entries and events.
+    """Mirror the queues of a server into an audit database until ``stop`` is set. Return the numbers of entries and
+    events.
 
     With ``once``, return as soon as SQL has every entry. ``queues`` are the queues to mirror; None means all queues,
     also those created later. ``made`` are queues that the caller has just created, so that Redis cannot have lost them.

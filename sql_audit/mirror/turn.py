@@ -104,11 +104,11 @@ class Mirror:
         on_step: Callable[[str], None] | None = None,
         confirm_loss: Callable[[], object] | None = None,
     ) -> None:
-        """Make a mirror of ``queue``; nothing is read yet.
+        """Make a mirror of ``queue``; nothing is read yet. ``on_step`` is called after each step with the step's name
+        (see STEPS), for tests.
 
         ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis, but another mirror's
-        stamp in SQL. It raises SourceDiffers if the queue is not lost but in another Redis. ``on_step`` is called after
-        each step with the step's name (see STEPS), for tests.
+        stamp in SQL. It raises SourceDiffers if the queue is not lost but in another Redis.
         """
         self.source = source
         self.database = database
@@ -134,10 +134,8 @@ class Mirror:
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch if there are new entries, and return the outcome.
-
-        Raise the errors of Redis and SQL. After an error, the next turn continues from the last commit; nothing is
-        lost.
+        """Mirror one batch if there are new entries, and return the outcome. Raise the errors of Redis and SQL. After
+        an error, the next turn continues from the last commit; nothing is lost.
         """
         try:
             return self._turn()
@@ -162,9 +160,8 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """After a queue's log was switched off, mirror its entries up to the event of the switch.
-
-        The queue is not attached again, because that would switch its log on.
+        """Mirror the last entries of a queue whose log was switched off, without attaching the queue, up to the
+        switch.
         """
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
@@ -187,10 +184,7 @@ class Mirror:
             time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Return whether the queue's last event in SQL is its deletion by an operator.
-
-        A call to a deleted queue would create the queue again.
-        """
+        """Return whether the queue's last event in SQL is its deletion. A call would create it again."""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
@@ -225,9 +219,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
-        """Yield a transaction that writes to SQL. Then wait for the thread that reads ahead, so that only one thread
-        uses Redis.
-        """
+        """Yield a transaction that writes to SQL. Then wait for the thread that reads ahead, which uses Redis, too."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -303,9 +295,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor, and about one batch of entries after it.
-
-        If Redis may not have carried out the trim of the last batch, trim that batch again.
+        """Return the cursor, and about one batch of entries after it. If Redis may not have carried out the trim of the
+        last batch, trim that batch again.
         """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
@@ -328,8 +319,8 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """Return the entries that the thread has read ahead; None if they do not follow ``anchor``, or if the read
-        failed.
+        """Return the entries that the thread has read ahead; None if the read failed, or if they do not follow
+        ``anchor``.
         """
         beside, self._ahead = self._ahead, None
         if beside is None:
@@ -349,9 +340,8 @@ class Mirror:
         return Cursor(*row)
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
-        """Return the next batch, with the fork and the breaks in its numbering. The cursor must be locked.
-
-        Raise Behind if Redis must begin an epoch first.
+        """Return the next batch, with its fork and breaks. The cursor must be locked. Raise Behind if Redis must begin
+        an epoch.
         """
         if not tail.whole:
             # Read again now that the cursor cannot move: only then do missing numbers show a break.
@@ -370,7 +360,7 @@ class Mirror:
         return EventBatch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: EventBatch) -> None:
-        """If the batch shows a fork, undo the effect of the events that Redis forgot on the rows of jobs and claims."""
+        """If the batch shows a fork, undo the effect of the forgotten events on the rows of jobs and claims."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -449,9 +439,7 @@ class Mirror:
         self._done("advanced")
 
     def trim(self, cursor: Cursor) -> None:
-        """Remove the entries before the anchor from Redis. The call may be repeated: Redis removes each batch only
-        once.
-        """
+        """Remove the entries before the anchor from Redis. A repeated call does nothing."""
         assert self._audit_id is not None
         if not self._trims:
             return
