@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 
 def readable(at_ms: int) -> str:
-    """Return Unix ms as a date and a time in UTC, ``2026-11-21 10:00:00.123Z``; ``N ms`` if datetime cannot hold it."""
+    """Return Unix ms as a date and a time in UTC, such as ``2026-11-21 10:00:00.123Z``. Return ``N ms`` if datetime
+    cannot represent the time.
+    """
     try:
         moment = datetime.fromtimestamp(at_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):

@@ -32,13 +32,13 @@ _MEMBERS: Final = (
 
 
 class ReleaseError(Exception):
-    """Raised if the release cannot be prepared."""
+    """The release cannot be prepared."""
 
 
 def with_version(pyproject: str, version: str) -> str:
     """Return the text of pyproject.toml with this version.
 
-    Raises ReleaseError if the version is invalid, or is older than the present version.
+    Raises ReleaseError if the version is invalid, or older than the present version.
     """
     if _VERSION.fullmatch(version) is None:
         raise ReleaseError(f"{version!r} is not a version: write 1.2.3, or 1.2.3rc1")
@@ -55,8 +55,10 @@ def _order(version: str) -> tuple[int, int, int, str, int]:
 
 
 def with_release(changelog: str, version: str, day: dt.date) -> str:
-    """Return the changelog with the unreleased changes under this version. Raises ReleaseError if it has no unreleased
-    changes or no heading for them, or has this version already."""
+    """Return the changelog in which the unreleased changes belong to this version.
+
+    Raises ReleaseError if it has no unreleased changes, no heading for them, or a heading for this version already.
+    """
     before, found, after = changelog.partition(f"{_HEADING}\n")
     if not found:
         raise ReleaseError(f"CHANGELOG.md has no heading {_HEADING!r}")
@@ -68,14 +70,16 @@ def with_release(changelog: str, version: str, day: dt.date) -> str:
 
 
 def missing_from(wheel: Path) -> list[str]:
-    """Return the files that the wheel lacks."""
+    """Return the names of required files that the wheel does not have."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     return [name for name in _MEMBERS if name not in names]
 
 
 def prepare(root: Path, version: str, *, tests: bool) -> Path:
-    """Change the files, run the checks, build and try the wheel, and return its path. Raises ReleaseError."""
+    """Change version and changelog, run the checks, build and try the wheel, and return its path. Raises
+    ReleaseError.
+    """
     if _output(root, "git", "status", "--porcelain"):
         raise ReleaseError("the work tree has changes: commit them first")
     pyproject, changelog = root / "pyproject.toml", root / "CHANGELOG.md"
@@ -119,7 +123,7 @@ def _output(root: Path, *command: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare a release. Returns the exit status."""
+    """Prepare a release. Return the exit status."""
     words = [each for each in arguments if each != "--no-tests"]
     if len(words) != 1:
         sys.stderr.write("usage: scripts/release VERSION [--no-tests]\n")

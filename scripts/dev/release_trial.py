@@ -1,12 +1,12 @@
 """Tries a wheel and an sdist as users install them: in empty environments, without a compiler, on each Python.
 
-python -m scripts.dev.release_trial DIST [VERSION…]      the files of a release; VERSION as 3.13, by default all
+    python -m scripts.dev.release_trial DIST [VERSION…]      the files of a release; VERSION as 3.13, by default all
 
 - On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`.
-- On the first Python: without extras, each command that needs an extra fails with one line, which names the command to
-  install it. That command is typed, and the extra works.
+- On the first Python, without extras: each command that needs an extra fails with one line, which names the command
+  that installs the extra. The trial runs that command, and the extra works.
 
-The wheels of other packages must exist: pip may build none but the sdist, and no compiler is called.
+Pip may build only rq-core's sdist, and no compiler is available. So all other packages must exist as wheels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SILENT: Final = "redis://127.0.0.1:1"
 
 
 class TrialError(Exception):
-    """Raised if something does not work as installed."""
+    """Something does not work as installed."""
 
 
 class Extra(NamedTuple):
-    """Checks of an extra: a command that fails without it, and one that works with it."""
+    """How to check an extra: a program that fails without the extra, and one that works with it."""
 
     missing: tuple[str, ...]
     """The arguments of Python for a program that needs the extra."""
@@ -84,7 +84,10 @@ TEN_LINES: Final = re.compile(r"```python\n(# tasks\.py\n.*?)```", re.DOTALL)
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of the Python of this version: of PYTHON3_12, python3.12 on PATH, or pyenv; None without one."""
+    """Return the path of a Python of this version; None if it is not installed.
+
+    The variable PYTHON3_12 (for 3.12), python3.12 on PATH, and pyenv are tried in this order.
+    """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = os.environ.get("PYTHON" + version.replace(".", "_"))
     found = sorted(pyenv.glob(f"{version}.*/bin/python"))
@@ -107,7 +110,7 @@ class Place:
         self._run([python, "-m", "venv", str(directory / "venv")])
 
     def pip(self, *words: str) -> None:
-        """Install something. No package but rq-core is built."""
+        """Install packages with pip. Only rq-core may be built; other packages must be wheels."""
         constraints = str(ROOT / ".ci" / "constraints.txt")
         self._run(
             [
@@ -129,7 +132,9 @@ class Place:
         return {line.partition("==")[0] for line in listed.splitlines() if "==" in line}
 
     def run(self, *words: str, status: int | None = 0) -> str:
-        """Run Python in the environment. Returns what it prints. Raises TrialError for another exit status."""
+        """Run Python in the environment, and return its output. Raises TrialError for another exit status than
+        ``status``.
+        """
         return self._run([str(self.python), *words], status)
 
     def _run(self, command: Sequence[str], status: int | None = 0) -> str:
@@ -159,7 +164,7 @@ class Place:
 
 
 def try_ten_lines(place: Place) -> None:
-    """Do what README says: enqueue a job, run it, and prove its history. Raises TrialError."""
+    """Run README's first example: enqueue a job, run it, and verify its history. Raises TrialError."""
     found = TEN_LINES.search((ROOT / "README.md").read_text())
     if found is None:
         raise TrialError("README.md has no ten lines")
@@ -176,13 +181,15 @@ def try_ten_lines(place: Place) -> None:
 
 
 def try_demo(place: Place) -> None:
-    """Run the demo. Raises TrialError unless its three records agree."""
+    """Run the demo. Raises TrialError unless the demo's three records agree."""
     _expect(place.run(*_CLI, "demo"), "All agree")
 
 
 def try_extra(place: Place, name: str) -> None:
-    """See that the extra is missing, type what the one line says, and use the extra. Then remove the packages that it
-    brought, so that the next extra is alone, too. Raises TrialError."""
+    """Check that a program fails without the extra, install the extra by the printed command, and check that it works.
+
+    Then remove the packages that came with the extra, so that the next extra is tried alone. Raises TrialError.
+    """
     extra, before = EXTRAS[name], place.packages()
     said = missing_line(place.run(*extra.missing, status=None), name)
     words = re.search(r"pip install '(rq-core\[\w+\])'", said)
@@ -194,7 +201,7 @@ def try_extra(place: Place, name: str) -> None:
 
 
 def missing_line(printed: str, extra: str) -> str:
-    """Return the line that says that an extra is missing. Raises TrialError for none, or for a traceback as well."""
+    """Return the last printed line, which must name the missing extra. Raises TrialError if it does not."""
     [*_, last] = printed.strip().splitlines() or [""]
     if f"pip install 'rq-core[{extra}]'" not in last:
         raise TrialError(f"without the extra {extra} the last line is {last!r}, of:\n{printed}")
@@ -207,7 +214,7 @@ def _expect(printed: str, words: str) -> None:
 
 
 def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
-    """Try everything. Yields a line for each step that worked. Raises TrialError."""
+    """Try the wheel and the sdist on each Python. Yield a line for each step that worked. Raises TrialError."""
     pythons = {version: interpreter(version) for version in versions}
     lacking = [v for v, python in pythons.items() if python is None and v in REQUIRED]
     if lacking:
@@ -228,7 +235,7 @@ def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
 
 
 def extra_trials(wheel: Path, python: str) -> Iterator[str]:
-    """Try each extra alone. Yields a line for each one that worked. Raises TrialError."""
+    """Try each extra alone. Yield a line for each extra that worked. Raises TrialError."""
     with tempfile.TemporaryDirectory() as directory:
         place = Place(python, Path(directory))
         place.pip(str(wheel))
@@ -238,7 +245,7 @@ def extra_trials(wheel: Path, python: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the files of a directory. Returns the exit status."""
+    """Try the files of a directory. Return the exit status."""
     if not arguments:
         sys.stderr.write("usage: python -m scripts.dev.release_trial DIST [VERSION…]\n")
         return 2

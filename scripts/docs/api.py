@@ -1,4 +1,4 @@
-"""Creates the reference pages of the public names, the command line, errors, settings and keys from the code."""
+"""Creates reference pages from the code: the public names, the command line, errors, settings and keys."""
 
 from __future__ import annotations
 
@@ -99,8 +99,11 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 
 
 def _members(cls: type) -> list[str]:
-    """Return the methods and properties that have a docstring in the class or in its base classes in rq_core, in their
-    order."""
+    """Return the names of the class's public methods and properties that have a docstring, in the order of their
+    definition.
+
+    Base classes in rq_core are included.
+    """
     found: dict[str, None] = {}
     for each in cls.__mro__:
         if not each.__module__.startswith("rq_core"):
@@ -165,7 +168,7 @@ def _type(annotation: object) -> str:
 
 
 def command_line_md() -> str:
-    """Return the page of the commands, in the order in which `rq-core --help` has them."""
+    """Return the page of the commands, in the order of `rq-core --help`."""
     return page(
         "# Command line",
         _help(root),
@@ -213,7 +216,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 
 def errors_md() -> str:
-    """Return the page of the errors: the tree of the errors, and the message of each error."""
+    """Return the page of the errors: the tree of their classes, and the message of each."""
     errors = [each for each in (getattr(rq_core, name) for name in _NAMES) if _is_error(each)]
     tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
     for each in errors:
@@ -243,7 +246,7 @@ def _message(error: type) -> str:
 
 
 def settings_md() -> str:
-    """Return the page of the settings. It says where each setting can be set, and its default."""
+    """Return the page of the settings: where each can be set, and its default."""
     settings = (
         (f"`{s.name}`", f"{s.default:,}", f"{s.minimum:,}", s.meaning) for s in SETTINGS.values()
     )
@@ -267,7 +270,7 @@ def settings_md() -> str:
 
 
 def keys_md() -> str:
-    """Return the page of a queue's keys."""
+    """Return the page of the Redis keys of a queue."""
     return page(
         "# Keys",
         "All keys of a queue begin with `rqc:{queue}:` (`--prefix` puts another word for `rqc`). The braces are a\n"

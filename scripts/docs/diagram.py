@@ -1,7 +1,7 @@
-"""Draws the table of states as a picture (SVG) without a script: ``docs/reference/states.svg``.
+"""Draws the table of states as a picture (SVG): ``docs/reference/states.svg``.
 
 The positions of states and the paths of arrows are written here by hand. The arrows and their names come from the
-table. If an arrow of the table has no path here, or a path here has no arrow, this is an error.
+table. It is an error if an arrow of the table has no path here, or if a path here has no arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HALF: Final = (58, 20)
 
 
 class Way(NamedTuple):
-    """The path of an arrow."""
+    """The path of an arrow, and the place of its label."""
 
     path: str
     """The data of an SVG path. The head of the arrow is at the end of the path."""
@@ -70,7 +70,7 @@ _WAYS: Final = {
 
 
 def arrows() -> dict[tuple[str, str], list[str]]:
-    """Return the names of the events that lead from one state to another, by both states."""
+    """Return, for each pair of states (from, to), the names of the events that lead from one to the other."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in TRANSITIONS:
         events = found.setdefault((each.source or _BEGIN, each.target or _END), [])
@@ -80,7 +80,9 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
-    """Return the picture. Raises ValueError if the arrows of the table and the paths here differ."""
+    """Return the picture of the states as SVG. Raises ValueError if the table's arrows and the paths in this module
+    differ.
+    """
     found = arrows() if found is None else found
     if odd := sorted(found.keys() ^ _WAYS.keys()):
         raise ValueError(f"scripts/docs/diagram.py has no way, or one too many, for {odd}")

@@ -1,7 +1,8 @@
-"""Draws how schedules fire in the two nights in which daylight saving changes: ``docs/pictures/dst-nights.svg``.
+"""Draws how schedules fire in the two nights in which daylight saving time begins or ends:
+``docs/pictures/dst-nights.svg``.
 
-Each dot is an instant that ``rq_core.model.recurrence`` computes, so the picture cannot differ from the instants that
-are fired. The picture has colours for light pages and for dark pages.
+Each dot is an instant that ``rq_core.model.recurrence`` computes, so the picture agrees with the code. The picture has
+colours for light pages and for dark pages.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STYLE: Final = (
 
 
 class Night(NamedTuple):
-    """A night in which the clocks change."""
+    """A night in which daylight saving time begins or ends."""
 
     title: str
     begins: datetime
@@ -55,7 +56,7 @@ NIGHTS: Final = (
 
 
 def instants(cron: str, night: Night) -> list[datetime]:
-    """Return the instants at which an expression fires in a night (UTC)."""
+    """Return the instants (UTC) at which a cron expression fires in a night."""
     begins = int(night.begins.timestamp() * 1000)
     rule = recurrence("picture", cron=cron, tz=ZONE)
     found = []
@@ -118,11 +119,11 @@ def _place(night: Night, moment: datetime) -> float:
 
 
 def _clock(moment: datetime) -> str:
-    """Return the wall time that a clock in the zone shows."""
+    """Return the wall-clock time of a moment in the picture's time zone, such as 02:30."""
     return f"{moment.astimezone(ZoneInfo(ZONE)):%H:%M}"
 
 
 def _clock_before(moment: datetime) -> str:
-    """Return the wall time that a clock in the zone would show without the change of its offset."""
+    """Return the wall-clock time that the moment would have without the change of the UTC offset."""
     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(ZONE))
     return f"{just_before.replace(tzinfo=None) + timedelta(seconds=1):%H:%M}"

@@ -1,10 +1,12 @@
-"""Writes the generated files: ``docs/reference``, the index of ``docs/decisions``, ``docs/how-to/alerts.md``, two files
-for Grafana and Prometheus, the drawn pictures of ``docs/pictures``, and ``lua/README.md``.
+"""Writes the generated files of the documentation.
+
+These are ``docs/reference``, the index of ``docs/decisions``, ``docs/how-to/alerts.md``, two files for Grafana and
+Prometheus, the drawn pictures of ``docs/pictures``, and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is outdated, or a script's header is false
 
-:mod:`scripts.docs.headers` says what makes a header true. Works in a checkout only.
+:mod:`scripts.docs.headers` checks the headers. Works in a checkout only.
 """
 
 from __future__ import annotations
@@ -35,13 +37,12 @@ from scripts.docs.pictures import gallery
 
 
 def _purpose(header: Header) -> str:
-    """Return the first sentence of the purpose in a header. The other sentences are only for readers of the Lua
-    file."""
+    """Return the first sentence of the purpose in a script's header, for the reference page."""
     return " ".join(header.purpose.split()).partition(". ")[0].rstrip(".")
 
 
 def _docs(cls: type) -> dict[str, str]:
-    """Return the docstring after each member of an enum, by the name of the member."""
+    """Return the docstring below each member of an enum, by the member's name."""
     (tree,) = ast.parse(inspect.getsource(cls)).body
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     found = {}
@@ -72,7 +73,7 @@ def _fields(fields: dict[Event, tuple[EventField, ...]]) -> str:
 
 
 def states_md() -> str:
-    """Return the text of ``docs/reference/states.md``."""
+    """Return the text of the page ``docs/reference/states.md``."""
     docs = _docs(State)
     queue_events = ", ".join(f"`{event}`" for event in event_fields.QUEUE_EVENT_FIELDS)
 
@@ -193,7 +194,7 @@ def lua_readme() -> str:
 
 
 def scripts_md() -> str:
-    """Return the page of the scripts: the purpose, the transitions and the answers of each script."""
+    """Return the page of the Lua scripts: the purpose, the transitions and the answers of each."""
 
     def row(name: str) -> tuple[str, ...]:
         header = script.script(name).header
@@ -345,7 +346,7 @@ CHANNEL_RIGHT: Final = (
 
 
 def rights_md() -> str:
-    """Return the text of docs/reference/rights.md."""
+    """Return the text of ``docs/reference/rights.md``."""
     rows = [
         (
             f"`{name}`: {role.does}",
@@ -398,7 +399,9 @@ def rights_md() -> str:
 
 
 def decisions_md(pages: Path) -> str:
-    """Return the index of the decisions, with links to their pages. Raises ValueError for a page that is not listed."""
+    """Return the index of the decisions, with links to their pages. Raises ValueError for a page that is missing in the
+    list.
+    """
     parts = []
     for name in _DECISIONS:
         title, *headings = re.findall(
@@ -424,9 +427,9 @@ the code, the invariants and the recipes for common changes."""
 
 
 def files() -> dict[Path, str]:
-    """Return the texts of the generated files by path.
+    """Return the text of each generated file, by path.
 
-    Raises HeaderError, OSError, or ValueError (for example, for a transition of the table that has no arrow here).
+    Raises HeaderError, OSError, or ValueError (for example, if a transition of the table has no arrow in the diagram).
     """
     lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"
@@ -452,7 +455,7 @@ def files() -> dict[Path, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the files, or check them. Returns the exit status."""
+    """Write the files, or check them. Return the exit status."""
     if unknown := [a for a in arguments if a != "--check"]:
         sys.stderr.write(f"generate: unknown argument {unknown[0]}\n")
         return 2

@@ -1,21 +1,20 @@
-"""Checks that the headers of ``lua/`` are true: the body of each file does what they declare, and nothing else.
+"""Checks that the header of each file of ``lua/`` describes what the code does, and nothing else.
 
 The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. This module checks the following
-rules, when the documentation is generated and not at run time:
+rules. It runs when the documentation is generated, not at run time.
 
-- a script's Transitions are those of the one table, and it emits their events and no others;
-- every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
-  touched is declared;
-- every field of ``meta`` that is read or changed is declared, since an undeclared field is read as its default;
-- every name that a file takes from an include is in its ``Uses``, and is used;
-- no file assigns a variable of another file, nor a field or an element of it;
-- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables;
-- a list is filled and read by the file that declares it, and by no other;
-- a script runs each step that one of its parts has;
-- no function, and no body of a script, is longer than ``LINES_MAX``;
-- a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;
-- no position of KEYS or ARGV is written;
-- every event of the table is emitted by some script.
+- A script's Transitions are those of the one table, and it emits their events and no others.
+- Each declared key, argument, record field, include and field of ``meta`` is used. Each used key is declared.
+- Each field of ``meta`` that a file reads or changes is declared: an undeclared field would be read as its default.
+- Each name that a file takes from an include is in the file's ``Uses``, and is used.
+- No file assigns a variable of another file, nor a field or an element of such a variable.
+- What one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables.
+- Only the file that declares a list fills and reads the list.
+- A script runs each step that one of its parts has.
+- No function, and no body of a script, is longer than ``LINES_MAX``.
+- A variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``.
+- No code uses a numeric position of KEYS or ARGV.
+- Some script emits each event of the table.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, *CLEARS})
 
 @dataclass(frozen=True)
 class Source:
-    """A Lua file: its header, and its text without comments."""
+    """A Lua file: its header, and its code without comments."""
 
     header: Header
     code: str
@@ -82,7 +81,7 @@ def _source(path: Path) -> Source:
 
 @cache
 def includes() -> Mapping[str, Header]:
-    """Return the headers of all includes, by name."""
+    """Return the headers of all include files, by the name of the file."""
     return {name: source.header for name, source in _includes().items()}
 
 
@@ -98,7 +97,7 @@ def _script(name: str) -> Source:
 
 
 def _closure(name: str) -> Mapping[str, lua_files.Source]:
-    """Return the includes of a script, by name."""
+    """Return all include files that a script needs, directly or through others, by name."""
     return rooms.includes_of(script.lua_directory(), _whole(name), Variant())
 
 
@@ -111,27 +110,27 @@ def _names(header: Header, section: str) -> tuple[str, ...]:
 
 
 def emitters(event: Event) -> tuple[str, ...]:
-    """Return the scripts that may append an event. Their code or the code of their includes contains the event."""
+    """Return the names of the scripts that may append the event: their code, or that of their includes, contains it."""
     return tuple(name for name in script.names() if f"'{event}'" in _emits(name))
 
 
 @cache
 def _emits(name: str) -> str:
-    """Return the calls with which a script appends events, including the calls in its includes."""
+    """Return the code of all calls with which a script and its includes append events."""
     source = _script(name)
     everything = (source, *(_includes()[include] for include in _closure(name)))
     return " ".join(each for s in everything for each in _EMIT.findall(s.code))
 
 
 def forget() -> None:
-    """Forget all files that were read, so that the next call reads them again."""
+    """Clear the caches of read files, so that the next call reads the files again."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
     lua_files.forget_files()
 
 
 def problems() -> list[str]:
-    """Return the false statements in headers, one line for each. Raises HeaderError if a script cannot be built."""
+    """Return a line for each false statement in a header. Raises HeaderError if a script cannot be built."""
     forget()
     found: list[str] = []
     for name in script.names():
@@ -152,7 +151,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check the rules that apply both to scripts and to includes."""
+    """Yield the faults of a Lua file, by the rules for scripts and includes alike."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -170,7 +169,7 @@ def _of_any(source: Source) -> Iterator[str]:
 
 
 def _of_keys(source: Source) -> Iterator[str]:
-    """Check that a file names the keys that it uses. A script may also use the keys that its includes name."""
+    """Yield the faults of a file's declared keys: they must be exactly the keys that its code uses."""
     header = source.header
     unread = set(header.words("Unread"))
     declared = {*header.words("Keys"), *header.words("With")}
@@ -186,7 +185,7 @@ def _of_keys(source: Source) -> Iterator[str]:
 
 
 def _of_names(source: Source) -> Iterator[str]:
-    """Check the names that a file takes from other files."""
+    """Yield the faults of the names that a file takes from include files."""
     taken = {name: include for include, names in source.header.uses.items() for name in names}
     for name, include in taken.items():
         if name not in source.mentions:
@@ -205,7 +204,7 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Check that a file names the lists that it fills and reads. No other file may fill or read these lists."""
+    """Yield the faults of a file's declared lists: they must be exactly the lists that it fills and reads."""
     declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
@@ -213,8 +212,7 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 
 def _of_walls() -> Iterator[str]:
-    """Check that a room takes only constant values from another room: functions, constants, and tables that do not
-    change."""
+    """Yield a sentence for each name that a file takes from another room although that room assigns the name again."""
     paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
@@ -231,20 +229,19 @@ def _of_walls() -> Iterator[str]:
 
 @cache
 def shared() -> Mapping[str, str]:
-    """Return every name that some file takes from an include, with the include."""
+    """Return each name that some file takes from an include, with the name of the include."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
 
 def changing(name: str) -> set[str]:
-    """Return the variables of an include that a call changes, without those that outlive the call (``Kept``)."""
+    """Return the variables of an include that a call changes, except those that outlive the call (``Kept``)."""
     include = _includes()[name]
     return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
 
 
 def _of_include(source: Source) -> Iterator[str]:
-    """Check the variables that an include keeps between calls, and the arguments of the script that the include
-    reads."""
+    """Check the variables that an include changes or keeps between calls, and the script's arguments that it reads."""
     changing = lua_names.assigned(source.code) & source.defines
     reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
     first_values = lua_names.assigned(reset)
@@ -261,7 +258,7 @@ def _of_include(source: Source) -> Iterator[str]:
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
-    """Check the rules that apply only to scripts."""
+    """Yield the faults of a script, by the rules for scripts only."""
     header = source.header
     everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
@@ -296,7 +293,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 
 
 def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
-    """Check that a script runs the steps of its parts."""
+    """Yield a sentence for each step of an included part that a script does not run."""
     runs = {step for source in everything for step in _RUN.findall(source.code)}
     needed = rooms.include_words(script.lua_directory(), _whole(name), _closure(name))
     for part in includes()[rooms.PARTS].words("Parts"):
@@ -306,10 +303,10 @@ def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
-    """Yield a sentence for each wrong use of a record's fields.
+    """Yield a sentence for each wrong use of the fields of a script's records.
 
-    The wrong uses: the code reads a name from a position after the last field of a record, or from the position of
-    another field, or does not use a declared field.
+    The code must not read a position after the last field, or a field from another position. It must use each declared
+    field.
     """
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
     count = Counter(re.findall(r"(?<![.\w])\w+", bare) if fields else ())

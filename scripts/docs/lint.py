@@ -1,9 +1,9 @@
-"""Runs luacheck over the texts that Redis receives: each script of ``lua/`` with its includes, keys and arguments.
+"""Runs luacheck on the texts that Redis receives: each script of ``lua/`` with its includes, keys and arguments.
 
     python -m scripts.docs.lint
 
-It finds shadowed, unused and undefined names. A variable of an include counts as used if any script uses it. luacheck
-is Debian's lua-check; without it nothing is checked, but with CI=true it must be installed.
+luacheck finds shadowed, unused and undefined names. A variable of an include counts as used if any script uses it.
+Debian has luacheck as lua-check. Without luacheck nothing is checked; with CI=true it must be installed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """Return luacheck's messages about these texts, given by the name of the script. Each message is one line: the
-    scripts, the words of luacheck, and the line of Lua."""
+    """Return luacheck's warnings about Lua texts, which are given by the script's name.
+
+    Each warning is one line: the scripts, luacheck's words, and the line of Lua.
+    """
     lines = {name: text.split("\n") for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as directory:
         for name, text in texts.items():
@@ -71,14 +73,13 @@ def problems(texts: dict[str, str]) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a program in ``lua/plain``, with 1 in place of each of its constants, since luacheck needs
-    any value."""
+    """Return the text of a program in ``lua/plain``. Each of its constants is 1, because luacheck needs a value."""
     given = read(script.lua_directory() / PLAIN / f"{name}.lua").header.words("Given")
     return plain_text(name, **dict.fromkeys(given, 1))
 
 
 def main() -> int:
-    """Print the messages of luacheck. Returns the exit status."""
+    """Print luacheck's warnings. Return the exit status."""
     if shutil.which("luacheck") is None:
         sys.stderr.write("lint: luacheck is not installed (Debian: lua-check)\n")
         return 1 if os.environ.get("CI", "").lower() in {"1", "true", "yes"} else 0

@@ -1,8 +1,10 @@
 """Opens one page of each kind in Chromium, light and dark, narrow and wide, and takes a screenshot of each.
 
-Fails if a page logs an error, asks another host for anything, is wider than the window or breaks code in a table, if a
-drawing keeps its light colours, or if a search of SEARCHES does not show its page. `scripts/site --look` installs the
-browser, which Debian provides; Playwright only drives it.
+It fails if a page logs an error, loads something from another host, or is wider than the window. It fails if a page
+breaks code in a table, or if a drawing keeps its light colours. It also fails if a search of SEARCHES does not find its
+page.
+
+`scripts/site --look` installs Debian's Chromium; Playwright only drives it.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def look(site: Path) -> list[str]:
-    """Take screenshots of the built site. Return the problems as sentences."""
+    """Take screenshots of the built site. Return a sentence for each problem."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
@@ -125,8 +127,7 @@ _BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")
 
 
 def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
-    """Switch one page to dark colours, on a system with light colours. Return a sentence if its first drawing does not
-    change."""
+    """Switch a page to dark colours, and return a sentence if its first drawing looks the same as before."""
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     page.goto(f"{base}why/", wait_until="networkidle")
     box = page.locator("img.drawing").first.bounding_box()
@@ -162,7 +163,7 @@ def _searches_without_their_page(browser: Any, base: str) -> list[str]:
 
 
 def main() -> int:
-    """Take screenshots of all pages. Returns the exit status."""
+    """Take screenshots of all pages. Return the exit status."""
     wrong = look(ROOT / "build" / "site")
     for each in wrong:
         sys.stderr.write(f"{each}\n")

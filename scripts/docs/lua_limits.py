@@ -2,9 +2,9 @@
 
     python -m scripts.docs.lua_limits
 
-It prints the numbers of locals and upvalues that each script may still add, and fails if a script has fewer than
-``LOCALS_LEFT`` locals, or ``OUTSIDE_LEFT`` upvalues, left in any of its functions: a full script has no room for the
-next feature, and no server loads one beyond the limits.
+It prints how many locals and upvalues each script may still add. It fails if a script has fewer than ``LOCALS_LEFT``
+locals or ``OUTSIDE_LEFT`` upvalues left in any of its functions. Such a script has no room for the next feature, and no
+server loads a script beyond the limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _HIDDEN: Final = 3
 
 @dataclass
 class Function:
-    """A Lua function, or the text outside all functions."""
+    """A Lua function, or the code outside all functions: its locals, and the names that it uses from outside
+    (upvalues).
+    """
 
     name: str
     outer: Function | None = None
@@ -45,7 +47,9 @@ class Function:
         self.locals = max(self.locals, sum(map(len, self.scopes)))
 
     def meet(self, name: str) -> bool:
-        """Record that a name is used. Returns whether the name is a local of this function or of an outer function."""
+        """Note that the function uses a name. Return whether the name is a local of this function or of an outer
+        one.
+        """
         if any(name in scope for scope in self.scopes):
             return True
         found = self.outer is not None and self.outer.meet(name)
@@ -55,8 +59,10 @@ class Function:
 
 
 def functions(code: str) -> list[Function]:
-    """Return the functions of a Lua text. The first one is the text outside all functions. The parser knows only as
-    much Lua as the scripts use."""
+    """Return the functions of a Lua text. The first one is the code outside all functions.
+
+    The parser knows only as much Lua as the scripts use.
+    """
     return _Reader(lua_names.tokens(code)).read()
 
 
@@ -86,7 +92,7 @@ class _Reader:
         self._here.scopes.pop()
 
     def _block(self) -> None:
-        """Read statements up to the word that ends the block."""
+        """Read statements up to the word that ends the block (``end``, ``else`` …)."""
         while self._peek() not in ("", "end", "else", "elseif", "until"):
             self._statement()
 
@@ -150,7 +156,7 @@ class _Reader:
         self._here.declare(*names)
 
     def _values(self) -> None:
-        """Read the values of a `local`. They end at a word that begins a statement, outside of all brackets."""
+        """Read the expressions after ``local … =``, up to the word that begins the next statement."""
         depth = 0
         is_complete = False
         while word := self._peek():
@@ -172,7 +178,7 @@ class _Reader:
         return names
 
     def _next_mention(self) -> None:
-        """Read one word, or a whole function."""
+        """Read one word, or a whole function, and note the use of a name."""
         if self._peek() == "function":
             self._function(named=False)
             return
@@ -215,19 +221,19 @@ class _Reader:
 
 
 def _ends_a_value(word: str) -> bool:
-    """Return whether a value may end with this word."""
+    """Return whether an expression may end with this word."""
     is_word = _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
     return is_word or word[0] in "'0123456789"
 
 
 def _begins_anew(word: str) -> bool:
-    """Return whether this word begins a new statement or a new value. The word comes after a value."""
+    """Return whether this word, after a complete expression, begins a new statement."""
     return _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
 
 
 @dataclass(frozen=True)
 class Left:
-    """The numbers of locals and upvalues that a script may still add, each with the function that has fewest left."""
+    """How many locals and upvalues a script may still add, and the function that limits each."""
 
     locals: int
     in_function: str
@@ -236,13 +242,15 @@ class Left:
 
     @property
     def is_enough(self) -> bool:
-        """Return whether the script has room for more."""
+        """Return whether enough locals and upvalues are left for the next feature."""
         return self.locals >= LOCALS_LEFT and self.outside >= OUTSIDE_LEFT
 
 
 def left(name: str) -> Left:
-    """Return the numbers of locals and upvalues that a script may still add. The result is the same for FCALL and
-    EVALSHA, since the script has the same functions in both."""
+    """Return how many locals and upvalues a script may still add.
+
+    FCALL and EVALSHA run the same functions, so the numbers are the same for both.
+    """
     first, *others = functions(script.function(name).text.partition("\n")[2])
     fullest = max(first, *others, key=lambda each: each.locals)
     widest = max(others, key=lambda each: len(each.outside))
@@ -253,7 +261,7 @@ def left(name: str) -> Left:
 
 
 def main() -> int:
-    """Print the numbers that each script may still add. Returns the exit status."""
+    """Print how many locals and upvalues each script may still add. Return the exit status."""
     full = []
     for name in script.names():
         found = left(name)

@@ -18,13 +18,15 @@ _FILES: Final = 512
 
 @lru_cache(_FILES)
 def tokens(code: str) -> list[str]:
-    """Return words, numbers, strings and signs, without comments. The caller must not change the list."""
+    """Return the words, numbers, strings and signs of a Lua text, without comments. The list is cached: do not change
+    it.
+    """
     return [token for token in _TOKEN.findall(code) if not token.startswith("--")]
 
 
 @lru_cache(_FILES)
 def mentioned(code: str) -> frozenset[str]:
-    """Return the names of variables in the text, without fields after a dot or a colon, and without keys of a table."""
+    """Return the names of variables in the text. Fields after a dot or a colon, and keys of a table, are left out."""
     words, depth = tokens(code), 0
     found: set[str] = set()
     for at, word in enumerate(words):
@@ -38,7 +40,7 @@ def mentioned(code: str) -> frozenset[str]:
 
 @lru_cache(_FILES)
 def local_names(code: str) -> frozenset[str]:
-    """Return the names that a `local`, function or `for` declares, at any depth."""
+    """Return the names that a ``local``, a function or a ``for`` declares, at any depth."""
     found: set[str] = set()
     for names in re.findall(r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+?) (?:=|in)\b", code):
         found |= set(_NAME.findall(" ".join(names)))
@@ -48,19 +50,20 @@ def local_names(code: str) -> frozenset[str]:
 
 
 def assigned(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration. Names whose fields or elements are assigned also
-    count."""
+    """Return the names that are assigned after their declaration, or whose fields or elements are assigned."""
     return {name for name, _ in _assignments(code)}
 
 
 def rebound(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration, not counting fields and elements."""
+    """Return the names that are assigned after their declaration. Assigned fields and elements do not count."""
     return {name for name, is_whole in _assignments(code) if is_whole}
 
 
 @lru_cache(_FILES)
 def _assignments(code: str) -> frozenset[tuple[str, bool]]:
-    """Return the names that :func:`assigned` returns. Each comes with whether the name itself is assigned."""
+    """Return pairs of an assigned name, and whether the name itself is assigned (True) or a field or element of it
+    (False).
+    """
     found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
@@ -81,8 +84,10 @@ def _assignments(code: str) -> frozenset[tuple[str, bool]]:
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:
-    """Return the position before the target of an assignment, and the first name of the target. The target ends at the
-    given position."""
+    """Return the position before the target of an assignment, and the target's first name.
+
+    ``end`` is the position of the target's last word.
+    """
     while True:
         if words[end] == "]":
             depth = 0

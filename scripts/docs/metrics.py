@@ -1,5 +1,6 @@
-"""Creates the pages about metrics and alerts, and the rules for Prometheus, from the tables in
-:mod:`rq_core.metrics`."""
+"""Creates the pages about metrics and alerts, and the alert rules for Prometheus, from the tables in
+:mod:`rq_core.metrics`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SOURCES: Final = {
 
 
 def rules() -> str:
-    """Return the alerts in Prometheus' format."""
+    """Return the alert rules in Prometheus' format."""
     lines = [f"# {NOTICE.strip('<!-> ')}", "groups:", "  - name: rq-core", "    rules:"]
     for alert in ALERTS:
         lines += [
@@ -67,7 +68,7 @@ def metrics_md() -> str:
 
 
 def runbook_md() -> str:
-    """Return the runbook, with one section for each alert."""
+    """Return the runbook (``docs/how-to/alerts.md``), with one section for each alert."""
     parts = ["# Alerts", dedent(_RUNBOOK).strip()]
     rows = [
         (

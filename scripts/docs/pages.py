@@ -12,18 +12,18 @@ _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 
 
 def page(*parts: str) -> str:
-    """Return a page with these parts, and with the notice that the page is generated."""
+    """Return a page that consists of these parts and a notice that the page is generated."""
     return "\n\n".join((NOTICE, *parts)) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. In its cells, line breaks become spaces, and bars are escaped."""
+    """Return a Markdown table. In its cells, line breaks become spaces, and vertical bars are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell(c) for c in line) + " |" for line in lines)
 
 
 def cell(text: str) -> str:
-    """Return the text as one cell of a table."""
+    """Return the text in a form that fits into one cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -38,6 +38,6 @@ def slug(heading: str) -> str:
 
 
 def prose(docstring: str) -> str:
-    """Return a docstring as Markdown. Roles and text in double backticks become code."""
+    """Return a docstring as Markdown: roles such as ``:mod:`` and double backticks become code."""
     text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", docstring)
     return _DOUBLE.sub("`", text).strip()

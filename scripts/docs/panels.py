@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: its panels for the metrics of :mod:`rq_core.metrics.table`."""
+"""The Grafana dashboard: its panels for the metrics of :mod:`rq_core.metrics.table`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Panel(NamedTuple):
-    """One panel of the dashboard."""
+    """One panel of the Grafana dashboard."""
 
     title: str
     unit: str
@@ -25,7 +25,9 @@ def _by_queue(expression: str) -> tuple[tuple[str, str], ...]:
 
 
 def _average(seconds: str) -> str:
-    """Return the expression for the average number of seconds per ended claim, from a counter of seconds."""
+    """Return the Prometheus expression for the average seconds per ended claim. ``seconds`` is the name of a counter of
+    seconds.
+    """
     ended = f"sum by (queue) (rate(rqc_claims_ended_total{_Q}[5m]))"
     return f"sum by (queue) (rate({seconds}{_Q}[5m])) / {ended}"
 
@@ -237,7 +239,7 @@ ROWS: Final = (
 
 
 def expressions() -> list[str]:
-    """Return every expression of the dashboard."""
+    """Return the Prometheus expressions of all panels."""
     return [e for _, panels in ROWS for panel in panels for e, _ in panel.shows]
 
 

@@ -22,12 +22,14 @@ _LOADED: Final = re.compile(
 
 
 class SiteError(Exception):
-    """Raised if the site cannot be built."""
+    """The site cannot be built."""
 
 
 def build(root: Path = ROOT) -> Path:
-    """Build the pages of a checkout in strict mode, and return the directory of the built pages. Raises SiteError with
-    the messages of Zensical."""
+    """Build the pages of a checkout in strict mode. Return the directory with the built pages.
+
+    Raises SiteError with the messages of Zensical.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
         cwd=root, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False,
@@ -38,14 +40,13 @@ def build(root: Path = ROOT) -> Path:
 
 
 def foreign(text: str) -> Iterator[str]:
-    """Yield the addresses on other hosts that a page would load, from the HTML or CSS of the page. Links are not
-    loaded, so they do not count."""
+    """Yield the addresses on other hosts that the HTML or CSS of a page would load. Links do not count."""
     for match in _LOADED.finditer(text):
         yield next(filter(None, match.groups()))
 
 
 def foreign_of(directory: Path) -> list[str]:
-    """Return ``page: address`` for each address that the built pages would load from other hosts."""
+    """Return ``page: address`` for each address on another host that the built pages would load."""
     return [
         f"{page.relative_to(directory)}: {address}"
         for page in sorted(directory.rglob("*"))
@@ -55,7 +56,7 @@ def foreign_of(directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build and check the site. Returns the exit status."""
+    """Build and check the site. Return the exit status."""
     try:
         directory = build()
     except SiteError as error:

@@ -1,7 +1,8 @@
-"""Writes the Python blocks of the pages into one module per page, which scripts/check gives to mypy and pyright.
+"""Writes the Python blocks of the pages into one module per page, for the type checks of scripts/check (mypy, pyright).
 
-A block that shows a file of docs/examples is checked there. The blocks of a page follow each other in its module, so a
-block may use the names that an earlier block has defined. PREAMBLES has the code that a page assumes.
+Blocks that show a file of docs/examples are left out: that file is checked itself. The other blocks of a page follow
+each other in its module, so a block may use names that an earlier block defines. PREAMBLES has the code that a page
+assumes.
 
     python -m scripts.docs.snippets
 """
@@ -59,7 +60,7 @@ pyright, and structlog, which is not installed."""
 
 
 def modules() -> dict[str, str]:
-    """Return the modules of all pages that have Python blocks of their own, by file name."""
+    """Return the text of each page's module, by file name. Pages without Python blocks of their own are left out."""
     found = {}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         name = page.relative_to(ROOT).as_posix()
@@ -82,7 +83,7 @@ def _module(page: str, blocks: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the modules, and remove modules of pages that no longer have blocks."""
+    """Write the modules. Remove the modules of pages that have no blocks any more."""
     TARGET.mkdir(parents=True, exist_ok=True)
     wanted = modules()
     for stale in TARGET.glob("*.py"):

@@ -1,9 +1,9 @@
-"""Checks that pages, errors, help, the comments and messages of the code, and the names of tests use plain words.
+"""Checks that pages, errors, help, and the comments, messages and test names in the code use plain words.
 
-Pages, errors and help also use one word for each idea. docs/glossary.md lists the words that must not be used.
+Pages, errors and help must also use one word for each idea. docs/glossary.md lists the words that must not be used.
 
-python -m scripts.docs.words            exit 1 if one of these texts has one of the patterns
-python -m scripts.docs.words PATH…      only the sources and tests under these paths
+    python -m scripts.docs.words            exit 1 if one of these texts has one of the patterns
+    python -m scripts.docs.words PATH…      only the sources and tests under these paths
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> Iterator[str]:
-    """Yield each phrase of the text that a pattern finds, with the words to write in its place. Code in the text is
-    left out."""
+    """Yield each phrase in the text that a pattern finds, with the words to use instead. Code in the text is left
+    out.
+    """
     prose = _CODE.sub("", text)
     for pattern, instead in patterns.items():
         for match in re.finditer(pattern, prose, re.IGNORECASE):
@@ -80,7 +81,7 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
 
 
 def synonyms(glossary: str) -> dict[str, str]:
-    """Return the words that the glossary rules out, as patterns. Each pattern has the word to write in its place."""
+    """Return a pattern for each word that the glossary forbids. The value says which word to use instead."""
     return {
         rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
         for word, meaning in _ENTRY.findall(glossary.lower())
@@ -90,8 +91,7 @@ def synonyms(glossary: str) -> dict[str, str]:
 
 
 def texts() -> Mapping[str, str]:
-    """Return the texts that users read, each by its place. The text of the glossary is returned without the words that
-    it rules out."""
+    """Return all texts that users read, by place. In the glossary, the lists of forbidden words are left out."""
     docs = ROOT / "docs"
     said = {
         f"docs/{path.relative_to(docs)}": path.read_text(encoding="utf-8")
@@ -111,8 +111,7 @@ def texts() -> Mapping[str, str]:
 def problems_in_sources(
     under: Sequence[str] = ("rq_core", "sql_audit", "scripts", "lua", "tests"),
 ) -> Iterator[str]:
-    """Yield each wrong phrase in modules, scripts and names of tests, with its place and the words to write in its
-    place."""
+    """Yield each wrong phrase in modules, scripts and test names: its place, and the words to use instead."""
     for start in under:
         top = ROOT / start
         paths = [top] if top.is_file() else sorted([*top.rglob("*.py"), *top.rglob("*.lua")])
@@ -127,11 +126,10 @@ def problems_in_sources(
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]:
-    """Yield the prose of a file: the line, the text, and the patterns with which a docstring in this file must not
-    begin.
+    """Yield the prose of a source file: the line, the text, and patterns with which a docstring must not begin.
 
-    In a test module or a script, the prose is the names of the tests and the docstrings, except those of attributes. In
-    a Lua file it is the comments. In any other module it is the docstrings, comments and messages.
+    In a test module or a script, the prose is the names of tests and the docstrings, except those of attributes. In a
+    Lua file it is the comments. In other modules it is docstrings, comments and messages.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":
@@ -156,7 +154,7 @@ def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]
 
 
 def _docstrings(text: str) -> Mapping[int, tuple[str, Sequence[re.Pattern[str]]]]:
-    """Return each docstring of a module by its line, with the patterns with which it must not begin."""
+    """Return each docstring of a module by its line, with the patterns with which the docstring must not begin."""
     tree = ast.parse(text)
     of_code = {
         id(node.body[0])
@@ -188,7 +186,7 @@ def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:
 
 
 def main(under: Sequence[str] = ()) -> int:
-    """Check all texts, or only the sources under these paths. Returns the exit status."""
+    """Check all texts, or only the sources under these paths. Return the exit status."""
     if under:
         problems = list(problems_in_sources(under))
     else:

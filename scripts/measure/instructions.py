@@ -1,7 +1,7 @@
-"""Counts the instructions per call of the hot scripts. Unlike times, these counts are the same on a busy machine.
+"""Counts the processor instructions per call of the hot scripts. Unlike times, they do not change on a busy machine.
 
-One Redis runs under callgrind. After a warm-up, the instructions are counted in groups of calls (windows), and the
-median is kept. The hash seeds of Redis still cause differences of about 1 %.
+Redis runs under callgrind. After a warm-up, the instructions are counted in groups of calls (windows), and the median
+is kept. The hash seeds of Redis still cause differences of about 1 %.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ _JOB_WORDS: Final = 2
 
 
 def digest() -> str:
-    """Return the digest of the text of the measured scripts, without comments. The table of counts belongs to this
-    digest."""
+    """Return a digest of the measured scripts without comments. The stored table of counts has the digest of its
+    scripts.
+    """
     texts = (_COMMENT.sub("", function(name).text) for name in SCRIPTS)
     code = "".join(_OWN_NAME.sub("", text) for text in texts)
     return hashlib.sha1("".join(code.split()).encode(), usedforsecurity=False).hexdigest()
@@ -113,14 +114,14 @@ class Server:
             return False
 
     def __call__(self, *command: Any) -> Any:
-        """Send a command, and return the reply."""
+        """Send a command to the server, and return the reply."""
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def version(self) -> str:
         return str(self._client.info("server")["redis_version"])
 
     def counted(self, work: Callable[[], None]) -> int:
-        """Return the instructions that the server executes in ``work``."""
+        """Return the number of instructions that the server executes during ``work``."""
         self._control("--zero")
         work()
         before = set(self.directory.glob("counts.*"))
@@ -151,7 +152,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """Yield a server under callgrind during the block."""
+    """Yield a Redis server under callgrind."""
     directory = Path(tempfile.mkdtemp(prefix="rq-core-instructions-"))
     server = Server(directory)
     try:
@@ -162,7 +163,7 @@ def serving() -> Iterator[Server]:
 
 
 def empty(server: Server) -> None:
-    """Empty the server, collect Lua's garbage so that its amount is the same each time, and load the functions."""
+    """Empty the server, and load the functions. Lua's garbage is collected, so that each measurement begins alike."""
     server("FLUSHALL", "SYNC")
     server("FUNCTION", "FLUSH", "SYNC")
     server("FUNCTION", "LOAD", _COLLECT)
@@ -171,16 +172,15 @@ def empty(server: Server) -> None:
 
 
 class Life:
-    """Jobs of one queue that are enqueued, claimed and completed by the shipped functions.
+    """Jobs of one queue that go through enqueue, claim and complete, or through enqueue and turns.
 
-    Alternatively, the jobs are enqueued and claimed by turns. Each turn reports the jobs that the previous turn has
-    claimed.
+    A turn reports the jobs that the previous turn has claimed, and claims the next ones.
     """
 
     def __init__(
         self, server: Server, case: str, queue: str, facts_carried: Collection[str] = ()
     ) -> None:
-        """``facts_carried``: the facts for which calls carry the keys on demand."""
+        """``facts_carried`` are the facts of the queue for which calls carry further keys."""
         self._server = server
         self._facts_carried = facts_carried
         self._keys = queue_keys(queue)
@@ -258,7 +258,7 @@ class Life:
 
 
 def measured(server: Server) -> Iterator[tuple[str, int]]:
-    """Yield the name and the count of each row: the instructions of one call, or of the life of one job."""
+    """Yield the name and the count of each row: the instructions per call of a script, or for the life of one job."""
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():
@@ -288,7 +288,7 @@ def measured(server: Server) -> Iterator[tuple[str, int]]:
 
 
 def written(counts: dict[str, int], version: str) -> str:
-    """Return the text of the file that lists the instructions of each call."""
+    """Return the text of the file with the counts."""
     lines = [
         "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
         f'scripts = "{digest()}"',
@@ -301,7 +301,7 @@ def written(counts: dict[str, int], version: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Count instructions, or compare digests. Returns the exit status."""
+    """Count instructions, or compare digests. Return the exit status."""
     if set(arguments) - {"--accept", "--check"}:
         sys.stderr.write("instructions: takes --accept or --check\n")
         return 2

@@ -1,4 +1,4 @@
-"""Peer ardiq: it uses streams, acknowledges jobs when they are done, and enqueues in bulk with enqueue_many."""
+"""Peer ardiq: it uses streams, acknowledges jobs when they are done, and enqueues many jobs with enqueue_many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peer arq: it keeps no results, and polls every 20 ms, since its default of 0.5 s would dominate the measurement."""
+"""Peer arq: it keeps no results, and polls every 20 ms. Its default of 0.5 s would dominate the measurement."""
 
 from __future__ import annotations
 

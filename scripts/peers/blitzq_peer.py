@@ -1,5 +1,4 @@
-"""Peer blitzq: it runs in reliable mode (streams, at least once), keeps no results, and enqueues in bulk with
-enqueue_many."""
+"""Peer blitzq: it runs in reliable mode (streams, at least once), keeps no results, and uses enqueue_many."""
 
 from __future__ import annotations
 

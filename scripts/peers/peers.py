@@ -59,7 +59,7 @@ WITH_ALL = ("hiredis==3.5.0", "uvloop==0.23.0")
 
 
 def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], None]) -> None:
-    """Install every peer, and measure each in turn, once per repeat, at most three times."""
+    """Install every peer, then measure each once per repeat, for at most three repeats."""
     ready: dict[str, Contender] = {}
     for peer in PEERS:
         say(f"installing {peer.name}")
@@ -139,7 +139,7 @@ def _measure(
 
 
 def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
-    """Return the Python of an environment with these packages, which is made on first use. Raises Failed."""
+    """Return the Python of a virtual environment with these packages, created at the first use. Raises Failed."""
     interpreter = _interpreter(python)
     digest = hashlib.sha256("\0".join((str(interpreter), *pins)).encode()).hexdigest()[:12]
     place = CACHE / f"{name}-{digest}"
@@ -167,7 +167,9 @@ def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
 
 
 def _interpreter(oldest: str) -> Path:
-    """Return the path of this Python if it is new enough, otherwise of another installed Python. Raises Failed."""
+    """Return the path of a Python that is at least version ``oldest``: this one, or another installed one. Raises
+    Failed.
+    """
     wanted = tuple(map(int, oldest.split(".")))
     if sys.version_info[:2] >= wanted:
         return Path(sys.executable)

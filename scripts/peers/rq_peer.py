@@ -1,5 +1,6 @@
-"""Peer rq: it uses SimpleWorker, which runs jobs in its own process (the default worker forks for each job), and keeps
-no results."""
+"""Peer rq: it uses SimpleWorker, which runs jobs in its own process, and keeps no results. (The default worker forks
+per job.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peer saq: it keeps no results, and as many of its asyncio tasks dequeue jobs as the worker has places."""
+"""Peer saq: it keeps no results. As many asyncio tasks dequeue jobs as the worker has places."""
 
 from __future__ import annotations
 

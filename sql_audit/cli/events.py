@@ -101,7 +101,7 @@ def tail_command(
 
 
 def _print_lines(view: ListView[Any], rows: Sequence[Any], *, as_json: bool) -> None:
-    """Print each row as a line, so that later rows can follow."""
+    """Print each row as one line. Unlike a table, the output can be continued as events arrive."""
     for row in rows:
         if as_json:
             print_json(view.document(row))

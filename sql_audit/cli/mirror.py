@@ -121,7 +121,7 @@ def command_line(
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set; after the block, the previous handlers are restored."""
+    """Yield a threading.Event that SIGTERM and SIGINT set. After the block, restore the previous signal handlers."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
@@ -133,8 +133,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def _tell_parent(word: bytes) -> None:
-    """Send a word to the supervisor, if one has started this mirror: the mirror is ready, or its database does not
-    answer."""
+    """Write ``word`` to the pipe of the supervisor that started this mirror. Without a supervisor, do nothing."""
     if place := os.environ.pop(READY_VARIABLE, ""):
         with contextlib.suppress(BrokenPipeError):
             os.write(int(place), word)
@@ -142,7 +141,7 @@ def _tell_parent(word: bytes) -> None:
 
 
 def stop_with_stdin(stop: threading.Event) -> None:
-    """Set the event when standard input ends, from a thread."""
+    """Start a thread that sets ``stop`` when standard input is closed."""
 
     def wait() -> None:
         # Not through sys.stdin, whose lock this thread would hold while Python shuts down.
@@ -154,8 +153,7 @@ def stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Print warnings about the server, if it answers. If it does not, print nothing: the mirror itself waits for the
-    server later."""
+    """Print warnings if settings of the Redis server endanger jobs. If the server does not answer, print nothing."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check

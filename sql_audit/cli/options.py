@@ -1,4 +1,6 @@
-"""The option of the audit commands for the database. Further options are in rq_core.cli.options."""
+"""The option ``--audit`` of the audit commands, and the database that the option names. Further options are in
+rq_core.cli.options.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,16 @@ def current(url: str | None) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def asking(url: str | None) -> Iterator[Engine]:
-    """Yield the engine for reading the audit database, after a check that its schema is current."""
+    """Yield an SQLAlchemy engine that reads the audit database. Raises AuditNotConfigured or AuditError."""
     with current(url) as database:
         yield database.readers
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored if there is no such queue in the
-    log, or NothingMirrored if the log has no queue at all."""
+    """Return the watermark (the last mirrored entry) of ``queue``. Without ``queue``, return that of every queue.
+
+    Raises QueueNotMirrored if the log has no such queue, and NothingMirrored if the log is empty.
+    """
     from sql_audit.queries import history
 
     marks = history.watermarks(engine, queue)
@@ -68,7 +72,9 @@ def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
 
 
 def not_mirrored(engine: Engine, queue: str | None) -> QueueNotMirrored | NothingMirrored:
-    """Return the error for an audit database without ``queue``, or without any queue."""
+    """Return the error that the audit database does not have ``queue``. Without ``queue``, return the error that it has
+    no queue.
+    """
     from sql_audit.queries import history
 
     if queue is None:

@@ -1,4 +1,4 @@
-"""The commands ``verify``, which checks the log, and ``head``, which prints the heads to keep elsewhere."""
+"""The commands ``verify``, which checks the log, and ``head``, which prints the newest hash of each queue's chain."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head as ``audit head`` prints it. Any other text is a usage error, so that a mistyped head is not reported as a
-    rewritten log."""
+    """A head of a chain on the command line: 64 hex digits. Other text is a usage error."""
 
     name = "sha256"
 
@@ -131,7 +130,7 @@ class _CannotTell(click.ClickException):
 
 @contextlib.contextmanager
 def _cannot_tell_on_error() -> Iterator[None]:
-    """Exit with 2 for every error of the block: 1 means a violation, which an error does not prove."""
+    """Turn every error of the block into exit status 2, "cannot tell". Status 1 would claim a violation."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.errors import AuditRefused
@@ -145,7 +144,9 @@ def _cannot_tell_on_error() -> Iterator[None]:
 
 
 def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVerdict]) -> None:
-    """Store the verdicts in SQL, for metrics. If the role may not write, print a warning; the verdicts remain valid."""
+    """Store the verdicts in SQL, where metrics read them. If SQL refuses, print a warning; the verdicts remain
+    valid.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs
@@ -160,8 +161,10 @@ def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVer
 def _compare(
     result: VerifyResult, database: Database, redis_url: str, prefix: str, *, every: bool
 ) -> None:
-    """Add the differences between Redis and SQL to the result. With ``every``, also add queues that SQL does not
-    have."""
+    """Compare Redis with SQL, and add the differences to ``result``.
+
+    With ``every``, also add the queues that only Redis has.
+    """
     import redis
 
     from rq_core.connections.client import Client
@@ -242,7 +245,7 @@ def _document(result: VerifyResult) -> dict[str, Any]:
 
 
 def _shared_notes(result: VerifyResult) -> dict[str, list[str]]:
-    """Return the reasons for which several queues cannot be judged, each with the names of these queues."""
+    """Return each reason for which two or more queues cannot be judged, with the names of the queues."""
     found: dict[str, list[str]] = {}
     for each in result.queues.values():
         for says in {note.says for note in each.notes if note.lost is None}:

@@ -133,8 +133,10 @@ def restore(
 def _from_here(
     client: Client, database: Database, marks: list[Watermark], queue: str | None
 ) -> list[Watermark]:
-    """Return the watermarks, without those of queues that have another prefix. Raises SourceDiffers if the log belongs
-    to another Redis, or if no queue is left."""
+    """Return the watermarks of the queues that are mirrored from the client's key prefix.
+
+    Raises SourceDiffers if the log belongs to another Redis, if ``queue`` has another prefix, or if no queue is left.
+    """
     from sql_audit.mirror import source_registry
     from sql_audit.mirror.redis_access import Outbox
 
@@ -163,7 +165,9 @@ def _kind(job: LostJob) -> str:
 
 
 def _lost_job(job: LostJob) -> str:
-    """Return a lost job as one line: its last state, and the reason if the job cannot or need not be restored."""
+    """Return a line about a lost job: its id, its task, its last state, and what prevents or complicates its
+    restore.
+    """
     words = f"{job.job_id}  {job.task or '?'}  was {job.was}"
     if job.over is not None:
         return f"{words}; needs no other run: {job.over}"
@@ -179,7 +183,7 @@ def _lost_job(job: LostJob) -> str:
 
 
 def _lost_schedule(lost: LostSchedule) -> str:
-    """Return a line about a schedule: the change that Redis lost, and the reason if it cannot be put back."""
+    """Return a line about a schedule: which change Redis lost, and what prevents or complicates putting it back."""
     what = {
         "put": f"its rule, which was set live{', and its pause' * (lost.state == 'paused')}",
         "pause": "its pause",

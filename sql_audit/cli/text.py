@@ -1,4 +1,4 @@
-"""Output that several audit commands print: watermarks, times, progress."""
+"""Output that several audit commands print: JSON answers with the queues' watermarks, and progress bars."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def in_ms(value: int | None) -> str:
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function (queue, done, of) that shows a bar for each queue; it shows nothing without a terminal."""
+    """Yield a function (queue, done, total) that draws a progress bar for each queue.
+
+    The function draws nothing if ``shown`` is False or standard error is no terminal.
+    """
     if not shown or not sys.stderr.isatty():
         yield lambda _queue, _done, _of: None
         return

@@ -40,10 +40,10 @@ def run_demo(
     keep: bool,
     web: str | None = None,
 ) -> DemoOutcome:
-    """Run the demo, report each step on standard output, and return the findings.
+    """Run the demo, print each step, and return the findings.
 
-    ``web`` is the address of the web page, which stays until Ctrl-C; None: the demo has no page.
-    Raise DemoFailed, RqCoreError or SQLAlchemyError if the demo could not be carried out.
+    ``web`` is the address of the web page, which is served until Ctrl-C. None: no page. Raise DemoFailed, RqCoreError
+    or SQLAlchemyError if the demo could not be carried out.
     """
     with _place(keep) as place:
         return _perform(root, place, redis_url, audit_url, workers, keep=keep, web=web)
@@ -51,7 +51,9 @@ def run_demo(
 
 @contextlib.contextmanager
 def _place(keep: bool) -> Iterator[Path]:
-    """Yield a directory for the demo's server, database and files. Remove it afterwards, unless ``keep``."""
+    """Yield a new directory for the demo's server, database and files. Remove the directory afterwards, unless
+    ``keep``.
+    """
     if keep:
         yield Path(tempfile.mkdtemp(prefix="rq-core-demo-"))
         return
@@ -61,8 +63,9 @@ def _place(keep: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
-    """Yield the server's URL: ``url``, or the URL of an embedded server. The embedded server is stopped afterwards
-    unless ``keep``."""
+    """Yield ``url``. Without ``url``, start an embedded server, yield its URL, and stop it afterwards unless
+    ``keep``.
+    """
     if url is not None:
         yield url
         return
@@ -168,7 +171,9 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
 
 
 def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
-    """Print the files of the slowest jobs. The report cannot name the files: SQL has only a digest of the arguments."""
+    """Print the names of the files that the slowest jobs hashed. (The report from SQL has only digests of the
+    arguments.)
+    """
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:
@@ -180,8 +185,11 @@ def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Show two progress bars. Yield three functions: the first adds to the number of enqueued jobs, the second sets the
-    number of finished jobs, the third prints a line above the bars."""
+    """Show a progress bar of the enqueued jobs and one of the finished jobs. Yield three functions.
+
+    The first adds to the enqueued jobs. The second sets the number of finished jobs. The third prints a line above the
+    bars.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

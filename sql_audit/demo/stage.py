@@ -85,16 +85,20 @@ class DemoOutcome:
 
 
 def larger(files: list[Path]) -> list[Path]:
-    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes. (A larger file alone
-    would take seconds.) Their number is a twentieth of all files, but at least 10."""
+    """Return the files to compress: the largest 5 % of the files, but at least 10.
+
+    Files over COMPRESS_SIZE_MAX bytes are left out: one such file would take seconds.
+    """
     sizes = {path: path.stat().st_size for path in files}
     fit = [path for path in files if sizes[path] <= COMPRESS_SIZE_MAX]
     return sorted(fit, key=sizes.__getitem__)[-max(10, len(files) // 20) :]
 
 
 def find_files(root: Path) -> list[Path]:
-    """Return the regular, readable files below a directory. Files that Python or pip may rewrite during the demo are
-    left out: byte code, and packages that are installed below the standard library."""
+    """Return the regular, readable files below a directory, sorted by path.
+
+    Byte code and installed packages are left out, because Python or pip may rewrite these files during the demo.
+    """
     return sorted(
         path
         for path in root.rglob("*")
@@ -107,7 +111,7 @@ def find_files(root: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class Stage:
-    """The processes of one demo, on one queue."""
+    """The processes of one demo (mirror, workers, web page), and its queue."""
 
     client: Client
     redis_url: str
@@ -118,8 +122,11 @@ class Stage:
 
     @contextlib.contextmanager
     def mirror(self) -> Iterator[None]:
-        """Run the mirror, attached to the queue, while the body runs. End it after the workers, since it mirrors their
-        last events."""
+        """Run the mirror as a process during the block. The block begins when the mirror has switched the queue's log
+        on.
+
+        End the workers before the block ends, so that the mirror copies their last events.
+        """
         tasks.app.connect_to(self.redis_url)
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
@@ -136,7 +143,7 @@ class Stage:
 
     @contextlib.contextmanager
     def crew(self, workers: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Yield the worker processes; they run while the body runs."""
+        """Start ``workers`` worker processes, yield them, and end them after the block."""
         crew = [self._start_worker() for _ in range(workers)]
         try:
             yield crew
@@ -146,7 +153,7 @@ class Stage:
 
     @contextlib.contextmanager
     def page(self, listen: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Serve the web page while the body runs."""
+        """Serve the web page during the block."""
         process = self._start("rq_core.cli", "web", "--listen", listen)
         try:
             yield process
@@ -156,8 +163,10 @@ class Stage:
     def enqueue(
         self, task: Task[..., Any], files: list[Path], told: Callable[[int], None]
     ) -> list[str]:
-        """Enqueue one job per file and return the jobs' ids in the order of the files. The callback gets the number of
-        jobs of each chunk."""
+        """Enqueue one job per file, and return the jobs' ids in the order of the files.
+
+        The callback gets the number of jobs of each chunk after the chunk is enqueued.
+        """
         ids: list[str] = []
         for start in range(0, len(files), 500):
             chunk = files[start : start + 500]
@@ -190,12 +199,12 @@ class Stage:
             )
 
     def now_ms(self) -> int:
-        """Return the server's time (Unix ms), by which Redis stamps all events."""
+        """Return the time of Redis' clock (Unix ms); events have times of this clock."""
         ((seconds, micros),) = self.client.run(self.client.calls.delivery.ask([["TIME"]]))
         return int(seconds) * 1000 + int(micros) // 1000
 
     def left(self) -> int:
-        """Return the number of jobs that are not finished."""
+        """Return the number of jobs in the queue that are not finished."""
         counts = self.client.run(self.client.calls.reads.counts(self.queue))
         return sum(counts.ready.values()) + counts.waiting + counts.scheduled + counts.running
 
@@ -204,7 +213,11 @@ class Stage:
         return total - self.left()
 
     def kill_one(self, crew: list[subprocess.Popen[bytes]]) -> tuple[int, int]:
-        """End a worker with SIGKILL while it holds claims. Return its pid and the number of those claims."""
+        """Kill a worker process with SIGKILL while it holds claims. Return its pid and the number of claims that it
+        held.
+
+        Raise DemoFailed if no claim was held before the jobs were done.
+        """
         victim = crew[0]
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -233,9 +246,9 @@ class Stage:
         )
 
     def wait_until_done(self, total: int, told: Callable[[int], None], until: int) -> None:
-        """Wait until ``until`` of ``total`` jobs are finished; the callback gets the number of finished jobs.
+        """Wait until ``until`` of ``total`` jobs are finished. The callback gets the number of finished jobs.
 
-        Raise DemoFailed after PATIENCE_S.
+        Raise DemoFailed after PATIENCE_S seconds.
         """
         deadline = time.monotonic() + PATIENCE_S
         while (done := self.finished(total)) < until:
@@ -248,7 +261,7 @@ class Stage:
         told(done)
 
     def forget(self) -> None:
-        """Remove the demo's queue from Redis. The queue's history stays in SQL."""
+        """Delete the demo's queue from Redis. Its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
             self.client.calls.delivery.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
@@ -257,8 +270,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """The work of the demo: the files; the ids of the jobs, in the order of the files; the duration in seconds; and
-    the time of the kill (Unix ms)."""
+    """The work that the demo has done. ``ids`` are the jobs' ids, in the order of ``files``."""
 
     files: list[Path]
     ids: list[str]
@@ -270,8 +282,7 @@ class Deed:
 
 
 def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
-    """Compare three records: the files themselves, the witness file that the jobs wrote, and SQL. Return
-    the findings."""
+    """Compare three records: the files, the witness file that the jobs wrote, and SQL. Return the findings."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
     packed: dict[str, dict[str, Any]] = {}
@@ -327,7 +338,9 @@ def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> De
 
 
 def most_at_once(connection: Connection, queue: str, task: str) -> int:
-    """Return the highest number of claims of a task that were in force at once, counted event by event."""
+    """Return the highest number of claims of a task that were in force at the same time, computed from the events in
+    SQL.
+    """
     of_task = select(job_event.c.job_id).where(
         job_event.c.queue == queue, job_event.c.type == "enqueued", job_event.c.task == task
     )

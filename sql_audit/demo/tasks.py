@@ -61,7 +61,8 @@ def digest(path: Path) -> None:
     timeout=60,
 )
 def compress(path: Path) -> None:
-    """Compress one file with gzip and append both sizes to the witness file. At most two of these jobs run at once,
-    regardless of the number of workers."""
+    """Compress one file with gzip, and append both sizes to the witness file. A cap lets at most two of these jobs run
+    at once.
+    """
     data = path.read_bytes()
     witness(path=str(path), size=len(data), packed=len(gzip.compress(data, 6)))

@@ -1,5 +1,6 @@
-"""Shows the state of an inbox to an operator, and lists, retries and drops its parked rows. No turn of a relay uses
-this module."""
+"""Shows the state of an inbox to an operator, and lists, retries and drops its parked rows. Relays do not use this
+module.
+"""
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
 
@@ -54,7 +55,7 @@ class QueueState:
 
 
 class QueueStates(NamedTuple):
-    """The states of the queues of one inbox."""
+    """The states of an inbox's queues, and the number of queues that were not read."""
 
     queues: list[QueueState]
     left_out: int
@@ -62,7 +63,7 @@ class QueueStates(NamedTuple):
 
 
 def states(session: Session) -> list[QueueState]:
-    """Return the states of all queues that an inbox knows, by name."""
+    """Return the states of all queues of an inbox, ordered by the queues' names."""
     return look(session).queues
 
 
@@ -73,10 +74,10 @@ def look(
     parked_max: int = COUNT_MAX,
     queues_max: int | None = None,
 ) -> QueueStates:
-    """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
+    """Return the states of the first ``queues_max`` queues of an inbox, ordered by name.
 
-    Of each queue at most ``rows_max`` rows and ``parked_max`` parked rows are counted, and parked rows of at most
-    ``rows_max`` queues.
+    In each queue, at most ``rows_max`` rows and ``parked_max`` parked rows are counted. Parked rows are counted in at
+    most ``rows_max`` queues.
     """
     with session.transaction() as transaction:
         # First, since it sets how PostgreSQL reads tables.
@@ -133,15 +134,16 @@ def _parked_queues(
 
 
 def _text(queue: str | bytes) -> str:
-    """Return the name of a queue. On SQLite a person may have written bytes."""
+    """Return a queue's name as text. On SQLite the column may have bytes instead, which a person has written."""
     return queue if isinstance(queue, str) else queue.decode("utf-8", "backslashreplace")
 
 
 def parked_rows(
     session: Session, *, queue: str | None = None, most: int = 100
 ) -> list[dict[str, Any]]:
-    """Return parked rows, newest first. Each row is a dict with the table's columns as keys, and with times as
-    texts."""
+    """Return up to ``most`` parked rows, newest first. Each row is a dict from the name of a column to its text; ``id``
+    is an int.
+    """
     names = COLUMNS[PARKED].split()
     # On SQLite, a person may have written bytes into any column of this table.
     columns = ", ".join(n if n == "id" else f"CAST({n} AS text)" for n in names)
@@ -153,10 +155,10 @@ def parked_rows(
 
 
 def retry_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Put parked rows back into the inbox, and return the ids of their jobs.
+    """Move parked rows back into the inbox, and return the ids of their jobs.
 
-    ``jobs`` are the ids of the rows' jobs; without ids, all parked rows are meant. ``queue`` limits the rows to one
-    queue. A row stays parked if another row in the inbox has the id of its job.
+    ``jobs`` chooses rows by the ids of their jobs; empty means all parked rows. ``queue`` limits the rows to one queue.
+    A row stays parked if the inbox has another row with the same job id.
     """
     which, values = _which(jobs, queue)
     insert = f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
@@ -176,7 +178,9 @@ _MOVED: Final = (
 
 
 def drop_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Delete parked rows, and return the ids of their jobs. The rows are chosen as in :func:`retry_rows`."""
+    """Delete parked rows, and return the ids of their jobs. ``jobs`` and ``queue`` choose the rows as in
+    :func:`retry_rows`.
+    """
     which, values = _which(jobs, queue)
     with session.transaction() as transaction:
         found = transaction.run(

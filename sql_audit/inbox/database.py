@@ -1,8 +1,6 @@
-"""Connects to a user's database. The database belongs to the user's application, so rq-core changes only rows of the
-inbox in it.
+"""Connects to the database of a user's application. rq-core changes only the rows of the inbox there.
 
-No setting outlives a transaction on a connection to PostgreSQL, so a pooler may give the server's connection to other
-clients after each transaction (PgBouncer).
+The connections work behind a pooler such as PgBouncer: no setting outlives its transaction.
 """
 
 from __future__ import annotations
@@ -55,8 +53,10 @@ def shown(url: URL) -> str:
 
 
 def inbox_engine(url: URL, *, writes: bool = True, creates: bool = False) -> Engine:
-    """Return an engine for a user's database. On SQLite, with ``writes``, each transaction begins with the lock for
-    writing. A missing SQLite file is an error at the first connection, unless ``creates`` is set.
+    """Return an SQLAlchemy engine for a user's database.
+
+    On SQLite, ``writes`` makes each transaction begin with the write lock. Without ``creates``, a missing SQLite file
+    is an error at the first connection.
 
     Raise InboxUnavailable if the driver is not installed.
     """
@@ -97,7 +97,7 @@ def inbox_engine(url: URL, *, writes: bool = True, creates: bool = False) -> Eng
 
 @contextlib.contextmanager
 def explaining(url: URL) -> Iterator[None]:
-    """Raise InboxRefused or InboxUnavailable for an error of the database's driver in the block."""
+    """Turn a database driver's error in the block into InboxRefused or InboxUnavailable."""
     try:
         yield
     except DBAPIError as error:
@@ -105,8 +105,7 @@ def explaining(url: URL) -> Iterator[None]:
 
 
 def inbox_failure(url: URL, error: BaseException) -> InboxError:
-    """Return the InboxError for an error of a driver: InboxRefused if the database answered, otherwise
-    InboxUnavailable."""
+    """Return InboxRefused for a driver's error if the database answered. Otherwise return InboxUnavailable."""
     if answered(error):
         return InboxRefused(url=shown(url), why=describe_error(error))
     return InboxUnavailable(url=shown(url), why=describe_error(error))

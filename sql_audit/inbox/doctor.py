@@ -1,4 +1,4 @@
-"""Compares an inbox with the tables of the migration, with the rights of a relay, and with the slots in Redis."""
+"""Finds what is wrong with an inbox: in its tables, in a relay's rights, and in the relays' call slots in Redis."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ FORGOTTEN: Final = (
 
 
 def examine_inbox(session: Session, client: Client) -> list[InboxFinding]:
-    """Return what is wrong with an inbox. Nothing is written.
+    """Return a list of everything that is wrong with an inbox. Nothing is written.
 
-    Raise InboxMissing, InboxError, or the errors of the client."""
+    Raise InboxMissing, InboxError, or the errors of the client.
+    """
     found = [InboxFinding(None, says) for says in _rights(session)]
     try:
         require_tables(session)
@@ -80,7 +81,9 @@ def _rights(session: Session) -> Iterator[str]:
 
 
 def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
-    """Yield the difference between a queue's last batch and its slot in Redis."""
+    """Compare a queue's last batch in SQL with its call slot in Redis. Yield a sentence if one of them must have lost
+    data.
+    """
     try:
         key = queue_keys(queue, client.prefix)("slots")
     except InvalidName:
@@ -99,8 +102,7 @@ def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
 
 
 def _row(session: Session, queue: str) -> RelayRow | None:
-    """Return a queue's row of ``rqc_relay``. Return None if the row is missing, or if it cannot be read, which another
-    check reports."""
+    """Return a queue's row of ``rqc_relay``, or None if the row is missing or damaged."""
     with session.transaction() as transaction:
         try:
             return transaction.look(queue)

@@ -15,7 +15,7 @@ _IDS_MAX: Final = 500
 
 
 def find_in_inbox(url: str, queue: str, ids: Sequence[str]) -> dict[str, str]:
-    """Return, by job id, where the row of each job is: ``inbox`` or ``parked``. Jobs without a row are left out.
+    """Return, by job id, the table that has the job's row: ``inbox`` or ``parked``. Jobs without a row are left out.
 
     Raise InboxUrlInvalid, InboxMissing, InboxRefused or InboxUnavailable.
     """

@@ -1,9 +1,10 @@
-"""Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
+"""Notices a copied or moved inbox: a copy must not hand over the rows of the original.
 
-A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror stores the place of the log's database
-(:mod:`sql_audit.store.connection.database_identity`). If the database is in another place, the relay refuses the inbox
-until an operator says whether the database was copied or moved.
+A copy (pg_dump for staging, cp) has all rows of the original. So the first relay stores the database's place in the
+inbox. :mod:`sql_audit.store.connection.database_identity` computes the place.
+
+If the database is later in another place, every relay refuses the inbox. An operator must then say whether the database
+was copied or moved.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NO_PLACE = (
 
 
 class Settled(NamedTuple):
-    """The result of :func:`move_inbox` or :func:`fork_inbox`."""
+    """The state of an inbox after :func:`move_inbox` or :func:`fork_inbox`."""
 
     inbox_id: str
     place: str
@@ -34,9 +35,10 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if no place is stored yet, and return the inbox's id.
+    """Check that the database is in its stored place, and return the inbox's id. If no place is stored yet, store the
+    current one.
 
-    Raise InboxCopied if the database is not in the stored place.
+    Raise InboxCopied if the database is in another place.
     """
     with explaining(session.address):
         here = place_of(session.engine)
@@ -50,7 +52,10 @@ def check_place(session: Session) -> str:
 
 
 def compare_place(session: Session) -> str:
-    """Return the inbox' id, and write nothing. Raise InboxCopied if the database is not in the stored place."""
+    """Check that the database is in its stored place, and return the inbox's id. Nothing is written.
+
+    Raise InboxCopied if the database is in another place.
+    """
     with explaining(session.address):
         here = place_of(session.engine)
     with session.transaction() as transaction:
@@ -61,7 +66,7 @@ def compare_place(session: Session) -> str:
 
 
 def _stored(session: Session, transaction: Transaction) -> tuple[str, str | None]:
-    """Return the id of an inbox, and the place that was stored. Raise InboxDamaged."""
+    """Return the inbox's id and the stored place of its database (None: no place yet). Raise InboxDamaged."""
     rows = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").all()  # noqa: S608
     if len(rows) != 1:
         raise InboxDamaged(url=session.url, what=NO_PLACE)
@@ -74,15 +79,15 @@ def _is_same(bound: str, here: str) -> bool:
 
 
 def move_inbox(session: Session) -> Settled:
-    """Store the current place of an inbox after a move or a restore."""
+    """Store the database's current place in its inbox, after the database was moved or restored."""
     return _settle(session, is_copy=False)
 
 
 def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
-    """Make a copied inbox an inbox of its own. The rows that were copied are parked: the original hands them over.
+    """Give a copied inbox a new id, and park the copied rows: the original hands these rows over.
 
-    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is still in its
-    stored place, or if no relay has stored a place yet.
+    Raise InboxInPlace if the database is in its stored place, or if no place is stored. ``same_place`` skips this
+    check, for a copy of a whole server or disk.
     """
     return _settle(session, is_copy=True, same_place=same_place)
 

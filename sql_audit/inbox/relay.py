@@ -1,14 +1,14 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Before a batch is sent, its rows, its call slots and its call number are committed to the database. Redis runs the call
-of a number only once and answers a repeated call with the same answer, so any relay may send a batch again that has no
-answer yet. The rows are deleted only after the answer. No lock is held while a batch is being sent.
+Before a batch is sent, the relay commits to the database which rows, call slots and call number the batch has. Redis
+carries out a call number once, and answers a repeated call as before. So any relay may send a batch without an answer
+again. The rows are deleted only after the answer. No lock is held while a batch is being sent.
 
-A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot, and all calls have
-the batch's number. A row's position in the batch says which call the row belongs to.
+A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot; the call number is
+the batch's. A row's position in the batch determines its call.
 
-A relay chooses a random name for its slot and counts the call numbers in memory. So no number is used again for other
-rows, even if the database is set back to an older state.
+A relay draws a random name for its slot and counts the call numbers in memory. So no call number is used twice, even if
+the database is set back to an older state.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SET_BACK: Final = (
 
 
 def _back(rows: int) -> str:
-    """Return the words of ``SET_BACK`` for a number of rows."""
+    """Return the phrase for a number of rows that is put into the message ``SET_BACK``."""
     return counted(rows, "row that was handed over is", "rows that were handed over are")
 
 
@@ -87,7 +87,7 @@ class RelayOutcome(Enum):
 
 @dataclass(slots=True)
 class _Queue:
-    """The facts that a relay remembers about a queue."""
+    """The state that a relay has of one queue from turn to turn."""
 
     name: str
     slot: str = ""
@@ -107,7 +107,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Step:
-    """The results of a transaction, and the work that follows its COMMIT."""
+    """The results of a turn's transaction, and the work that is left to do after its COMMIT."""
 
     batch: RowBatch | None = None
     needs: set[str] = field(default_factory=set)
@@ -120,7 +120,7 @@ class _Step:
 
 
 class Relay:
-    """Hands rows over, one turn at a time. After an error, any relay can continue with the queue."""
+    """Hands rows over, one turn at a time. After an error, this or another relay can make the next turn."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Relay:
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_step`` is called between the steps of a turn, for tests that kill the relay there."""
+        """``on_step`` is called between the steps of a turn; tests kill the relay in it."""
         self.name = boot_id("r")
         self._session = session
         self._client = client
@@ -143,16 +143,16 @@ class Relay:
         self._on_step = on_step
 
     def queues(self) -> list[str]:
-        """Return the queues that have rows or a batch without an answer. Raise InboxError."""
+        """Return the queues that have rows, or a batch that Redis has not answered. Raise InboxError."""
         with self._session.transaction() as transaction:
             return transaction.queues()
 
     def knows(self, name: str) -> bool:
-        """Return whether this relay has made a turn for a queue."""
+        """Return whether this relay has made a turn for the queue ``name``."""
         return name in self._queues
 
     def turn(self, name: str) -> RelayOutcome:
-        """Delete the rows of the batch that Redis has answered, and send the next batch.
+        """Delete the rows of the batch that Redis has answered, and send the next batch of the queue.
 
         Raise InboxError for an error of the database, and another RqCoreError for an error of Redis.
         """
@@ -218,7 +218,7 @@ class Relay:
         return step
 
     def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
-        """Notice if the database was set back to an older state than this relay has seen."""
+        """Add a warning if the database is in an older state than this relay has already seen."""
         back = queue.handled - row.handled
         sent = queue.sent
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
@@ -236,8 +236,11 @@ class Relay:
         answer: BatchAnswer,
         step: _Step,
     ) -> RowCounts:
-        """End the batch that Redis has answered, and return its counts. Its rows are deleted or parked; the rows of a
-        call that Redis refused stay."""
+        """End the batch that Redis has answered, and return the counts of its rows.
+
+        Rows of accepted calls are deleted or parked. Rows of a refused call stay, but a single row with bad arguments
+        is parked.
+        """
         relayed = held = duplicate = 0
         done: list[int] = []
         parked: list[int] = []
@@ -268,8 +271,10 @@ class Relay:
         error: StaleCall | BadArguments,
         step: _Step,
     ) -> None:
-        """End a call whose number Redis will never accept. Its rows stay in the inbox and are sent under another
-        number."""
+        """Settle a call that Redis refuses for good: its rows stay, to be sent under another number.
+
+        If Redis rejects the arguments of a call with one row, the row is parked.
+        """
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, _back(len(ids))))
         elif len(ids) == 1:
@@ -286,8 +291,10 @@ class Relay:
         of: Number,
         step: _Step,
     ) -> RowBatch:
-        """Return the committed batch that has no answer yet, with its call number. Under another number, Redis could
-        carry the batch out twice."""
+        """Return the committed batch that has no answer yet, to be sent again under the same call number.
+
+        A row that cannot be read any more is parked.
+        """
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
         jobs: dict[int, NewJob] = {}
@@ -305,8 +312,10 @@ class Relay:
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
-        """Write the next batch, and the counts of the batch that ended. Return the next batch; None if the queue has no
-        rows that can be sent now."""
+        """Choose the rows of the next batch, write the batch, and add the counts of the batch that ended.
+
+        Return None, and write no batch, if no row can be sent now.
+        """
         ids: list[int] = []
         jobs: list[NewJob] = []
         # What is read for one call is all that a turn holds of rows that may be large.
@@ -333,8 +342,9 @@ class Relay:
         ids: list[int],
         jobs: list[NewJob],
     ) -> bool:
-        """Add the rows of one more call to a batch. Return whether the call is full, so that another call may
-        follow."""
+        """Add the rows of one more call to a batch. Return whether the call is full; then the batch may have a next
+        call.
+        """
         rows = transaction.choose(
             queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
         )
@@ -363,8 +373,11 @@ class Relay:
         return end - begin == sending.CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
-        """Return the job of a row; None if another row has its id. A row that was not packed by rq-core is packed
-        first, so that every relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
+        """Return the job of a row; None if another row has the job's id.
+
+        A row that another program inserted is packed first, so that every relay makes the same job of the row. Raise
+        Unreadable or PolicyNeeded.
+        """
         if row.packed is not None:
             return self._jobs.job(name, row)
         made = self._jobs.packed(name, row)
@@ -376,13 +389,12 @@ class Relay:
 
 
 def _shown(fact: Any) -> Any:
-    """Return a fact for a log line. A text from a row is shortened and printed without control characters."""
+    """Prepare a value for the log: shorten a text, and escape its control characters."""
     return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
 def _fitting(most: int, rows: int, size: int) -> int:
-    """Return the number of rows to read next, about as many as fit into a call. The last read had ``rows`` rows of
-    ``size`` bytes."""
+    """Return how many rows to read next to fill about one call. The last read had ``rows`` rows of ``size`` bytes."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
     return min(sending.CALL_ROWS, most * 2)

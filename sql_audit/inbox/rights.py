@@ -21,7 +21,7 @@ _ALL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 class InboxRole(NamedTuple):
-    """The work and the rights of a kind of user of an inbox."""
+    """A kind of user of an inbox: the work of the role, and its rights on each table."""
 
     does: str
     rights: Mapping[str, tuple[str, ...]]
@@ -55,8 +55,11 @@ ROLES: Final[Mapping[str, InboxRole]] = {
 
 
 def grants_of(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
-    """Yield the statements that give ``user`` the rights of a role in ROLES. The owner of the tables, or a superuser,
-    executes them. The producer's ``search_path`` stays as the application has it."""
+    """Yield the SQL statements that give ``user`` the rights of a role in ROLES.
+
+    The owner of the tables, or a superuser, must execute the statements. They set the user's ``search_path``, except
+    for the producer's.
+    """
     who, where, tables = quoted(user), quoted(database), quoted(schema)
     if role != "producer":
         yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {tables};"
@@ -67,7 +70,7 @@ def grants_of(role: str, *, user: str, database: str, schema: str) -> Iterator[s
 
 
 def lacking_rights(transaction: Transaction, role: str) -> list[str]:
-    """Return the rights of a role that the user of a transaction does not have, as ``UPDATE ON rqc_inbox``."""
+    """Return the rights that a role needs and the transaction's user lacks, each as ``UPDATE ON rqc_inbox``."""
     has = "SELECT has_table_privilege(CAST(to_regclass(%s) AS oid), %s)"
     return [
         f"{right} ON {table}"

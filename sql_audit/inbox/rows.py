@@ -1,5 +1,7 @@
-"""Makes jobs from rows: from rows that rq-core packed, and from rows that other programs inserted with the name of a
-task."""
+"""Makes jobs from rows of the inbox.
+
+rq-core packs the rows that it inserts. Other programs insert rows with the name of a task and options.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _OPTIONS: Final = (
 
 
 class PolicyNeeded(Exception):
-    """The policy of a task must be read from Redis first. A transaction must not wait for that."""
+    """A task's policy (its caps and options) must first be read from Redis, outside of the transaction."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)
@@ -33,23 +35,23 @@ class PolicyNeeded(Exception):
 
 
 class JobMaker:
-    """Makes jobs from rows. ``client`` reads the policies that workers registered."""
+    """Makes jobs from rows. ``client`` reads the tasks' policies, which workers have stored in Redis."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._producer = Producer(client.url, prefix=client.prefix)
 
     def learn(self, queue: str, task: str) -> None:
-        """Read the policy of a task from Redis and cache it for some seconds, so that rows with this task can become
-        jobs.
+        """Read the policy of a task from Redis, and cache it for some seconds.
 
-        Raise RqCoreError if the server does not answer, or has a policy that cannot be read."""
+        Raise RqCoreError if the server does not answer, or if the policy cannot be read.
+        """
         draft = self._draft(queue, task, {}, {})
         if draft.placing is None:
             draft.read(self._client.run(self._client.calls.caps.policy(queue, task)))
 
     def job(self, queue: str, row: InboxRow) -> NewJob:
-        """Return the job of a packed row. Raise Unreadable."""
+        """Return the job of a row that has its packed form. Raise Unreadable."""
         _, job_id, task, args, _, packed, age_ms = row
         try:
             return unpack(
@@ -61,7 +63,9 @@ class JobMaker:
             raise
 
     def packed(self, queue: str, row: InboxRow) -> InboxRow:
-        """Return the packed form of a row that another program inserted. Raise Unreadable, or PolicyNeeded."""
+        """Add the packed form to a row that another program inserted, and return the new row. Raise Unreadable or
+        PolicyNeeded.
+        """
         _check_unicode(row)
         try:
             options = _options(row.options)
@@ -84,7 +88,7 @@ class JobMaker:
 
 
 def _check_unicode(row: InboxRow) -> None:
-    """Raise Unreadable for a row with a text that is not UTF-8, as SQLite may have."""
+    """Raise Unreadable if a text of the row is not UTF-8, which SQLite allows."""
     for name, text in zip(row._fields, row, strict=True):
         if isinstance(text, str) and not text.isascii():
             try:
@@ -94,7 +98,9 @@ def _check_unicode(row: InboxRow) -> None:
 
 
 def _check_heard(job: NewJob) -> None:
-    """Raise Unreadable for a job that a rule may reject, since no producer would learn of the rejection."""
+    """Raise Unreadable if a cap or a unique name may reject the job, since the producer would not learn of the
+    rejection.
+    """
     if any(rule.startswith(("reject|", "most|")) for rule in job.full.split()):
         raise Unreadable(
             "a cap of its task rejects jobs or has max_waiting, and no producer would hear of that: do not use the"
@@ -107,7 +113,7 @@ def _check_heard(job: NewJob) -> None:
 
 
 def _object(column: str, text: str) -> dict[str, Any]:
-    """Return a JSON object. Raise Unreadable for anything else, and for JSON that names a key twice or has NaN."""
+    """Parse a JSON object. Raise Unreadable for other text, for a repeated key, and for NaN or Infinity."""
 
     def constant(name: str) -> None:
         raise Unreadable(f"{column} has {name}, which is not JSON")

@@ -2,16 +2,16 @@
 
 ``rqc_inbox``
     one row for each job that a program has inserted and that is not in Redis yet. ``id`` gives the order. ``packed``
-    has the options that a producer with rq-core computed (:mod:`rq_core.model.packed_job`), ``options`` those that
-    another program wrote.
+    has the options that rq-core computed in the producer (:mod:`rq_core.model.packed_job`). ``options`` has the
+    options that another program wrote.
 ``rqc_inbox_parked``
-    rows that cannot be read, that Redis refuses, that a batch without an answer had, or that a copied database has.
-    They wait for an operator; the relay does not read them.
+    rows that wait for an operator; the relay does not read them. A row is parked if it cannot be read, or if Redis
+    refuses it. It is also parked if its batch had no answer for 29 days, or if its database is a copy.
 ``rqc_relay``
     one row for each queue: the batch that is being sent (``ids``, a JSON array), its call slot and call number, and the
     relays' counts. ``ids`` is null while no batch is being sent.
 ``rqc_inbox_place``
-    one row: the id of the inbox, and the place of its database when a relay first used it, by which a copy is noticed.
+    one row: the id of the inbox, and the place in which a relay first used the database. A copy is in another place.
 
 The statements are plain SQL, so that a person or a migration tool can run them.
 """
@@ -186,9 +186,9 @@ def migrate(url: str) -> tuple[str, ...]:
 
 
 def missing_tables(connection: Connection) -> tuple[str, ...]:
-    """Return the tables of the inbox that a database does not have.
+    """Return the names of the inbox's tables that a database does not have.
 
-    Raise InboxForeign if a table of the database has one of these names, but other columns.
+    Raise InboxForeign if a table has the name of an inbox table, but other columns.
     """
     missing = []
     for name, columns in COLUMNS.items():
@@ -231,8 +231,10 @@ class _Column(NamedTuple):
 
 
 def differences(connection: Connection) -> Iterator[str]:
-    """Yield the differences between the existing tables and the tables that :func:`migrate` makes: in types, in what a
-    program may leave out, and in keys. The existing tables must have the right columns."""
+    """Yield a sentence for each difference between the existing tables and the tables that :func:`migrate` makes.
+
+    Types, nullable columns, defaults and keys are compared. All tables must exist, with the right columns.
+    """
     is_postgresql = connection.dialect.name == "postgresql"
     for table, statement in _TABLES[connection.dialect.name].items():
         columns = _PG_COLUMNS if is_postgresql else _LITE_COLUMNS

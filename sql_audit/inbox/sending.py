@@ -1,7 +1,7 @@
 """Sends batches of rows to Redis, and reads the answers.
 
-A batch is sent in calls. Each call has its own slot, and all calls have the batch's number. A row's position in the
-batch says which call the row belongs to.
+A batch is sent in calls. Each call has its own slot; the call number is the batch's. A row's position in the batch
+determines its call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ otherwise two relays would divide a batch into different calls, and hand rows ov
 
 
 class Number(NamedTuple):
-    """A call slot and the number of a call."""
+    """A call slot, and the number of a call in this slot."""
 
     slot: str
     number: int
@@ -32,7 +32,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows that are committed as one batch."""
+    """Rows that a relay committed as one batch."""
 
     of: Number
     jobs: Sequence[NewJob | None]
@@ -59,7 +59,7 @@ class BatchAnswer(NamedTuple):
 
 
 class Sender:
-    """Sends batches under the name of an inbox."""
+    """Sends batches to Redis, call by call."""
 
     def __init__(self, client: Client, on_step: Callable[[str], None]) -> None:
         self._client = client
@@ -68,8 +68,8 @@ class Sender:
     def send(self, queue: str, batch: RowBatch, inbox_id: str) -> BatchAnswer | None:
         """Send the calls of a batch, one after the other, and return the answers.
 
-        Raise RqCoreError if a call has no answer. Return None if Redis' history has changed between the calls, so that
-        Redis may have forgotten the first calls. In both cases the batch stays on its way, to be sent again.
+        Return None if the queue's epoch changed between the calls: Redis may have forgotten the first calls. Raise
+        RqCoreError if a call has no answer. In both cases the batch must be sent again.
         """
         places = range(0, len(batch.jobs), CALL_ROWS)
         calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)
@@ -102,12 +102,12 @@ class Sender:
 
 
 def _rows(batch: RowBatch, at: int) -> Sequence[NewJob | None]:
-    """Return the jobs of the call whose first row has this place in the batch."""
+    """Return the jobs of one call. ``at`` is the position (from 0) of the call's first row in the batch."""
     return batch.jobs[at : at + CALL_ROWS]
 
 
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
-    """Return the call whose first row has this place in the batch; None if no row of the call is left."""
+    """Return the call whose first row has position ``at``; None if all rows of the call are gone."""
     jobs = [job for job in _rows(batch, at) if job is not None]
     if not jobs:
         return None
@@ -121,7 +121,7 @@ def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the rows that became no new job: the place of each row, from 0, and the outcome."""
+    """Return the position (from 0) and the outcome of each row that became no new job, from Redis' answer."""
     return [
         (int(reply[at]) - 1, str(reply[at + 1]))
         for at in range(0, len(reply), 3)

@@ -1,12 +1,13 @@
-"""A relay as a service: makes turns for all queues with rows, until it is stopped.
+"""Runs a relay as a service: makes turns for all queues with rows, until it is stopped.
 
-Producers push a token into ``rqc:inbox`` after their COMMIT. The token wakes the relay, and is the name of a queue: the
-turn for this queue comes before the relay looks for queues with rows, which saves a ms. Without a token the relay looks
-for rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
-changed.
+After its COMMIT, a producer pushes a token, the name of the queue, into ``rqc:inbox``. The token wakes the relay, which
+serves this queue before all others; that saves about 1 ms.
 
-If Redis does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles each time.
-Turns for the other queues continue. If the database does not answer, all turns wait.
+Without a token, the relay looks for rows every 0.5 s on PostgreSQL. On SQLite it checks every 20 ms whether the file
+has changed, which is cheap.
+
+If Redis does not answer, or a queue is full, the queue is put off. The pause doubles with each failure. Turns for the
+other queues continue. If the database does not answer, all turns wait.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ sent again."""
 
 @dataclass(slots=True)
 class _Pause:
-    """The pause of a queue: the time of its next turn, and the reason."""
+    """The pause before a queue's next turn after a failure, and the error."""
 
     not_before: float = 0.0
     backoff_s: float = 0.0
@@ -59,7 +60,7 @@ class _Pause:
 
 @dataclass(slots=True)
 class RelayService:
-    """The loop over all queues. See :func:`run_relay`."""
+    """The loop that makes turns for all queues. See :func:`run_relay`."""
 
     session: Session
     client: Client
@@ -77,7 +78,7 @@ class RelayService:
     """The queue that the last token named."""
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
-        """Make turns until ``stop`` is set; with ``once``, until no row is left that can be sent now."""
+        """Make turns until ``stop`` is set. With ``once``, return when no row can be sent now."""
         waker = threading.Thread(
             target=self._wait_tokens, args=(stop,), name="rq-core-inbox-tokens", daemon=True
         )
@@ -110,8 +111,11 @@ class RelayService:
             waker.join(TOKEN_WAIT_S + 1)
 
     def _look_at_file(self) -> None:
-        """Close a SQLite file that was replaced by another file, and check whether the new file is a copy. Raise
-        InboxError."""
+        """If another SQLite file has replaced the database's file, connect to the new file and check that it is no
+        copy.
+
+        Raise InboxError.
+        """
         file = self.session.file()
         if file != self._file:
             self.session.close()
@@ -119,10 +123,9 @@ class RelayService:
             self._file = file
 
     def _turn_of(self, name: str) -> bool:
-        """Make a turn for the queue that a token named. Return whether the turn did something; if it did, all queues
-        are served next.
+        """Make a turn for the queue ``name``, which a token named. Return whether the turn did something.
 
-        Any client of Redis may push a token, so only a queue that had rows before is taken.
+        Any client of Redis may push a token. So a queue that never had rows gets no turn.
         """
         if self._moved or not self.relay.knows(name):
             return False
@@ -185,8 +188,10 @@ class RelayService:
                 logger.info("the inbox can be read again")
 
     def _sleep(self, stop: threading.Event, version: int | None) -> None:
-        """Wait until there may be rows, or a pause may be over. ``version`` is the version of the SQLite file before
-        the last round."""
+        """Wait until rows may have been inserted, or until a queue's pause is over.
+
+        ``version`` is the SQLite file's version before the last round.
+        """
         until = self.clock() + POLL_S
         later = [each.not_before for each in self._pauses.values()]
         until = min([until, *(at for at in later if at > self.clock())])
@@ -198,8 +203,10 @@ class RelayService:
                 return
 
     def _version(self) -> int | None:
-        """Return a number that changes when another connection commits to a SQLite file; -1 if the file cannot be read;
-        None for PostgreSQL."""
+        """Return a number that changes with each commit of another connection to the SQLite file.
+
+        Return -1 if the file cannot be read, and None for PostgreSQL.
+        """
         if self.session.address.get_backend_name() != "sqlite":
             return None
         try:
@@ -228,12 +235,13 @@ def run_relay(
     once: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, until no row is left that can be
-    sent now.
+    """Hand over the rows of a database's inbox until ``stop`` is set. With ``once``, return when no row can be sent
+    now.
 
-    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if another
-    connection has locked it, the relay waits, except with ``once``. Later errors are logged, and the turn is made
-    again; with ``once`` errors of the database are raised.
+    At the start, raise InboxError or InboxMissing if the database cannot be used, has no inbox, or is a copy. If
+    another connection has locked the database, wait, or raise with ``once``.
+
+    Later errors are logged, and the turn is made again. With ``once``, errors of the database are raised.
     """
     session = Session(url)
     try:
@@ -247,8 +255,10 @@ def run_relay(
 
 
 def _checked(session: Session, stop: threading.Event, *, once: bool) -> str | None:
-    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while the database was
-    locked."""
+    """Check the database at the start, and return the inbox's id. While the database is locked, wait.
+
+    Return None if ``stop`` was set meanwhile. With ``once``, raise instead of waiting.
+    """
     said = ""
     while not stop.is_set():
         try:

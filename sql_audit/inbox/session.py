@@ -18,7 +18,9 @@ from sql_audit.inbox.statements import STATEMENTS
 
 
 class RelayRow(NamedTuple):
-    """A queue's row of ``rqc_relay``."""
+    """A queue's row of ``rqc_relay``: the batch that is being sent, its call slot and number, and the relays'
+    counts.
+    """
 
     slot: str | None
     number: int | None
@@ -34,7 +36,7 @@ class RelayRow(NamedTuple):
 
     @property
     def handled(self) -> int:
-        """The number of rows that have left the inbox through Redis."""
+        """The number of rows that have left the inbox after an answer of Redis."""
         return self.relayed + self.held + self.duplicate
 
 
@@ -65,7 +67,7 @@ COUNTS_ALTERED: Final = (
 
 
 class InboxRow(NamedTuple):
-    """A row of ``rqc_inbox``."""
+    """A row of ``rqc_inbox``: one job that is not in Redis yet."""
 
     id: int
     job_id: str
@@ -78,12 +80,12 @@ class InboxRow(NamedTuple):
 
 
 class Session:
-    """One connection to a user's database, which is opened when it is first needed. One thread uses it at a time."""
+    """One connection to a user's database, opened at its first use. Only one thread may use the session at a time."""
 
     def __init__(self, url: str, *, writes: bool = True) -> None:
         """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
 
-        On SQLite a session that does not write takes no lock for writing.
+        On SQLite, a session without ``writes`` does not take the write lock.
         """
         self.address = inbox_url(url)
         self.url = shown(self.address)
@@ -96,10 +98,10 @@ class Session:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Begin a transaction, and commit it after the block.
+        """Begin a transaction, yield it, and commit it after the block.
 
-        Raise InboxRefused or InboxUnavailable for an error of the driver. After any error the connection is closed.
-        After an error of the COMMIT itself, whether the transaction was committed is unknown.
+        Raise InboxRefused or InboxUnavailable for an error of the driver. After any error the connection is closed. If
+        the COMMIT fails, the transaction may have been committed.
         """
         with explaining(self.address):
             if self._connection is None:
@@ -112,11 +114,11 @@ class Session:
                 raise
 
     def text(self, statement: str) -> str:
-        """Return a statement for the database's driver. ``?`` marks a value."""
+        """Return a statement in the syntax of the database's driver. ``?`` in ``statement`` marks a value."""
         return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
 
     def file(self) -> tuple[int, int] | None:
-        """Return the device and inode of the file of a SQLite database; None for PostgreSQL. Raise InboxUnavailable."""
+        """Return the device and the inode of the SQLite file; None for PostgreSQL. Raise InboxUnavailable."""
         if self.engine.dialect.name != "sqlite":
             return None
         try:
@@ -126,7 +128,7 @@ class Session:
         return found.st_dev, found.st_ino
 
     def version(self) -> int:
-        """Return a number that changes when another connection changes a SQLite file."""
+        """Return a number that changes with each commit of another connection. Only for SQLite."""
         with explaining(self.address):
             if self._connection is None:
                 self._connection = self.engine.connect()
@@ -135,7 +137,7 @@ class Session:
             return found
 
     def close(self) -> None:
-        """Close the connection. The session may be used again."""
+        """Close the connection. The next use of the session opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             # The server may be gone, and the error that says so is on its way already.
@@ -156,7 +158,7 @@ def require_tables(session: Session) -> None:
 
 
 class Transaction:
-    """The steps of a turn, within one transaction."""
+    """The statements of a relay's turn, within one transaction."""
 
     def __init__(self, connection: Connection, session: Session) -> None:
         self.connection = connection
@@ -168,14 +170,16 @@ class Transaction:
         return self.connection.exec_driver_sql(statement, values)
 
     def queues(self) -> list[str]:
-        """Return the queues that have rows or a batch without an answer."""
+        """Return the queues that have rows, or a batch that Redis has not answered."""
         if self._said.settings:
             self.run(self._said.settings)
         return [name for (name,) in self.run(self._said.queues)]
 
     def lock(self, queue: str) -> RelayRow | None:
-        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. Return None if another
-        relay has locked the row. Raise InboxDamaged."""
+        """Lock and return a queue's row of ``rqc_relay``. A missing row is created.
+
+        Return None if another relay has locked the row. Raise InboxDamaged.
+        """
         found = self.run(self._said.lock, queue).first()
         if found is None:
             if self.run(self._said.exists, queue).first() is not None:
@@ -187,16 +191,16 @@ class Transaction:
         return _relay_row(self._url, queue, found)
 
     def look(self, queue: str) -> RelayRow | None:
-        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row. Raise InboxDamaged."""
+        """Return a queue's row of ``rqc_relay`` without a lock; None if there is no row. Raise InboxDamaged."""
         found = self.run(self._said.look, queue).first()
         return None if found is None else _relay_row(self._url, queue, found)
 
     def choose(self, queue: str, most: int, after: int = 0) -> list[InboxRow]:
-        """Return the first rows of a queue whose ids are greater than ``after``."""
+        """Return the first ``most`` rows of a queue whose ids are greater than ``after``."""
         return list(map(_inbox_row, self.run(self._said.choose, queue, after, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
-        """Return these rows, in the order of their ids; rows that are gone are left out."""
+        """Return the rows with these ids, in the order of the ids. Missing rows are left out."""
         found = self.run(self._said.load, queue, *self._said.ids(ids)).all() if ids else []
         return list(map(_inbox_row, found))
 
@@ -209,32 +213,32 @@ class Transaction:
         relay: str,
         counts: RowCounts = NOTHING,
     ) -> None:
-        """Write the next batch, and add the counts of the batch that it replaces."""
+        """Write the queue's next batch, and add the counts of the preceding batch."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def change(self, queue: str, ids: Sequence[int]) -> None:
-        """Write the ids of the batch that is being sent."""
+        """Replace the ids of the batch that is being sent."""
         self.run(self._said.change, json.dumps(ids), queue)
 
     def take(self, queue: str, relay: str) -> None:
-        """Write which relay has sent the batch last."""
+        """Record that the relay ``relay`` sends the batch from now on."""
         self.run(self._said.take, relay, queue)
 
     def end(self, queue: str, counts: RowCounts) -> None:
-        """End the batch without a next batch, and add its counts."""
+        """End the queue's batch, and add its counts. No next batch begins."""
         self.run(self._said.end, *counts, queue)
         if counts == NOTHING:
             self.run(self._said.forget, queue)
 
     def delete(self, queue: str, ids: Sequence[int]) -> None:
-        """Delete rows."""
+        """Delete the rows with these ids."""
         if ids:
             values = (queue, *self._said.ids(ids))
             if self.run(self._said.delete, *values).rowcount != len(ids):
                 self.run(self._said.delete_rest, *values)
 
     def park(self, queue: str, ids: Sequence[int], why: str) -> None:
-        """Move rows into ``rqc_inbox_parked``."""
+        """Move the rows with these ids into ``rqc_inbox_parked``, with the reason ``why``."""
         if not ids:
             return
         # Both databases refuse NUL in a text, or end the text there.
@@ -242,8 +246,9 @@ class Transaction:
         self.delete(queue, ids)
 
     def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:
-        """Write the packed form of a row that another program inserted. Return False if another row has the job's
-        id."""
+        """Store the packed form of a row that another program inserted. Return False if another row has the job's
+        id.
+        """
         if job_id != row.job_id and self.run(self._said.has_id, job_id, queue, row.id).first():
             return False
         self.run(self._said.pack, job_id, args, packed, queue, row.id)
@@ -257,7 +262,9 @@ ID_MAX: Final = 2**63 - 1
 
 
 def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
-    """Return a row of ``rqc_relay`` as it was read. Raise InboxDamaged for a row that no relay has written."""
+    """Make a RelayRow from the columns of ``rqc_relay``. Raise InboxDamaged if the ids or the counts have a wrong
+    form.
+    """
     slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
     batch = None if ids is None else _batch(ids)
     if ids is not None and batch is None:
@@ -271,7 +278,7 @@ def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
 
 
 def _batch(text: Any) -> list[int] | None:
-    """Return the ids of a batch; None if they are not a JSON array of ids."""
+    """Parse the ids of a batch; return None if the text is not a JSON array of ids."""
     try:
         found = json.loads(text)
     except (ValueError, TypeError, RecursionError):

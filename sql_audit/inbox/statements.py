@@ -1,6 +1,6 @@
-"""The SQL statements of the relay, for both databases.
+"""The SQL statements of the relay, for PostgreSQL and SQLite.
 
-No statement of a turn reads ``rqc_inbox_parked``, so parked rows cost the turns nothing.
+No statement of a turn reads ``rqc_inbox_parked``, so parked rows do not slow the turns.
 """
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
@@ -27,8 +27,11 @@ nearly empty, so it would read and sort the whole queue for each batch."""
 
 
 def queues_of(table: str, what: str = "name") -> str:
-    """Return a statement that selects ``what`` for each queue of a table with an index that begins with the queue.
-    The statement steps from queue to queue through the index, so it reads as many rows as there are queues."""
+    """Return a statement that selects the expression ``what`` once for each queue in a table.
+
+    The table needs an index that begins with the queue. The statement jumps from queue to queue in the index, so it
+    reads one row per queue.
+    """
     first = f"SELECT min(queue) FROM {table}"
     return (
         f"WITH RECURSIVE q(name) AS (SELECT ({first}) UNION ALL SELECT ({first} WHERE queue > q.name) FROM q"
@@ -37,7 +40,7 @@ def queues_of(table: str, what: str = "name") -> str:
 
 
 class Statements(NamedTuple):
-    """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
+    """The statements for one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
     """Makes the values of a statement that takes many ids. At least one id is needed."""
@@ -92,9 +95,12 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """``among`` is a condition that compares with many ids. ``age`` and ``sent`` are the ages of a row and of a batch
-    in ms (``sent`` is -1 if the batch has no valid time). ``now`` is the present time. ``lock`` locks rows that no
-    other transaction has locked. ``bound`` are values to select that set something for the transaction."""
+    """Return the statements for one kind of database, made of SQL expressions in its dialect.
+
+    ``among`` compares a column with many ids. ``age`` and ``sent`` are the ages of a row and of a batch in ms (``sent``
+    is -1 if the batch has no valid time). ``now`` is the present time. ``lock`` locks the rows that no other
+    transaction has locked. ``bound`` are expressions that set something for the transaction when they are selected.
+    """
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(

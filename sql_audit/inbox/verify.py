@@ -1,8 +1,8 @@
 """Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event whose actor is the inbox.
 
-The inbox and the log are read one after the other while relays and mirrors work. So the number of events has two
-bounds. It must be at least the inbox's count before the log was read. It must be at most the number of rows that the
-inbox may have sent by the end of that read.
+Relays and mirrors work during the comparison, so the right number of events lies between two bounds. The lower bound is
+the inbox's count before the log is read. The upper bound is the count after the read, plus the rows of the batch that
+is being sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRUNED: Final = "events of the queue were pruned, so that only too many of them 
 
 
 class Events(NamedTuple):
-    """The ``enqueued`` events by the inbox in a queue's log."""
+    """The number of ``enqueued`` events in a queue's log whose actor is the inbox."""
 
     total: int = 0
     again: int = 0
@@ -50,7 +50,7 @@ NONE: Final = Events()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The number of one queue's jobs that came from the inbox: as the inbox counts them, and as the log counts them."""
+    """How many jobs of one queue came from the inbox: as the inbox counts them, and as the log counts them."""
 
     queue: str
     relayed: int
@@ -70,8 +70,10 @@ def compare_with_log(
     wait_s: float = MIRROR_WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Comparison]:
-    """Return the comparisons of all queues of an inbox, and of other queues with events by this inbox in the log. Raise
-    InboxError, or the errors of the log's driver."""
+    """Compare each queue's count in the inbox with the events of the audit log, and return the comparisons.
+
+    Queues that only the log has are included. Raise InboxError, or the errors of the log's driver.
+    """
     by = f"inbox:{compare_place(session)}"
     before = {each.queue: each for each in states(session)}
     until = time.monotonic() + wait_s
@@ -107,7 +109,9 @@ def _judge(
 
 
 def _events(log: Engine, by: str) -> tuple[dict[str, Events], set[str]]:
-    """Return the counts of events by the inbox, by queue, and the queues whose log was pruned."""
+    """Return, by queue, the number of ``enqueued`` events whose actor is ``by``, and the queues whose log was
+    pruned.
+    """
     enqueued = (job_event.c.type == "enqueued") & (job_event.c.worker == by)
     again = func.count() - func.count(job_event.c.job_id.distinct())
     columns = (job_event.c.queue, func.count(), again)

@@ -27,7 +27,7 @@ class InboxWatch:
         self._checked = False
 
     def look(self) -> InboxOverview:
-        """Return the state of the inbox.
+        """Return the numbers of rows of the inbox's queues.
 
         Raise InboxMissing if the tables are missing, and InboxRefused or InboxUnavailable for an error of the driver.
         """
@@ -63,7 +63,7 @@ class InboxWatch:
         return InboxOverview(tuple(queues), found.left_out)
 
     def examine(self, client: Any) -> list[InboxFinding]:
-        """Return what is wrong with the inbox. See rq_core.model.plugins.InboxReader."""
+        """Return a finding for everything that is wrong with the inbox. See rq_core.model.plugins.InboxReader."""
         from sql_audit.inbox.doctor import examine_inbox
 
         with self._lock:
@@ -76,7 +76,7 @@ class InboxWatch:
 
 
 def open_inbox_reader(url: str) -> InboxWatch:
-    """Return a reader of the inbox in the database at ``url``; rq_core finds this function as an entry point.
+    """Return a reader of the inbox in the database at ``url``. rq_core finds this function by an entry point.
 
     Nothing is read yet. Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
     """

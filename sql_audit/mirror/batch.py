@@ -1,4 +1,4 @@
-"""The data of one turn of the mirror: the batch of entries after the cursor, and the rows that it changes."""
+"""The data of one turn of the mirror: a batch of outbox entries, and the SQL rows that the batch changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The entries after the cursor that one turn writes, with the fork and the breaks that they show."""
+    """The outbox entries that one turn writes to SQL, the cursor before them, and the signs that entries were lost.
+
+    ``fork`` is where Redis' history left SQL's. ``breaks`` are missing numbers and beginnings of epochs.
+    """
 
     cursor: Cursor
     """The cursor row as it was locked; the turn moves the cursor with the batch."""
@@ -34,15 +37,19 @@ class EventBatch:
 
     @property
     def found_out(self) -> bool:
-        """Return whether the batch has a fork, the beginning of an epoch, a break in the numbering, a complete
-        baseline, or an entry in quarantine."""
+        """Return whether the turn must record more than events in SQL.
+
+        That is a fork, the beginning of an epoch, a break in the numbering, a complete baseline, or an entry in
+        quarantine.
+        """
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows of ``quarantine`` for the entries that cannot be mirrored at all, or can be mirrored only
-        with changes."""
+        """Return the rows to insert into ``quarantine``: entries and jobs that SQL cannot store in their normal
+        form.
+        """
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [
@@ -55,8 +62,10 @@ class EventBatch:
 
 
 class Projection(NamedTuple):
-    """The rows that a batch's events change. ``jobs`` and ``attempts`` are pairs of (new rows, rows that replace or may
-    replace a row); ``events`` is the number of events."""
+    """The rows that a batch's events change. ``events`` is the number of events.
+
+    ``jobs`` and ``attempts`` are pairs: new rows, and rows that replace or may replace a row in SQL.
+    """
 
     events: int
     at_ms: int
@@ -69,7 +78,9 @@ class Projection(NamedTuple):
 
     @classmethod
     def of(cls, folder: Folder, text: str) -> Projection:
-        """Return the rows of a folded batch. ``text`` is the events' rows in PostgreSQL's COPY format."""
+        """Return the rows that the events in ``folder`` change. ``text`` is the events' rows in PostgreSQL's COPY
+        format.
+        """
         return cls(
             len(folder.events),
             folder.at_ms,

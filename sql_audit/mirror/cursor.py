@@ -1,5 +1,4 @@
-"""The mirror's position in a queue: a row of ``mirror_cursor``, and the last mirrored entry, which Redis must still
-have."""
+"""The mirror's position in a queue: the queue's row of ``mirror_cursor``, and the last mirrored entry."""
 
 from __future__ import annotations
 
@@ -10,8 +9,10 @@ from rq_core.model.events import OutboxId
 
 
 class Anchor(NamedTuple):
-    """The number and fingerprint of the last mirrored entry. The entry stays in the outbox, so that the next read can
-    check that it is unchanged."""
+    """The number and the fingerprint (SHA-256) of the last mirrored entry.
+
+    The entry stays in the outbox, so that the next read can check that it is unchanged.
+    """
 
     at: OutboxId
     fingerprint: str
@@ -19,7 +20,9 @@ class Anchor(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """A row of ``mirror_cursor``."""
+    """A queue's row of ``mirror_cursor``: the mirror's position in the outbox, and the sums over all mirrored
+    batches.
+    """
 
     queue: str
     epoch: int | None

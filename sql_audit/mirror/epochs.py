@@ -1,7 +1,4 @@
-"""The numbering of entries, and the fields of the first entry of an epoch.
-
-The intake reads these fields once and makes a :class:`Beginning`; other code uses the Beginning.
-"""
+"""The numbering of outbox entries across epochs, and the first entry of an epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from rq_core.model.table.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):
-    """The first entry of an epoch. It names the last entry that Redis had before the epoch."""
+    """The first entry of an epoch. ``last`` is the last entry that Redis had before the epoch."""
 
     id: OutboxId
     at_ms: int
@@ -25,19 +22,21 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, at: OutboxId, at_ms: int, facts: Mapping[str, Any]) -> Beginning:
-        """Return the beginning from ``facts``, the fields of the event ``epoch_started``."""
+        """Return the beginning of an epoch, from ``facts``, the fields of its ``epoch_started`` event."""
         reason = facts.get("reason")
         return cls(at, at_ms, reason if isinstance(reason, str) else None, last_known(facts))
 
     @property
     def is_restated(self) -> bool:
-        """Return whether a baseline of all live jobs follows."""
+        """Return whether the epoch begins with a baseline of all live jobs."""
         return self.reason in RESTATED_BY
 
 
 def last_known(facts: Mapping[str, Any]) -> OutboxId | None:
-    """Return the last entry before an epoch, by the fields of its ``epoch_started`` event; None if Redis knew no entry,
-    or if the field is not a number that SQL can keep."""
+    """Return the last entry before an epoch. ``facts`` are the fields of the epoch's ``epoch_started`` event.
+
+    Return None if Redis knew no entry, or if the field ``last`` is not a number that SQL can store.
+    """
     last = facts.get("last")
     try:
         found = OutboxId.parse(last) if isinstance(last, str) else None
@@ -47,9 +46,9 @@ def last_known(facts: Mapping[str, Any]) -> OutboxId | None:
 
 
 def follows(before: OutboxId, after: OutboxId) -> bool:
-    """Return whether no number is missing between two entries.
+    """Return whether ``after`` may directly follow ``before``: no number is missing between the two entries.
 
-    A new epoch follows any entry of an earlier epoch: its first entry itself names the entry before.
+    Number 0 of a later epoch follows any entry of an earlier epoch.
     """
     if after.epoch == before.epoch:
         return after.seq == before.seq + 1
@@ -57,5 +56,5 @@ def follows(before: OutboxId, after: OutboxId) -> bool:
 
 
 def contiguous(ids: Iterable[OutboxId]) -> bool:
-    """Return whether each number follows the number before it, so that none is missing."""
+    """Return whether no number is missing in a sequence of entries."""
     return all(follows(a, b) for a, b in pairwise(ids))

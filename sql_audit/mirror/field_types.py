@@ -1,5 +1,6 @@
-"""Checks of the types of events' fields. A check takes the values of one field in many jobs (a column) and returns
-whether all of them pass."""
+"""Checks the types of events' fields. Each check takes a column (one field's values in many jobs), and returns whether
+all of the values pass.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +99,9 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """Return whether each value is null or a claim's list of scopes.
+    """Return whether each value is null or a list of a claim's scopes, in the form that ``audit at`` reads.
 
-    A scope is [scope, cap or null], [scope, limit, window, burst] or [scope, limit, window, burst, cost]. The views and
-    ``audit at`` read this form.
+    A cap is [scope, cap or null]. A rate is [scope, limit, window, burst] or [scope, limit, window, burst, cost].
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:

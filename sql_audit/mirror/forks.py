@@ -1,8 +1,10 @@
-"""Finds the point at which Redis' history left the history in SQL (a fork).
+"""Finds a fork: the last entry that Redis' history and SQL's history of a queue share.
 
-Redis may lose the end of a queue's history: it loads an old snapshot or an append-only file without its tail, or a
-replica that lagged is promoted. Redis then continues with a new epoch. :func:`find_fork` compares the entries of Redis
-with those of SQL, backwards from the beginning of the new epoch. :mod:`sql_audit.mirror.losses` applies the result.
+Redis may lose the end of a queue's history. It may load an old snapshot, or an append-only file without its end; or a
+replica that lagged is promoted. Redis then continues with a new epoch.
+
+:func:`find_fork` compares the entries of Redis with those of SQL, backwards from the new epoch's beginning.
+:mod:`sql_audit.mirror.losses` applies the result to SQL.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -46,8 +48,10 @@ _FIRST: Final = text(
 
 
 class Behind(Exception):
-    """Redis has no epoch with which the mirror can continue. The mirror then attaches the queue again and passes
-    ``known``, an epoch that SQL has, so that Redis begins an epoch after it (see OutboxSource.attach)."""
+    """Redis must begin a new epoch before the mirror can continue. ``known`` is the epoch after which it must begin.
+
+    The mirror catches the error, and attaches the queue again with ``known`` (see OutboxSource.attach).
+    """
 
     def __init__(self, known: int, why: str) -> None:
         super().__init__(why)
@@ -56,7 +60,7 @@ class Behind(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The point at which Redis' history left the history in SQL."""
+    """The last entry that Redis' history and SQL's history share, and Redis' entries that follow it."""
 
     beginning: Beginning
     """The first entry of the epoch with which Redis continued."""
@@ -71,9 +75,10 @@ class Fork:
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return, as a tail, the entries with which Redis continued after it lost or changed the anchor.
+    """Return the entries from which the mirror continues after Redis has lost or changed the anchor.
 
-    Raise Behind if Redis has no entry that can be mirrored.
+    They are the entries of later epochs. If Redis lacks only the anchor, they are those in ``tail``. Raise Behind if
+    Redis has no later epoch.
     """
     assert tail.anchor is not None
     before = tail.anchor.at
@@ -95,11 +100,10 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Return the point after which Redis' history differs from the history in SQL; None if the epoch after the anchor
-    continues the history in SQL.
+    """Return the fork between Redis' history and SQL's. Return None if the new epoch continues SQL's history.
 
-    Raise Behind if Redis must first begin an epoch with a baseline of all live jobs. Epochs before ``restated_from``
-    never raise Behind, since an epoch with a baseline follows them.
+    Raise Behind if Redis must first list all live jobs in a baseline. Epochs before ``restated_from`` never raise
+    Behind, because a later epoch has a baseline.
     """
     assert tail.anchor is not None
     # Redis may assign a number twice: if the anchor is missing or changed, an equal number proves nothing.
@@ -119,16 +123,16 @@ def find_fork(
 
 
 def made_again(beginning: Beginning) -> bool:
-    """Return whether Redis knew nothing of the queue when it began the epoch."""
+    """Return whether the epoch begins a new queue: Redis knew no entry of the queue before."""
     return beginning.last is None and beginning.reason == Began.CREATED
 
 
 def _compare(
     connection: Connection, source: OutboxSource, queue: str, beginning: Beginning, cursor: OutboxId
 ) -> Fork:
-    """Return the fork: the last entry that both Redis and SQL have, searched backwards from the epoch's beginning.
+    """Search backwards from an epoch's beginning for the last entry that Redis and SQL share. Return the fork.
 
-    If Redis has no such entry any more, the entry that the earliest epoch in Redis names takes its place.
+    If Redis has no shared entry any more, use the entry that Redis' earliest epoch names as its predecessor.
     """
     earlier = _before_the_log(connection, queue)
     last = beginning.last
@@ -165,8 +169,7 @@ def _compare(
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """Return the last entry that Redis had before SQL's first entry; None if SQL has no entry, or if its first entry
-    names no earlier entry."""
+    """Return the last entry that Redis had before SQL's first entry, or None if it is not known."""
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None
@@ -178,7 +181,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """Return SQL's rows of the entries, by entry. ``entries`` are newest first."""
+    """Return SQL's rows of the events in some entries, by entry. ``entries`` are newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found
@@ -201,7 +204,7 @@ _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Return whether SQL's rows of an entry equal the rows that the mirror would make of the entry."""
+    """Return whether SQL has the same rows for an entry that the mirror would now make of Redis' entry."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

@@ -1,4 +1,4 @@
-"""Finds the beginnings of epochs and the breaks in the numbering of a batch's entries."""
+"""Finds where epochs begin in a batch, and where numbers of entries are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sql_audit.store.storable_text import clean, to_json
 
 
 class Break(NamedTuple):
-    """A row of ``mirror_epoch`` that the turn will insert: the beginning of an epoch, or a break in the numbering."""
+    """A row for ``mirror_epoch``: an epoch begins at the entry ``at``, or the numbering breaks there."""
 
     at: OutboxId
     kind: str
@@ -25,7 +25,7 @@ class Break(NamedTuple):
     detail: str | None = None
 
     def row(self, queue: str, batch: int) -> dict[str, Any]:
-        """Return the row's values by column."""
+        """Return the row as a dict from column to value."""
         return {
             "queue": queue, "batch": batch, "epoch": self.at.epoch, "seq": self.at.seq,
             "kind": self.kind, "at_ms": self.at_ms, "reason": self.reason,
@@ -38,8 +38,10 @@ class Break(NamedTuple):
 def among(
     intakes: Sequence[Intake], before: OutboxId | None, at_ms: int, fork: Fork | None
 ) -> list[Break]:
-    """Return the beginnings of epochs and the breaks in a batch. ``before`` is the last entry before the batch;
-    ``at_ms`` is its time (Unix ms)."""
+    """Return the beginnings of epochs and the breaks in the numbering of a batch.
+
+    ``before`` is the last entry before the batch, and ``at_ms`` is its time (Unix ms).
+    """
     breaks: list[Break] = []
     if fork is not None and fork.changed is not None:
         reason = "Redis has another entry under a number that is mirrored already"
@@ -71,8 +73,10 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 
 
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
-    """Return the breaks that an epoch's beginning shows. There is no such break if the last entry that Redis knew was
-    the last mirrored entry."""
+    """Return the break between ``before``, the last mirrored entry, and the beginning of an epoch.
+
+    Return an empty list if Redis still knew ``before`` as its last entry when the epoch began.
+    """
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)
     if last == before and not passed:

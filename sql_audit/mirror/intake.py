@@ -1,9 +1,11 @@
-"""Checks raw outbox entries and turns them into columns, or into quarantined entries, which SQL can always keep.
+"""Checks raw outbox entries. The result (an intake) has columns of values or quarantined entries; SQL can store both.
 
-:func:`rq_core.model.events.decode` defines the meaning of an entry; this module reads entries in the same way, many
-thousands a second. It turns the jobs of an entry into columns, named as in ``event_fields.JOB_EVENT_FIELDS``, and
-checks a whole column at once. An entry or a job that fails a check is never dropped: its raw bytes go to quarantine,
-and a row of type ``quarantined`` takes its place in the sequence of events.
+:func:`rq_core.model.events.decode` defines what an entry means. This module reads the same format, but many thousands
+of entries a second. It collects each field of many jobs into a column (named in ``event_fields.JOB_EVENT_FIELDS``), and
+checks the whole column at once.
+
+An entry or a job that fails a check is never dropped. Its raw bytes go to quarantine. A row of type ``quarantined``
+takes its place among the events.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 
 
 class Quarantined(NamedTuple):
-    """A row of ``quarantine`` that the turn will insert."""
+    """A row to insert into ``quarantine``: an entry, or one job of an entry, that failed a check."""
 
     at: OutboxId
     ordinal: int | None
@@ -40,7 +42,9 @@ class Quarantined(NamedTuple):
 
 @dataclass(slots=True)
 class Intake:
-    """A checked entry: an event with its jobs in columns, or, if all of it is in quarantine, only its number."""
+    """A checked entry: one event, and its jobs' fields as columns. If the whole entry is in quarantine, it has no
+    columns.
+    """
 
     id: OutboxId
     event: Event | None
@@ -66,7 +70,9 @@ class Intake:
 
     @property
     def stubs(self) -> list[int]:
-        """The ordinals for which SQL has only a row of type ``quarantined``."""
+        """The indexes of the entry's jobs (from 0) for which SQL gets a row of type ``quarantined`` in place of the
+        event.
+        """
         if not self.in_place:
             return []
         if self.event is None:
@@ -79,7 +85,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _size(raw: RawFields) -> int:
-    """Return the bytes that an entry adds to the backlog, as Redis counts them."""
+    """Return the entry's size in bytes, as Redis counts it for the backlog."""
     told = "".join([raw[name] for name in COUNTED_FIELDS if name in raw])
     return len(told) if told.isascii() else len(_bytes(told))
 
@@ -99,7 +105,7 @@ def pack_entry(raw: RawFields) -> bytes:
 
 
 def unpack_entry(packed: bytes) -> dict[str, str]:
-    """Return the fields that :func:`pack_entry` packed."""
+    """Return an entry's fields from the JSON text that :func:`pack_entry` made."""
     pairs = json.loads(packed)
     text = [
         [base64.b64decode(p).decode("utf-8", "surrogateescape") for p in pair] for pair in pairs
@@ -128,7 +134,7 @@ _QUEUE_FIELDS: Final = {
 
 
 class _NotDecodedError(ValueError):
-    """The reason why this release cannot read an entry."""
+    """An entry has a form that this release cannot read."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -142,8 +148,10 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
-    """Check one raw entry and return its intake. No content of an entry raises an error: an unreadable entry goes to
-    quarantine."""
+    """Check one raw entry, and return its checked form (an intake).
+
+    An unreadable entry goes to quarantine; no entry raises an error.
+    """
     try:
         return _take(entry_id, raw)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -151,8 +159,9 @@ def take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 class _Unchecked(NamedTuple):
-    """An entry about jobs whose values are not checked yet: its place in the batch, its intake, and a list of values
-    per job."""
+    """An entry about jobs before the check of its values: its index, its intake without columns, and each job's list of
+    values.
+    """
 
     place: int
     intake: Intake
@@ -160,7 +169,10 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """Return the intake of each entry, as :func:`take` does, but check the values of all entries of a type at once."""
+    """Check many raw entries, and return their checked forms (intakes) in order.
+
+    The result is that of :func:`take` for each entry, but faster: entries of one type are checked together.
+    """
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
     for index, (entry_id, raw) in enumerate(entries):
@@ -181,8 +193,10 @@ def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
 
 
 def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]] | None:
-    """Return the unchecked intake of an entry about jobs, and a list of values per job. Return None for an entry that
-    needs the slower :func:`take`, such as an event about the queue, or a text that may have to be cleaned."""
+    """Return, for an ordinary entry about jobs, its intake without columns, and each job's list of values.
+
+    Return None for any other entry, such as an event about the queue. It needs :func:`take`, which is slower.
+    """
     kind, by, body, at = raw.get("type"), raw.get("by"), raw.get("jobs"), raw.get("at", "")
     if kind not in _JOB_FIELDS or by is None or not body or "why" in raw or "data" in raw:
         return None
@@ -202,8 +216,10 @@ def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]]
 
 
 def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
-    """Check the values of all entries of one type, and set the columns of their intakes. Return False, and set nothing,
-    if any value fails its check."""
+    """Check the values of entries of one type, and set the columns of their intakes.
+
+    If any value fails its check, set nothing and return False.
+    """
     every = [array for each in waiting for array in each.arrays]
     (length, *others) = set(map(len, every))
     if others or length > len(spec.names):
@@ -224,7 +240,7 @@ def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
-    """Return the intake of an entry that goes to quarantine: its number, its time, its author, and its raw bytes."""
+    """Return the checked form (intake) of an entry that goes to quarantine whole, with its raw bytes and the reason."""
     try:
         jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
     except (ValueError, TypeError, RecursionError):
@@ -289,9 +305,9 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
-    """Clean, in place, the strings that go into columns. Return whether any string was changed.
+    """Replace characters that SQL cannot store in the strings that become columns. Return whether a string changed.
 
-    Values that are stored as JSON (such as an error) stay unchanged, since JSON can escape every character.
+    Fields that are stored as JSON, such as an error, stay unchanged: JSON can escape every character.
     """
     changed = False
     for array in arrays:
@@ -323,7 +339,9 @@ def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFi
 
 
 def _take_one_by_one(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFields) -> None:
-    """Keep the jobs that pass their checks, and put each other job into quarantine under its ordinal."""
+    """Check the jobs of one entry one by one. Set the columns of the jobs that pass, and put each other job into
+    quarantine.
+    """
     good: list[list[Any]] = []
     ordinals: list[int] = []
     packed = pack_entry(raw)

@@ -1,13 +1,13 @@
 """Changes SQL after Redis forgot events that SQL has.
 
-:mod:`sql_audit.mirror.forks` finds the last entry that Redis still knew. SQL's events after this entry are *orphaned*:
-they stay in ``job_event``, but are not part of the history that Redis continued.
+:mod:`sql_audit.mirror.forks` finds the last entry that Redis still had. SQL's events after this entry are *orphaned*.
+They stay in ``job_event``, but do not belong to the history that Redis continues.
 
-Each epoch continues from the last entry that Redis knew when it began, so the epochs form a tree. The surviving events
-are those on the path from the last epoch back to the root; the view ``orphaned_range`` finds the others. Orphaned
-events become valid again if Redis restores them and forgets the events that had replaced them.
+Each epoch continues from the last entry that Redis had at that time, so the epochs form a tree. The surviving events
+lie on the path from the last epoch to the root. The view ``orphaned_range`` finds the others. If Redis is restored to
+an older branch, the orphaned events of that branch survive again.
 
-Everything here happens in the mirror's transaction, under the cursor's lock.
+Everything here happens in the mirror's transaction, with the cursor locked.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -68,10 +68,9 @@ _END_JOBS: Final = text(
 def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
-    """Remove the events that Redis forgot from the rows of jobs and claims, record the loss, and log it.
+    """Undo the effect of events that Redis forgot on the rows of jobs and claims. Record the loss in SQL, and log it.
 
-    ``upto`` is the last entry that SQL has. Nothing changes if Redis forgot no event that SQL has and has no entry that
-    SQL cannot mirror.
+    ``upto`` is the last entry in SQL. Nothing changes if Redis forgot no event and has no entry that SQL must skip.
     """
     at_ms, passed = fork.beginning.at_ms, len(fork.passed)
     row = {
@@ -118,8 +117,11 @@ def apply_fork(
 def complete_baseline(
     connection: Connection, queue: str, upto: OutboxId, at_ms: int, batch: int
 ) -> None:
-    """Put those live jobs into the state GONE that the baseline ending at the entry ``upto`` does not name. A complete
-    baseline names all live jobs."""
+    """Set the state GONE for each live job that a complete baseline does not name. ``upto`` is the baseline's last
+    entry.
+
+    A complete baseline names every live job that Redis has.
+    """
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
         return  # SQL does not have its epoch's beginning.
@@ -135,7 +137,7 @@ def complete_baseline(
 
 
 def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
-    """Put every live job that has no event since ``epoch`` began into ``state``. Return the number of these jobs."""
+    """Set ``state`` for every live job without an event in ``epoch`` or later. Return the number of these jobs."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:
         claim_minutes.count_again(connection, queue, at_ms)

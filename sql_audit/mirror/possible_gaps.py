@@ -1,8 +1,9 @@
-"""Finds jobs that may have more events than SQL has: after the job's last event in SQL there is a gap, or a quarantined
-entry that names the job.
+"""Finds jobs whose events may be missing in SQL.
 
-If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL
-have different ends of such a job, both may be true, since another job may have had the same id in the missing events.
+After the last event of such a job comes a gap in the log, or a quarantined entry that has the job's id.
+
+If Redis lacks the job, the job need not be lost: it may have ended in the gap. If Redis and SQL record different ends,
+both may be true: in the gap, another job may have had the same id.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
 
 
 class Places:
-    """A queue's gaps and quarantined entries, in which a job may have ended without an event in SQL."""
+    """The gaps and the quarantined entries of a queue's log. A job may have ended there without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
@@ -41,9 +42,10 @@ class Places:
 
     @cached_property
     def _by_word(self) -> dict[str, list[OutboxId]]:
-        """An index of the quarantined entries: for each word, the numbers of the entries that contain it, in order.
-        Without the index, look-ups would be slow: callers ask for thousands of jobs, and an entry may name
-        thousands."""
+        """An index of the quarantined entries: from each word to the entries that contain the word, in order.
+
+        The index makes it fast to look up thousands of jobs in entries that name thousands.
+        """
         found: defaultdict[str, list[OutboxId]] = defaultdict(list)
         for at, told in self._quarantine:
             for word in set(_WORD.findall(told)):
@@ -51,14 +53,16 @@ class Places:
         return found
 
     def _naming(self, job_id: str) -> list[OutboxId]:
-        """Return the numbers of the quarantined entries that name a job, in order."""
+        """Return the numbers of the quarantined entries that contain a job's id, in order."""
         if _WORD.fullmatch(job_id):
             return self._by_word.get(job_id, [])
         return [at for at, told in self._quarantine if job_id in told]
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
-        """Return a sentence that names the gap or quarantined entry in which a job may have ended. ``last`` is the
-        entry of the job's last event in SQL. Return None if no such gap or entry follows it."""
+        """Return a sentence that names the gap or the quarantined entry in which a job may have ended.
+
+        ``last`` is the entry of the job's last event in SQL. Return None if no gap or quarantined entry follows it.
+        """
         gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
@@ -66,7 +70,7 @@ class Places:
         return at and f"its end may lie in entry {at}, which is in quarantine"
 
     def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
-        """Return the number of the first quarantined entry after ``last`` that names the job, or None."""
+        """Return the first quarantined entry after ``last`` that contains the job's id, or None."""
         return next((at for at in self._naming(job_id) if at > last), None)
 
 

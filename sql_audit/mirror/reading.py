@@ -1,7 +1,7 @@
-"""Reads the batches of a queue's outbox: decides how many entries make a batch, and makes their intakes.
+"""Reads a queue's outbox in batches: decides how many entries a batch has, and checks them.
 
-If another batch follows, it is read and decoded while SQL writes the current batch. The batch that was read ahead is
-used only if the cursor is then at the entry after which the read began; otherwise the entries are read again.
+While SQL writes one batch, the reader reads and checks the next. That batch is used only if the cursor then is where
+the read began; otherwise its entries are read again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RawEntry = tuple[OutboxId, RawFields]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of one batch, which is written in one transaction. A batch ends with the entry that reaches a limit."""
+    """Limits of one batch, which is one transaction in SQL. A batch ends with the entry that reaches a limit."""
 
     events: int = 5_000
     size: int = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ class BatchLimits:
 
 
 class Taken(NamedTuple):
-    """One batch of entries with their intakes."""
+    """One batch: its raw entries, and their checked forms (intakes)."""
 
     entries: list[RawEntry]
     intakes: list[Intake]
@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Redis' entries after the cursor. There are about as many entries as one batch has."""
+    """Entries of the outbox after the cursor. There are about as many as one batch has."""
 
     anchor: Anchor | None
     """The entry after which the tail was read; None if it was read from the oldest entry."""
@@ -73,7 +73,9 @@ class Tail(NamedTuple):
 
 
 class Reader:
-    """Reads one queue's outbox in batches."""
+    """Reads one queue's outbox in batches. After SQL refuses a row, it searches for the refused row with smaller
+    batches.
+    """
 
     def __init__(self, source: OutboxSource, queue: str, limits: BatchLimits) -> None:
         self.source = source
@@ -87,8 +89,7 @@ class Reader:
         """The messages with which SQL refused an entry that was alone in its batch, by entry."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """Return the entries after the anchor. The anchor is compared with the entry that Redis has under its
-        number."""
+        """Return the entries after the anchor, and check that Redis still has the anchor unchanged."""
         if anchor is None:
             entries = self.read_from(None)
             return Tail(None, entries, whole=contiguous(at for at, _ in entries))
@@ -98,8 +99,7 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Return the entries from ``position`` on, inclusive; without a ``position``, from the oldest entry on. There
-        are about as many entries as one batch has.
+        """Return about one batch of entries, beginning with the entry ``position``. None means the oldest entry.
 
         Raise QueueDamaged if the first new entry has a number that no script assigns.
         """
@@ -132,7 +132,7 @@ class Reader:
             start = str(entries[-1][0])
 
     def take(self, tail: Tail) -> Taken:
-        """Return the first batch of the tail, with the intakes of its entries."""
+        """Check the tail's entries up to the limits of a batch, and return this batch."""
         if tail.taken is not None and not self._looking:
             return tail.taken
         entries, full = self._cut(tail.entries)
@@ -154,7 +154,7 @@ class Reader:
         )
 
     def _cut(self, entries: list[RawEntry]) -> tuple[list[RawEntry], bool]:
-        """Return the entries up to the limits of a batch, and whether they reach a limit of events or size."""
+        """Return the entries up to a batch's limits, and whether a limit of events or of size was reached."""
         entries = entries[: self._entries_max]
         size = jobs = 0
         for index, (_, raw) in enumerate(entries):
@@ -165,8 +165,9 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """Return the entries after the anchor, with the first batch made. Return None if Redis has no entry after the
-        anchor yet, or lacks the anchor: the next turn reads again.
+        """Return the entries after the anchor, with the next batch already checked.
+
+        Return None if Redis has no entry after the anchor yet, or if it lacks the anchor or has changed it.
         """
         tail = self.read_after(anchor)
         if tail.detached or not tail.entries:
@@ -177,14 +178,14 @@ class Reader:
 
     @property
     def _looking(self) -> bool:
-        """Return whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
+        """Return whether the reader searches for an entry that SQL refuses, or sends a refused entry to quarantine."""
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Halve the size of the next batches after SQL refused ``entries``. If there is only one entry in ``entries``,
-        mark it, so that it goes to quarantine.
+        """Halve the size of the next batches, because SQL refused a row of ``entries``. Mark a single entry for
+        quarantine.
 
-        Raise ``error`` again if SQL has refused this entry twice before, or if there is no entry.
+        Raise ``error`` again if SQL has already refused the single entry twice, or if ``entries`` is empty.
         """
         count = len(entries)
         if count > 1:
@@ -205,8 +206,7 @@ class Reader:
         )
 
     def accepted(self) -> None:
-        """Record that SQL has accepted a batch: forget the refusals, and double the size of batches if it was
-        halved."""
+        """Note that SQL has accepted a batch: forget the refusals, and double the size of batches that were halved."""
         self._refusals.clear()
         if self._entries_max is not None:
             self._entries_max *= 2
@@ -226,15 +226,17 @@ class Reader:
 
 
 def _about_jobs(raw: RawFields) -> int:
-    """Return about how many events an entry has. The JSON is not parsed: each job begins with a bracket."""
+    """Return the approximate number of events in an entry. Opening brackets are counted, because parsing the JSON is
+    slow.
+    """
     jobs = raw.get("jobs")
     return max(1, jobs.count("[") - 1) if jobs else 1
 
 
 def last_entry(tail: Tail) -> int | None:
-    """Return the number of the tail's entries up to the entry that switched the log off, inclusive.
+    """Return the number of entries in the tail up to, and with, the one that switched the log off.
 
-    Return None if the tail lacks that entry, or if the entries up to it do not follow the cursor without a break.
+    Return None if the tail has no such entry, or if numbers are missing before it.
     """
     if not tail.whole or tail.detached:
         return None
@@ -247,10 +249,10 @@ def last_entry(tail: Tail) -> int | None:
 
 
 def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
-    """Return the number of entries after which the batch must end; None if all entries may be in one batch.
+    """Return the number of entries after which the batch must end; None if it may have all entries.
 
-    A batch ends before an epoch that does not continue from the entry before it, and after a complete baseline: both
-    change all jobs of the queue, which happens between two batches.
+    A batch ends before an epoch that does not continue from the preceding entry. It also ends after a complete
+    baseline. Both change all jobs of the queue, and that happens only between two batches.
     """
     before: OutboxId | None = None
     for index, intake in enumerate(intakes):
@@ -263,7 +265,7 @@ def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
 
 
 def _completes_baseline(intake: Intake) -> bool:
-    """Return whether an entry ends a complete baseline."""
+    """Return whether an entry is the last of a complete baseline."""
     if intake.event is not Event.POLICY_CHANGED:
         return False
     return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")

@@ -1,5 +1,7 @@
-"""The calls that the mirror makes to Redis (:class:`OutboxSource`), and their implementation with a client. Tests
-implement them in memory."""
+"""The calls that the mirror makes to Redis (:class:`OutboxSource`), and their implementation with a client.
+
+Tests implement the calls in memory.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ RawFields = Mapping[str, str]
 
 
 class Counts(Protocol):
-    """The counts that Redis keeps of a queue."""
+    """The counts that Redis has for a queue's log."""
 
     @property
     def backlog(self) -> int:
@@ -31,7 +33,7 @@ class Counts(Protocol):
 
 
 class OutboxSource(Protocol):
-    """The calls that the mirror makes to Redis."""
+    """The calls that the mirror makes to Redis, as a protocol."""
 
     @property
     def prefix(self) -> str:
@@ -45,8 +47,10 @@ class OutboxSource(Protocol):
         """Return the names of the queues that Redis has, in any order."""
 
     def stamp(self, queue: str) -> str | None:
-        """Return the stamp of a queue, a random mark that Redis keeps; an empty text if the queue has no stamp, None if
-        Redis has no such queue."""
+        """Return the stamp of a queue, a random mark by which SQL recognises the queue.
+
+        Return an empty text if the queue has no stamp, and None if Redis has no such queue.
+        """
 
     def holder(self, queue: str) -> str | None:
         """Return the id of the audit database that mirrors a queue; None if no database does."""
@@ -54,39 +58,40 @@ class OutboxSource(Protocol):
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Switch the audit log of a queue on, with a baseline of all live jobs.
 
-        ``known`` is an epoch that SQL has: if the queue's epoch is earlier, Redis begins an epoch after ``known``, with
-        a baseline, and later epochs are after ``known``, too. Nothing happens if the log is on and the queue's epoch is
-        not earlier. ``stamp`` is the stamp that SQL has of the queue; a queue without a stamp gets it.
+        ``known`` is an epoch that SQL has. If the queue's epoch is earlier, Redis begins an epoch after ``known``, with
+        a baseline; later epochs are after ``known``, too. If the log is on and the queue's epoch is not earlier,
+        nothing happens. ``stamp`` is SQL's stamp of the queue; a queue without a stamp gets this one.
 
-        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and AuditStampDiffers if the queue
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise AuditStampDiffers if the queue
         has another stamp.
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
-        """Return up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
+        """Return up to ``count`` entries, oldest first, beginning with the entry ``start`` ("-": the oldest entry)."""
 
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Sequence[tuple[str, RawFields]]:
-        """Return up to ``count`` entries before ``before``, exclusive, newest first."""
+        """Return up to ``count`` entries before the entry ``before``, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Remove the entries before ``upto`` from the outbox, and ``jobs`` events and ``size`` bytes from the counted
+        """Remove the entries before ``upto`` from the outbox. Subtract ``jobs`` events and ``size`` bytes from the
         backlog.
 
-        An event about the queue counts as one event. The bytes of the fields type, jobs, data and why count. Nothing
-        happens if ``upto`` is not after the last trim, or is not in the outbox.
+        An event about the queue counts as one event. Only the bytes of the fields type, jobs, data and why count.
+        Nothing happens if ``upto`` is not after the last trim, or is not in the outbox.
         """
 
     def counts(self, queue: str) -> Counts:
-        """Return the counts that Redis keeps of a queue."""
+        """Return the counts that Redis has for a queue's log."""
 
     def place(self, queue: str) -> object:
         """Return the cluster node that has a queue; None if the node is not known, or if the server is no cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` seconds for new entries, and return the queues that have some. ``last`` is the last
-        known entry of each queue ("0-0" if none is known); it is not empty.
+        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have some.
+
+        ``last`` maps each queue to its last known entry ("0-0" if none is known). It must not be empty.
         """
 
     def close(self) -> None:
@@ -105,16 +110,18 @@ class Outbox:
 
     @property
     def prefix(self) -> str:
-        """See OutboxSource."""
+        """The prefix of the queues' keys in Redis."""
         return self._client.prefix
 
     @property
     def url(self) -> str:
-        """See OutboxSource."""
+        """The URL of the Redis server."""
         return self._client.url
 
     def queues(self) -> list[str]:
-        """See OutboxSource. Listed names that no queue can have are left out and logged once."""
+        """Return the names of the queues that Redis lists. A name that is not valid for a queue is left out, and logged
+        once.
+        """
         listed = self._run(self._reads.listed())
         if listed.complaint not in ("", self._complaint):
             logger.warning("%s", listed.complaint)
@@ -122,51 +129,51 @@ class Outbox:
         return listed.queues
 
     def stamp(self, queue: str) -> str | None:
-        """See OutboxSource."""
+        """Return the random mark that Redis has for a queue: its stamp. See OutboxSource.stamp."""
         return self._run(self._reads.stamp(queue))
 
     def holder(self, queue: str) -> str | None:
-        """See OutboxSource."""
+        """Return the id of the audit database that mirrors a queue; None if no database does."""
         audit, audit_id, _ = self._run(self._reads.attached(queue))
         return audit_id if audit == "on" else None
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """See OutboxSource."""
+        """Switch the audit log of a queue on. See OutboxSource.attach."""
         self._run(self._audit.attach(queue, audit_id, known, stamp))
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
-        """See OutboxSource."""
+        """Return up to ``count`` entries of a queue's outbox, oldest first, beginning with the entry ``start``."""
         return self._run(self._audit.read_outbox(queue, start, count))
 
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Sequence[tuple[str, RawFields]]:
-        """See OutboxSource."""
+        """Return up to ``count`` entries of a queue's outbox before the entry ``before``, newest first."""
         return self._run(self._audit.read_outbox_back(queue, before, count))
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """See OutboxSource."""
+        """Remove the entries before ``upto`` from a queue's outbox. See OutboxSource.trim."""
         self._run(self._audit.trim(queue, audit_id, upto, jobs, size))
 
     def counts(self, queue: str) -> Counts:
-        """See OutboxSource."""
+        """Return the counts that Redis has for a queue's log."""
         return self._run(self._reads.counts(queue))
 
     def place(self, queue: str) -> object:
-        """See OutboxSource."""
+        """Return the cluster node that has a queue; None if it is not known, or if the server is no cluster."""
         return self._client.place(queue)
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """See OutboxSource."""
+        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have some."""
         return self._client.wait_outbox(last, wait_s)
 
     def close(self) -> None:
-        """See OutboxSource."""
+        """Close all connections to Redis."""
         self._client.close()
 
 
 def open_source(url: str, prefix: str) -> OutboxSource:
-    """Return the source for a Redis URL. It connects at the first call."""
+    """Return an OutboxSource for the Redis server at ``url``. It connects at its first call."""
     # These modules are slow to import, and commands that only read SQL do not need them.
     from rq_core.connections.client import Client
     from rq_core.model.lib.url import is_cluster

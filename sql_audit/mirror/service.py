@@ -2,8 +2,8 @@
 
     run_mirror(source, "audit.db", stop=threading.Event(), once=True)
 
-If Redis or SQL does not answer, the service logs the error and tries again, after a pause that grows with each failure.
-Before it stops, it mirrors the entries that are left.
+If Redis or SQL does not answer, the service logs the error and tries again. The pause grows with each failure. Before
+it stops, it mirrors the entries that are left.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _OFF: Final = "off"
 
 @dataclass(slots=True)
 class Mirrored:
-    """Numbers of entries and events that a run has mirrored, and of failed turns."""
+    """The numbers of entries, events and failed turns of a run of the service."""
 
     entries: int = 0
     events: int = 0
@@ -70,8 +70,7 @@ class Mirrored:
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue of the service: its mirror, the time of its next turn (monotonic, s), and the result of its last
-    turn."""
+    """One queue of the service: its mirror, the time of its next turn (monotonic clock, s), and its last result."""
 
     mirror: Mirror
     not_before: float = 0.0
@@ -97,7 +96,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class Service:
-    """The loop over all queues. See :func:`run_mirror`."""
+    """The loop that makes turns for all queues. See :func:`run_mirror`."""
 
     source: OutboxSource
     database: Database
@@ -125,8 +124,9 @@ class Service:
     _redis_backoff_s: float = BACKOFF_S
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
-        """Mirror until ``stop`` is set, then mirror the entries that are left. With ``once``, return when nothing is
-        left. Return the numbers of mirrored entries and events."""
+        """Mirror until ``stop`` is set, then mirror what is left. With ``once``, return when nothing is left. Return
+        the numbers of mirrored entries and events.
+        """
         while not stop.is_set():
             self._make_partitions()
             self._find_queues(raise_errors=once)
@@ -143,8 +143,7 @@ class Service:
         return self.done
 
     def _make_partitions(self) -> None:
-        """Make the partitions of the months to come, if a check is due. Without them events go to the default
-        partition."""
+        """If a check is due, make the partitions of the coming months for ``job_event`` on PostgreSQL."""
         if time.monotonic() < self._partitions_due:
             return
         self._partitions_due = time.monotonic() + PARTITIONS_EVERY_S
@@ -219,8 +218,9 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Check that this Redis is the source of the log's queues, before anything in Redis or SQL changes. Raise
-        SourceDiffers if it is not, and QueuesElsewhere if another database mirrors a queue of it."""
+        """Check that the log is of this Redis, before anything changes. Raise SourceDiffers if it is of another Redis.
+        Raise QueuesElsewhere if another database mirrors one of the queues.
+        """
         if self._is_source:
             return
         check = partial(
@@ -244,8 +244,7 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """Return the names of the queues of Redis and of SQL. The names in SQL are needed if Redis has lost
-        everything."""
+        """Return the names of the queues in Redis and in SQL. A queue that only SQL has may be lost in Redis."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # One read is enough: a queue that Redis loses later is in self._queues already.
@@ -269,7 +268,7 @@ class Service:
             logger.info("queue %s: was deleted; SQL keeps its history", name)
 
     def _turn_all(self, *, raise_errors: bool = False) -> bool:
-        """Make a turn for each queue whose pause is over. Return whether any turn wrote something."""
+        """Make a turn for each queue whose pause is over. Return whether any turn wrote to SQL."""
         moved = False
         for name, queue in self._queues.items():
             if queue.not_before <= time.monotonic():
@@ -308,7 +307,8 @@ class Service:
 
     def _note_held(self, name: str, queue: _Queue) -> None:
         """Note that another mirror has locked the queue's cursor. After STALLED_MS, end stalled sessions of the
-        database: that mirror may hang in a transaction."""
+        database: the other mirror may hang in its transaction.
+        """
         now = time.monotonic()
         if queue.held_since is None:
             queue.held_since = now
@@ -318,7 +318,7 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Measure each queue's lag. Log it if it is at least LAG_TOLD, and log its end."""
+        """Log a backlog of at least LAG_TOLD events, for each queue. Log also when the queue has caught up."""
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()
@@ -336,7 +336,7 @@ class Service:
             queue.behind = behind
 
     def _note_off(self, name: str, queue: _Queue) -> None:
-        """Note that an operator switched the queue's log off. The queue is tried again every OFF_WAIT_S."""
+        """Log once that an operator switched the queue's log off. Put the queue off for OFF_WAIT_S seconds."""
         if queue.error != _OFF:
             logger.info(
                 "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
@@ -360,8 +360,7 @@ class Service:
             self._put_off_neighbours(name, queue)
 
     def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
-        """Put off the other queues on the cluster node that did not answer: each of them would wait for the node, and
-        delay the queues of other nodes."""
+        """Put off the other queues of a cluster node that did not answer. Queues of other nodes then need not wait."""
         place = self.source.place(name)
         for other, neighbour in self._queues.items():
             if place is not None and neighbour is not queue and self.source.place(other) == place:
@@ -374,8 +373,9 @@ class Service:
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Wait until a queue has new entries or may be tried again, but at most WAIT_S; longer if Redis does not
-        answer."""
+        """Wait until a queue has new entries or its pause is over, but at most WAIT_S seconds; longer if Redis does not
+        answer.
+        """
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))
@@ -409,16 +409,16 @@ def run_mirror(
     made: Sequence[str] = (),
     on_ready: Callable[[], None] | None = None,
 ) -> Mirrored:
-    """Mirror the queues of a server into an audit database until ``stop`` is set; with ``once``, until SQL has every
-    entry. Return the numbers of mirrored entries and events.
+    """Mirror the queues of a server into an audit database until ``stop`` is set. Return the numbers of entries and
+    events.
 
-    ``queues`` are the queues to mirror; None means all queues, also those that are created later. ``made`` are queues
-    that the caller has just created, so that Redis cannot have lost them. A database without tables gets them.
-    ``on_ready`` is called once, after the first turn of the queues: this database is the log of this Redis.
+    With ``once``, return as soon as SQL has every entry. ``queues`` are the queues to mirror; None means all queues,
+    also those created later. ``made`` are queues that the caller has just created, so that Redis cannot have lost them.
+    ``on_ready`` is called once, after the first turn of the queues. A database without tables gets them.
 
-    Raise AuditError at the start if the database cannot be used. When Redis answers, raise SourceDiffers if this Redis
-    is not the log's source, and QueuesElsewhere if another database mirrors a queue of it. Later errors are logged and
-    the turn is tried again; with ``once`` they are raised.
+    At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log is
+    of another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are logged, and
+    the turn is made again; with ``once`` they are raised.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
@@ -434,10 +434,10 @@ def run_mirror(
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Make Python's garbage collector rare, in a process that only mirrors, verifies or relays.
+    """Make Python's garbage collector run rarely, in a process that only mirrors, verifies or relays.
 
-    A batch has many thousands of small objects that are not in cycles. Searching them for cycles after every 700
-    allocations would take a quarter of the time.
+    A batch has many thousands of small objects and no cycles. A search for cycles after every 700 allocations would
+    take a quarter of the time.
     """
     before = gc.get_threshold()
     gc.freeze()

@@ -1,21 +1,20 @@
-"""Checks the sources of a log's queues: all queues of a log come from one prefix of one Redis.
+"""Checks that all queues of a log come from one key prefix of one Redis.
 
-If a second Redis, or a second prefix, is mirrored into the same audit database, it looks like a Redis that has lost the
-queues and jobs of the first. So each queue has a *source*: its prefix and its stamp, a random mark in the queue's
-``meta`` in Redis. SQL has a copy of the stamp. The stamp is part of the queue: a promoted replica has it, a snapshot
-restores it, and each shard of a cluster has the stamps of its own queues.
+A second Redis, or a second prefix, would look like a Redis that has lost the queues and jobs of the first. So each
+queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in Redis, and SQL has
+a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each shard of a cluster
+has the stamps of its own queues.
 
-:func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share; queues that this Redis lacks are
-lost. For an empty Redis, :func:`check_source` cannot tell whether it has lost everything or is another Redis. A mirror
-that starts on an empty Redis therefore removes the stamps from SQL (:func:`release`) and waits: if another mirror has a
-Redis that still has these queues, it writes its stamps to SQL again, and the starting mirror is refused.
+:func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share. Queues that this Redis lacks are
+lost. An empty Redis may have lost everything, or may be another Redis. So a mirror that starts on an empty Redis
+removes the stamps from SQL (:func:`release`), and waits. A mirror of the other Redis would then write its stamps to SQL
+again, and the starting mirror is refused.
 
-A queue that Redis creates again gets another stamp, so two servers have the same stamp only if one was loaded from the
+A queue that Redis creates again gets another stamp. So two servers share a stamp only if one was loaded from the
 other's snapshot.
 
-Redis also keeps, for each queue, the id of the audit database that mirrors it. If another database mirrors any of the
-queues that a starting mirror would take, the mirror is refused before it changes anything. The same holds for
-:func:`adopt`.
+Redis also has, for each queue, the id of the audit database that mirrors the queue. A mirror is refused if another
+database mirrors one of its queues; nothing is changed. The same is true of :func:`adopt`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ NAMED_MAX: Final = 5
 
 
 class _Seen(NamedTuple):
-    """The stamps and the holders of the queues of a Redis."""
+    """The records in Redis about the mirroring of its queues: stamps, and ids of audit databases."""
 
     stamps: dict[str, str]
     """The stamps of the queues, by name; an empty text if the queue has no stamp."""
@@ -62,15 +61,15 @@ def check_source(
     made: Collection[str] = (),
     takes: bool = False,
 ) -> bool:
-    """Check that a Redis is the source of the log's queues. Return True if it is, and False if it has none of the
-    queues that SQL has from this prefix: then it has lost everything, or it is another Redis.
+    """Check that a Redis is the source of the log's queues. Return True if it is the source.
 
-    ``only`` are the queues that the caller works on; None means all. ``made`` are queues that the caller has just
-    created, whose missing stamps prove nothing. With ``takes``, the caller is going to attach the queues, so no other
-    database may mirror any of them.
+    Return False if Redis has none of the queues that SQL has from this prefix: it has lost all, or it is another Redis.
 
-    Raise SourceDiffers if this is another Redis, QueuesElsewhere if another database mirrors a queue, and the errors of
-    Redis and SQL if they do not answer.
+    ``only`` are the queues to check; None means all. ``made`` are queues that the caller has just created, so their
+    missing stamps prove nothing. With ``takes``, also check that no other database mirrors one of the queues.
+
+    Raise SourceDiffers if this is another Redis, and QueuesElsewhere if another database mirrors a queue. Raise the
+    errors of Redis and SQL if they do not answer.
     """
     log = _origins(database)
     ours = {name: each for name, each in log.items() if each.prefix == source.prefix}
@@ -100,7 +99,7 @@ def check_source(
 
 
 def elsewhere(database: Database, prefix: str) -> dict[str, str]:
-    """Return the prefix of each queue that SQL has from another prefix, by queue."""
+    """Return, by queue, the key prefix of each queue that SQL has from another prefix than ``prefix``."""
     return {
         name: each.prefix
         for name, each in _origins(database).items()
@@ -109,8 +108,10 @@ def elsewhere(database: Database, prefix: str) -> dict[str, str]:
 
 
 def release(source: OutboxSource, database: Database) -> list[str]:
-    """Remove the stamps of the prefix's queues from SQL, so that the next mirror that attaches them becomes their
-    source. Return the names of these queues."""
+    """Remove the stamps of this prefix's queues from SQL, and return the names of the queues.
+
+    The next mirror that attaches a queue becomes its source.
+    """
     released = [
         (name, each.stamp)
         for name, each in _origins(database).items()
@@ -124,9 +125,10 @@ def release(source: OutboxSource, database: Database) -> list[str]:
 def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
-    """Remove a queue's stamp from SQL, if it is ``stamp``, so that the next Redis that attaches the queue under its
-    prefix becomes its source. ``wait``: see :func:`bind`. Raise CursorHeld if the file is locked and ``wait`` is
-    False."""
+    """Remove a queue's stamp from SQL if it is ``stamp``. The next Redis that attaches the queue becomes its source.
+
+    Raise CursorHeld if the SQLite file is locked and ``wait`` is False.
+    """
     which = {"the_queue": queue, "the_prefix": source.prefix, "the_stamp": stamp}
     with database.writing(wait=wait) as connection:
         if connection is None:
@@ -138,9 +140,11 @@ def free(
 def adopt(
     source: OutboxSource, database: Database, only: Collection[str] | None = None
 ) -> list[str]:
-    """Make a Redis the source of these queues of the log: those that SQL has from the prefix of the Redis, and those
-    that the Redis has. Queues that Redis lacks count as lost. ``only`` limits this to some queues. Return the names of
-    the adopted queues. Raise QueuesElsewhere if another database mirrors one of them."""
+    """Make a Redis the source of the log's queues, and return their names. Queues that Redis lacks then count as lost.
+
+    The queues are those that SQL has from the prefix of this Redis, and those that Redis has. ``only`` limits them.
+    Raise QueuesElsewhere if another database mirrors one of them.
+    """
     log = _origins(database)
     seen = _look(source, set(source.queues()))
     for error in seen.hidden.values():
@@ -170,13 +174,13 @@ def new_stamp() -> str:
 def bind(
     source: OutboxSource, database: Database, queue: str, known: int, *, wait: bool = True
 ) -> str:
-    """Attach a queue, write the same stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
+    """Attach a queue, write one stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
 
-    The queue's cursor is locked meanwhile. So if two Redis servers have this queue, one of them is refused before
-    anything in it has changed. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does
-    not wait, since the other process may be waiting for its Redis.
+    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one is refused before it changes.
+    With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait, because the other
+    process may itself be waiting for Redis.
 
-    Raise SourceDiffers if the queue has another source, and CursorHeld if another mirror has locked the cursor or the
+    Raise SourceDiffers if the queue has another source. Raise CursorHeld if another mirror has locked the cursor or the
     file.
     """
     with database.writing(wait=wait) as connection:
@@ -201,7 +205,7 @@ def bind(
 
 
 def refusal(source: OutboxSource, database: Database, why: str) -> SourceDiffers:
-    """Return the error SourceDiffers for this Redis and database, with the reason ``why``."""
+    """Return the error SourceDiffers: this Redis is not the source of the log. ``why`` is the reason."""
     return SourceDiffers(url=database.url, redis=source.url, prefix=source.prefix, why=why)
 
 
@@ -236,7 +240,9 @@ def _look(source: OutboxSource, names: Collection[str]) -> _Seen:
 def _refuse_if_held(
     source: OutboxSource, database: Database, seen: _Seen, only: Collection[str] | None
 ) -> None:
-    """Raise QueuesElsewhere if another database mirrors any queue in ``only`` (None: any queue)."""
+    """Raise QueuesElsewhere if another database mirrors one of the queues in ``only`` (None: all queues of this
+    Redis).
+    """
     with database.readers.connect() as connection:
         ours: str = connection.execute(AUDIT_ID).scalar_one()
     held = {
@@ -257,8 +263,11 @@ def _refuse_if_held(
 def _refuse_if_other(
     source: OutboxSource, database: Database, queue: str, stamp: str | None, origin: Origin | None
 ) -> None:
-    """Raise SourceDiffers if SQL has the queue from another source than this prefix and stamp. ``stamp`` is the queue's
-    stamp in Redis; None if Redis is known to be the log's Redis and has lost the queue or its stamp."""
+    """Raise SourceDiffers if SQL has the queue from another prefix, or with another stamp.
+
+    ``stamp`` is the queue's stamp in Redis. None means that the log's Redis has lost the queue, so that stamps need not
+    agree.
+    """
     if origin is None or origin.is_free:
         return
     if origin.prefix != source.prefix:

@@ -1,13 +1,14 @@
 """The mirror of one queue: writes outbox entries to SQL, exactly once, one batch per transaction.
 
-Each entry is written exactly once, because a batch's rows and the cursor commit together. Only then does the mirror
-trim Redis. The last mirrored entry stays in the stream as the *anchor*, which the next read must find unchanged. A
-batch is committed only after Redis has answered the trim of the batch before, so that each batch is taken off the
-backlog exactly once, even if several mirrors send its trim several times.
+A batch's rows and the cursor commit together, so each entry is written exactly once. Only then does the mirror trim
+Redis. The last mirrored entry stays in the outbox as the *anchor*, and the next read must find it unchanged.
+
+A batch is committed only after Redis has answered the trim of the batch before. So Redis subtracts each batch from the
+backlog exactly once, even if several mirrors repeat the trim.
 
 :meth:`Mirror.turn` mirrors one batch, without a loop, in steps that a test may interrupt. While SQL writes, a thread
-that ends with the turn reads the next batch (:mod:`sql_audit.mirror.reading`). Several mirrors may work on a queue: the
-mirror that has locked the cursor moves it, and the others see that it has moved.
+reads the next batch (:mod:`sql_audit.mirror.reading`); the thread ends with the turn. Several mirrors may work on one
+queue: the mirror that locks the cursor moves it, and the others notice that.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
     >>> mirror.turn().events                                         # doctest: +SKIP
@@ -66,7 +67,7 @@ FINISH_PAUSE_S: Final = 0.05
 
 
 class TurnOutcome(StrEnum):
-    """The result of a mirror's turn."""
+    """The outcome of one turn of the mirror."""
 
     MIRRORED = "mirrored"
     IDLE = "idle"
@@ -83,7 +84,7 @@ class TurnOutcome(StrEnum):
 
 
 class Turn(NamedTuple):
-    """The outcome of a turn, and the numbers of entries and events that it mirrored."""
+    """The result of one turn: its outcome, and the numbers of entries and events that it mirrored."""
 
     outcome: TurnOutcome
     entries: int = 0
@@ -91,7 +92,7 @@ class Turn(NamedTuple):
 
 
 class Mirror:
-    """Mirrors one queue. Several threads must not use it at once."""
+    """Mirrors one queue. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -103,11 +104,11 @@ class Mirror:
         on_step: Callable[[str], None] | None = None,
         confirm_loss: Callable[[], object] | None = None,
     ) -> None:
-        """Make a mirror of ``queue``; nothing is read yet.
+        """Make a mirror of ``queue``; nothing is read yet. ``on_step`` is called after each step with the step's name
+        (see STEPS), for tests.
 
-        ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis and another mirror's
-        stamp in SQL; it raises SourceDiffers if the queue is not lost but is in another Redis. ``on_step`` is called
-        with the name of each of STEPS after the step, for tests.
+        ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis, but another mirror's
+        stamp in SQL. It raises SourceDiffers if the queue is not lost but in another Redis.
         """
         self.source = source
         self.database = database
@@ -133,9 +134,8 @@ class Mirror:
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch if there are new entries, and return the outcome.
-
-        Raise the errors of Redis and SQL. Nothing is lost then: the next turn continues from the committed state.
+        """Mirror one batch if there are new entries, and return the outcome. Raise the errors of Redis and SQL. After
+        an error, the next turn continues from the last commit; nothing is lost.
         """
         try:
             return self._turn()
@@ -160,8 +160,9 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """Mirror the remaining entries of a queue after its log was switched off, up to the event that records this.
-        The queue is not attached again."""
+        """Mirror the last entries of a queue whose log was switched off, without attaching the queue, up to the
+        switch.
+        """
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()
@@ -183,16 +184,13 @@ class Mirror:
             time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Return whether the last event that SQL has of the queue is its deletion by an operator.
-
-        (A call to the deleted queue would create it again.)
-        """
+        """Return whether the queue's last event in SQL is its deletion. A call would create it again."""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
-        """Write the first batch of the tail to SQL, and trim Redis after the commit. Return the outcome."""
+        """Write the first batch of the tail to SQL, commit, and trim Redis. Return the outcome."""
         batch: EventBatch | None = None
         try:
             with self._writing() as connection:
@@ -221,7 +219,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
-        """Yield a transaction. Afterwards wait for the thread that reads ahead, so that only one thread uses Redis."""
+        """Yield a transaction that writes to SQL. Then wait for the thread that reads ahead, which uses Redis, too."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -230,7 +228,7 @@ class Mirror:
                 self._ahead.wait()
 
     def _write(self, connection: Connection, batch: EventBatch) -> int:
-        """Write a batch, move the cursor to its end, and commit. Return the number of events."""
+        """Write a batch to SQL, move the cursor to the batch's end, and commit. Return the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
         self.project(connection, batch, projection)
@@ -250,12 +248,13 @@ class Mirror:
     # The steps.
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
-        """Write to Redis that this database mirrors the queue, and insert the queue's cursor if it is missing. If Redis
-        is in an earlier epoch than the cursor or ``known``, Redis begins a later epoch (see OutboxSource.attach).
+        """Record in Redis that this database mirrors the queue, and insert the queue's cursor if it is missing.
 
-        Afterwards Redis and SQL have the same stamp of the queue (:mod:`sql_audit.mirror.source_registry`).
+        If Redis is in an earlier epoch than the cursor or ``known``, Redis begins a later epoch (see
+        OutboxSource.attach). Afterwards Redis and SQL have the same stamp of the queue
+        (:mod:`sql_audit.mirror.source_registry`).
 
-        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and SourceDiffers if SQL has the
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise SourceDiffers if SQL has the
         queue from another Redis. Raise CursorHeld if another mirror has locked the cursor or writes the SQLite file;
         with ``wait``, wait for the file instead.
         """
@@ -280,11 +279,10 @@ class Mirror:
         self._done("attached")
 
     def restate(self) -> None:
-        """Make Redis begin an epoch with a baseline of all live jobs if the log has a gap since the last baseline: a
-        job may have ended in the gap.
+        """If the log has a gap after the last baseline, make Redis begin an epoch with a baseline of all live jobs.
 
-        Nothing happens until SQL is in Redis' last epoch, because an epoch that is not mirrored yet may have a
-        baseline. Raise the same errors as :meth:`attach`.
+        A job may have ended in the gap; the baseline shows that. Nothing happens until SQL is in Redis' last epoch,
+        because a later epoch may have a baseline. Raise the same errors as :meth:`attach`.
         """
         with self.database.readers.connect() as reader:
             gap = unasked_gap(reader, self.queue)
@@ -297,8 +295,9 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor and about one batch of Redis' entries. Trim the last mirrored batch again if it is unknown
-        whether Redis has carried out that trim."""
+        """Return the cursor, and about one batch of entries after it. If Redis may not have carried out the trim of the
+        last batch, trim that batch again.
+        """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last
@@ -320,8 +319,9 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """Return the entries that were read while the last batch was written, if they follow ``anchor``; otherwise
-        None."""
+        """Return the entries that the thread has read ahead; None if the read failed, or if they do not follow
+        ``anchor``.
+        """
         beside, self._ahead = self._ahead, None
         if beside is None:
             return None
@@ -332,7 +332,7 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the cursor, read it again, and return it; None if another mirror has locked it."""
+        """Lock the queue's cursor, read it again, and return it. Return None if another mirror has locked it."""
         row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
             return None
@@ -340,9 +340,8 @@ class Mirror:
         return Cursor(*row)
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
-        """Return the next batch, with the fork and the breaks that its entries show. The cursor must be locked.
-
-        Raise Behind if Redis must begin an epoch first.
+        """Return the next batch, with its fork and breaks. The cursor must be locked. Raise Behind if Redis must begin
+        an epoch.
         """
         if not tail.whole:
             # Read again now that the cursor cannot move: only then do missing numbers show a break.
@@ -361,7 +360,7 @@ class Mirror:
         return EventBatch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: EventBatch) -> None:
-        """Remove the events that Redis forgot from the rows of jobs and claims, before the batch is folded."""
+        """If the batch shows a fork, undo the effect of the forgotten events on the rows of jobs and claims."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -369,7 +368,7 @@ class Mirror:
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: EventBatch) -> Projection:
-        """Insert the batch's events, and fold them onto the jobs' current rows. Return the changed rows."""
+        """Insert the batch's events, and apply them to the rows of their jobs and claims. Return the changed rows."""
         intakes = batch.taken.intakes
         ids = job_ids(intakes)
         known = self.database.jobs(connection, self.queue, ids) if ids else ()
@@ -404,7 +403,7 @@ class Mirror:
         self._done("projected")
 
     def chain(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Append the batch to the chain, and insert the beginnings of epochs and the breaks in the numbering."""
+        """Append the batch to the chain of hashes. Insert the beginnings of epochs and the breaks in the numbering."""
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
             found = [each.row(self.queue, number) for each in batch.breaks]
@@ -424,7 +423,7 @@ class Mirror:
         self._done("chained")
 
     def advance(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Move the cursor to the end of the batch."""
+        """Move the cursor in SQL to the end of the batch, and add the batch to the cursor's sums."""
         cursor, taken = batch.cursor, batch.taken
         if taken.last is not None:
             (cursor.epoch, cursor.seq), cursor.anchor = taken.last
@@ -440,7 +439,7 @@ class Mirror:
         self._done("advanced")
 
     def trim(self, cursor: Cursor) -> None:
-        """Remove the entries before the anchor from Redis. The call may be repeated: Redis trims a batch once."""
+        """Remove the entries before the anchor from Redis. A repeated call does nothing."""
         assert self._audit_id is not None
         if not self._trims:
             return

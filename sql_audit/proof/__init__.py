@@ -1,7 +1,7 @@
 """The proof: checks whether the log is true, from SQL alone and compared with Redis.
 
-This room replays all events and gives a verdict on the log. It changes neither Redis nor the log; it only adds a row to
-``mirror_proof``.
+This room replays all events and gives a verdict on the log. It changes neither Redis nor the log, and only adds a row
+to ``mirror_proof``.
 
 Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 
@@ -9,11 +9,11 @@ Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 - ``compare/``: compares SQL with Redis.
 
 - ``verify``: the proof of a log.
-- ``log``, ``event_details``, ``epoch_starts``: reads events; parses their JSON; the beginnings of epochs.
-- ``trusted_batches``: the chain of the batches from which events are copied into Redis.
-- ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the numbering.
+- ``log``, ``event_details``, ``epoch_starts``: reads events; parses their JSON; the first events of epochs.
+- ``trusted_batches``: checks the hashes of batches before a repair or a restore copies their events into Redis.
+- ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the rows about epochs and missing numbers.
 - ``row_check``, ``derived_rows``: checks the rows of ``job`` and ``job_attempt``; derives these rows from the events.
 - ``schema_check``: checks the schema's tables, triggers, views and indexes.
 - ``families``: checks the results of children that durable jobs have saved.
-- ``findings``, ``result``, ``record``: findings; the verdict; its row in ``mirror_proof``.
+- ``findings``, ``result``, ``record``: violations and notes; the verdict; the verdict's row in ``mirror_proof``.
 """

@@ -1,5 +1,7 @@
-"""Checks the chain of a queue's batches (I7): the events, and the rows of epochs, losses, quarantine and prunes, must
-be those that the batches committed, and the cursor must be at the end of the last batch."""
+"""Checks a queue's chain of batches (invariant I7), and that the cursor is at the end of the last batch.
+
+The hash of each batch must fit its events, and its rows of epochs, losses, quarantine and prunes.
+"""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -37,14 +39,18 @@ _QUARANTINED: Final = text(
 
 
 class BatchProof:
-    """Checks the chain of one queue. Call :meth:`check` with each batch in order, then :meth:`check_cursor`; violations
-    are added to ``result``."""
+    """Checks the chain of one queue, and adds violations to ``result``.
+
+    Call :meth:`check` with each batch in order, then :meth:`check_cursor`.
+    """
 
     def __init__(
         self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
     ) -> None:
-        """Begin at the chain's first head, which depends on ``audit_id``. ``wanted`` are heads that were kept outside
-        the database, for which the check looks in the chain."""
+        """Begin at the first head of the chain, which is computed from ``audit_id`` and the queue's name.
+
+        ``wanted`` are heads that were kept outside the database. :attr:`seen` has those that occur in the chain.
+        """
         self.database = database
         self.result = result
         self.queue = result.queue
@@ -62,8 +68,9 @@ class BatchProof:
         """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after a prune. ``cut``, the prune's row of ``mirror_prune``, has the head and the counts with which the
-        check begins."""
+        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``: it has the head and the counts at that
+        point.
+        """
         self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)
@@ -71,7 +78,9 @@ class BatchProof:
     def check(
         self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
     ) -> None:
-        """Check the next batch. ``rows`` are its events; ``strays`` are the events before it that are in no batch."""
+        """Check the next batch of the chain. ``rows`` are its events; ``strays`` are events before it that belong to no
+        batch.
+        """
         link = batch.link
         self.number += 1
         if strays:
@@ -124,7 +133,7 @@ class BatchProof:
             self.result.add(Violation(*found))
 
     def check_rest(self, rows: Sequence[EventRow]) -> None:
-        """Report the events after the last batch, up to the cursor."""
+        """Report the events after the last batch, up to the cursor: they belong to no batch."""
         self._events += len(rows)
         if rows:
             says = counted(len(rows), "event is in no batch", "events are in no batch")
@@ -132,11 +141,10 @@ class BatchProof:
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
     def check_cursor(self, connection: Connection, cursor: Any, beyond: Any) -> None:
-        """Check that the cursor, a row of ``mirror_cursor``, is at the end of the last batch and has the sums of all
-        batches.
+        """Check that the queue's cursor is at the end of the last batch, and has the sums of all batches.
 
-        ``beyond`` is the first event after the cursor, or None. ``connection`` reads the current rows, which may be
-        newer than ``cursor``.
+        ``cursor`` is the queue's row of ``mirror_cursor``. ``beyond`` is the first event after the cursor, or None.
+        ``connection`` reads the current rows, which may be newer than ``cursor``.
         """
         end, at_ms = OutboxId(cursor.epoch or 0, cursor.seq or 0), cursor.at_ms or 0
 
@@ -162,7 +170,7 @@ class BatchProof:
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
-        """Return the values that the cursor's columns must have according to the batches."""
+        """Return the values that the cursor's columns should have, computed from the batches."""
         if self._last is None:
             return {}
         last, upto = self._last, {"queue": self.queue, "batch": batch}
@@ -180,7 +188,8 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that were never in the chain, although rows of epochs, losses, quarantine or
-        prunes name them."""
+        """Return the numbers of batches that do not exist, but are named in rows of epochs, losses, quarantine or
+        prunes.
+        """
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

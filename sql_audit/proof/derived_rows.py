@@ -1,8 +1,8 @@
 """Derives the rows of ``job`` and ``job_attempt`` from the events, by the table of effects.
 
-The mirror's fold also makes these rows, for many thousands of events a second. ``audit verify`` must not rely on the
-fold, so this module applies the same table (:mod:`rq_core.model.table.effects`) with other code, event by event, to the
-rows of ``job_event``. It does no I/O.
+The mirror also makes these rows, with code for many thousands of events a second. ``audit verify`` must not rely on
+that code. So this module applies the same table (:mod:`rq_core.model.table.effects`) with other code, event by event.
+It does no I/O.
 
     >>> made = Derivation("mail")
     >>> made.feed([("mail", 7, 0, 0, "promoted", 9, "a", None, "w-1", None, '{"seq":1}')])
@@ -63,7 +63,7 @@ _ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
 
 
 class _Plan(NamedTuple):
-    """An event's effect, with the places of the fields in a row instead of their names."""
+    """The changes of a job's row by one type of event. A field is an index of the row, not a name."""
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
@@ -146,7 +146,9 @@ _BLANK: Final[list[Any]] = [
 
 
 class Derived:
-    """One job: its row, the rows of its claims, and the place and time of its last event."""
+    """One job, derived from its events: its row, the rows of its claims, and the position and time of its last
+    event.
+    """
 
     __slots__ = ("at_ms", "attempts", "last", "named", "ordinal", "row")
 
@@ -166,30 +168,32 @@ class Derived:
         return self.row[_PLACES[name]]
 
     def packed(self) -> bytes:
-        """Return the job and its claims as bytes, which need a fifth of the memory."""
+        """Return the job and its claims as bytes, which take a fifth of the memory."""
         return marshal.dumps(
             (self.row, self.attempts, self.last, self.ordinal, self.at_ms, self.named)
         )
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Derived:
-        """Return the job from the bytes that :meth:`packed` returned."""
+        """Return the job from the bytes that :meth:`packed` made."""
         found = cls.__new__(cls)
         facts = marshal.loads(packed)  # noqa: S302 - what packed() made, in this process
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = facts
         return found
 
     def forgotten(self) -> None:
-        """Put the job into the state ``lost``: Redis has forgotten all its events."""
+        """Set the job's state to ``lost``, because Redis has forgotten all its events."""
         row = self.row
         row[_REASON], row[_STATE] = row[_STATE], LOST
         row[_FENCE] = row[_WORKER] = row[_DUE] = None
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by the first of ``ends`` that comes after the job's last event and before the
-        entry ``upto``. Each of ``ends`` is a loss or a complete baseline of an epoch. It ended all live jobs of the
-        queue that have had no event since this epoch began."""
+        """If the job is live, end it by the first of ``ends`` that concerns it.
+
+        Each of ``ends`` is a loss or a complete baseline of an epoch. It ended every live job without an event in this
+        epoch or later. Only ends before the entry ``upto`` count.
+        """
         row = self.row
         if row[_STATE] not in _LIVE:
             return
@@ -205,7 +209,7 @@ class Derived:
     def apply(  # noqa: PLR0912 - one branch per thing that the table may say; a call would be one per event
         self, event: EventRow, plan: _Plan
     ) -> None:
-        """Change the job's row, and the rows of its claims, as an event says."""
+        """Change the job's row and the rows of its claims by one event."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, _, _, detail = event
         row, facts = self.row, facts_in(detail)
         fence, held = facts.get("fence") if plan.has_fence else None, row[_FENCE]
@@ -263,7 +267,7 @@ class Derived:
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
-        """Set the claim in force that a baseline names, if it names one."""
+        """Set the claim that a baseline says is in force, if there is one."""
         row = self.row
         if fence is None or state not in _CLAIMED:
             return
@@ -273,7 +277,7 @@ class Derived:
         self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
-        """Apply a baseline that says that Redis does not have the job."""
+        """Apply a baseline event that says that Redis no longer has the job."""
         row = self.row
         row[_SINCE], row[_COMPLETE] = at_ms, 1
         row[_DUE] = row[_REASON] = row[_FENCE] = row[_WORKER] = None
@@ -281,7 +285,7 @@ class Derived:
             row[_STATE] = GONE
 
     def _begin_claim(self, fence: str, scopes: str | None = None) -> list[Any]:
-        """Add and return a row for the claim in force, with the job's values."""
+        """Add a row for a claim that is in force, with the values of the job's row, and return it."""
         row = self.row
         ready, claimed = row[_READY_AT], row[_CLAIMED_AT]
         waited = None
@@ -294,7 +298,7 @@ class Derived:
         return attempt
 
     def _unknown_claim(self, fence: str) -> list[Any]:
-        """Add and return a row for a claim whose beginning is not in the log."""
+        """Add a row for a claim whose beginning is not in the log, and return it."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
         attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
         attempt[_A["task"]] = self.row[_TASK]
@@ -302,7 +306,9 @@ class Derived:
         return attempt
 
     def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
-        """Return the row of a claim; add it if it is missing, and fill in the job's task if it was unknown."""
+        """Return the row of the claim with this fence. Add the row if it is missing, and set its task if the task was
+        unknown.
+        """
         attempt = self.attempts.get(fence)
         if attempt is None:
             attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
@@ -338,8 +344,10 @@ class Derived:
 
 
 class Derivation:
-    """Derives the jobs of events. Call :meth:`feed` with the rows of the events in order, without orphaned events; then
-    read ``jobs``."""
+    """Derives jobs from events. Call :meth:`feed` with the rows of the events in order, then read ``jobs``.
+
+    Orphaned events must be left out.
+    """
 
     def __init__(
         self,
@@ -347,9 +355,11 @@ class Derivation:
         ends: Sequence[LossEnd] = (),
         recall: Callable[[str], Derived | None] = lambda _job_id: None,
     ) -> None:
-        """Begin without jobs. ``ends``, oldest first, are the losses and complete baselines that ended live jobs of the
-        queue without an event of the jobs themselves. ``recall`` returns a job that is not in ``jobs``; None if the job
-        had no event before.
+        """Begin without jobs.
+
+        ``ends``, oldest first, are the losses and complete baselines that ended live jobs without an event of the jobs
+        themselves. ``recall`` is called for a job that is not in ``jobs``; it returns None if the job had no event
+        before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}
@@ -358,7 +368,7 @@ class Derivation:
         self._ends, self._recall = ends, recall
 
     def feed(self, rows: Iterable[EventRow]) -> None:
-        """Apply the events of some rows."""
+        """Apply the events in some rows to their jobs."""
         jobs, ends, plans = self.jobs, self._ends, _PLANS
         for row in rows:
             plan, job_id = plans.get(row[4]), row[6]
@@ -377,8 +387,9 @@ class Derivation:
                 continue  # The replay reports that the event cannot be read.
 
     def _clear(self, event: EventRow, job_id: str) -> bool:
-        """Apply an event that does not change the state of its job but may change other fields. Return False if it
-        changes nothing."""
+        """Apply an event that leaves the state of its job unchanged. Return whether the event changes other fields of
+        the job.
+        """
         cleared, told = _CLEARED.get(event[4], ()), _TOLD.get(event[4], ())
         if not cleared and not told:
             return False
@@ -397,8 +408,10 @@ class Derivation:
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
-    """Return the state to which an event leads, for events with more than one possible state; None: the job ends, or
-    Redis does not have it."""
+    """Return the state to which an event leads, if the event's fields decide that.
+
+    None means that the job ends, or that Redis does not have it.
+    """
     if leads is Leads.BY_DUE:
         return _READY if facts.get("due_ms") is None else _SCHEDULED
     if leads is Leads.BY_DEATH:
@@ -408,7 +421,7 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of an event's error; None for a missing part."""
+    """Return the type and the message of an event's error. None: a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

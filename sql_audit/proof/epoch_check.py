@@ -1,8 +1,7 @@
-"""Checks that ``mirror_epoch`` has a row for each beginning of an epoch and each break in the numbering that the events
-show, and no other row.
+"""Checks that ``mirror_epoch`` has exactly the rows that the events show: beginnings of epochs, and missing numbers.
 
-Events do not show that Redis ``changed`` an entry, nor the reasons of breaks. For these, only
-:mod:`sql_audit.proof.batch_check` proves that the rows are those that the mirror wrote.
+Events do not show that Redis ``changed`` an entry, nor why numbers are missing. These rows and columns are only proved
+unchanged, by :mod:`sql_audit.proof.batch_check`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ QUEUE_DELETED: Final = str(Event.QUEUE_DELETED)
 
 
 class Shown(NamedTuple):
-    """The columns of a row of ``mirror_epoch`` that the events show."""
+    """The columns of a row of ``mirror_epoch`` that can be computed from events."""
 
     at: OutboxId
     kind: str
@@ -44,12 +43,15 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """Checks the numbering of one queue. Call :meth:`feed` with all events in order, orphaned events included, then
-    :meth:`wrong`."""
+    """Checks the numbering of one queue's entries. Call :meth:`feed` with all events in order, then :meth:`wrong`.
+
+    Orphaned events are included.
+    """
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
-        """Begin before the first event. ``passed`` is the number of entries before an epoch that could not be mirrored,
-        by epoch."""
+        """Begin before the first event. ``passed`` maps an epoch to the number of earlier entries that could not be
+        mirrored.
+        """
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
@@ -59,11 +61,11 @@ class EpochProof:
         self._after_batch = 0
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after the cut of a prune; ``cut`` is a row of ``mirror_prune``."""
+        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``."""
         self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.cut_batch
 
     def feed(self, rows: Sequence[EventRow]) -> None:
-        """Note the beginnings and breaks that the next events show."""
+        """Collect the beginnings of epochs and the missing numbers that the next events show."""
         before = self._before
         if before is not None and rows and rows[0][1] == rows[-1][1] == before[0]:
             # In most cases no entry is missing: then the number of entries (rows with ordinal 0) fits their numbers.
@@ -109,7 +111,10 @@ class EpochProof:
             yield Shown(at, "gap", at_ms, before, missing)
 
     def wrong(self, connection: Connection, batch: int) -> Iterator[tuple[OutboxId, int, str]]:
-        """Yield each fault of the rows of batches up to ``batch``: the entry, its time (Unix ms), and a sentence."""
+        """Yield each difference between ``mirror_epoch`` and the events: the entry, its time (Unix ms), and a sentence.
+
+        Only rows of batches up to ``batch`` are compared.
+        """
         told: Counter[Shown] = Counter()
         bounds = {"queue": self.queue, "after": self._after_batch, "upto": batch}
         for row in connection.execute(_ROWS, bounds):

@@ -1,6 +1,4 @@
-"""The beginnings of epochs, and what they show: the reason why each earlier epoch ended, and the entries that Redis
-forgot.
-"""
+"""The first events of epochs. They show why an epoch began, and which earlier entries Redis forgot."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from rq_core.model.events import OutboxId
 
 
 class EpochStart(NamedTuple):
-    """The beginning of an epoch, by the epoch's first event: its reason, and the last entry before it."""
+    """The first event of an epoch: the reason why the epoch began, and the last entry before it."""
 
     epoch: int
     reason: str
@@ -21,14 +19,16 @@ class EpochStart(NamedTuple):
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Return, for each epoch except the last, the reason with which the next epoch began."""
+    """Return, for each epoch but the last, the reason why the next epoch began."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 
 
 def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
-    """Return the ranges of entries that Redis forgot, by the beginnings of later epochs, in order. A range is a pair of
-    numbers; it has all entries between the two numbers."""
+    """Return the ranges of entries that Redis forgot, in order, computed from the beginnings of epochs.
+
+    A range is a pair (last surviving entry, first entry of the later epoch). All entries between the two are orphaned.
+    """
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):
         start = OutboxId(beginning.epoch, 0)

@@ -1,5 +1,6 @@
-"""Parses the JSON in events' details, and caches the results: several proofs read each event, and many events have the
-same detail."""
+"""Parses the JSON in events' details, and caches the results. Several proofs parse the same event, and many events have
+the same detail.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def facts_in(detail: str | None) -> Mapping[str, Any]:
-    """Return the fields in a detail, which the caller must not change. Raise ValueError if the detail is not a JSON
-    object."""
+    """Return the fields in a detail. The dict is cached, so callers must not change it.
+
+    Raise ValueError if the detail is not a JSON object.
+    """
     if detail is None:
         return _NOTHING
     facts = _remembered.get(detail)

@@ -1,8 +1,7 @@
-"""Checks the results that durable jobs have saved of their children (I24): the result is that of a success of this
-child, by the log of the child's queue.
+"""Checks the results of children that durable jobs have saved (I24). The child must have succeeded with this result.
 
-The id of a child is made of the parent's box and the name of the entry, so no field of an event has to name it. If the
-log of the child's queue is not whole, or is not in this database, nothing is proved of the child.
+The child's success is in the log of the child's queue. The id of a child is made from the parent's box and the step's
+name, so no field of an event names it. If the child's log has gaps, or is not in this database, nothing is proved.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _WHOLE: Final = text(
 
 
 class SavedItem(NamedTuple):
-    """An entry that may have the result of a child."""
+    """An event ``step_saved`` that may have a child's result, and the result's digest."""
 
     row: EventRow
     digest: str
 
 
 class FamilyProof:
-    """The check of one queue's parents. Call :meth:`feed` with all events, then :meth:`wrong`."""
+    """Checks the children of one queue's durable jobs. Call :meth:`feed` with all events, then :meth:`wrong`."""
 
     def __init__(self) -> None:
         self._saved: dict[str, SavedItem] = {}
@@ -56,7 +55,7 @@ class FamilyProof:
         """The time (Unix ms) up to which the log of a queue is whole, by queue; None: it is not."""
 
     def feed(self, events: Sequence[EventRow]) -> None:
-        """Note the entries that may have results of children."""
+        """Collect the events ``step_saved`` that may have results of children."""
         for row in events:
             if row[4] != _SAVED:
                 continue
@@ -67,7 +66,7 @@ class FamilyProof:
                 self._saved[child] = SavedItem(row, digest)
 
     def wrong(self, connection: Connection) -> Iterator[tuple[EventRow, str]]:
-        """Yield the events that save another result than the child's log has, each with what it says."""
+        """Yield each event that saves a result with which the child did not succeed, and a sentence."""
         ids = list(self._saved)
         for first in range(0, len(ids), CHUNK):
             chunk = ids[first : first + CHUNK]

@@ -1,4 +1,4 @@
-"""The findings of a proof: violations, notes on what is unknown, and losses of Redis."""
+"""The findings of a proof: violations of invariants, notes on what is unknown, and losses of events in Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VIOLATIONS_KEPT: Final = 20
 
 
 class Violation(NamedTuple):
-    """A violation of an invariant, and the event that shows it. ``says`` continues a sentence about the event."""
+    """A violation of an invariant, and the event that shows it. ``says`` is a predicate: the event is its subject."""
 
     invariant: str
     """The invariant's name, such as "I3" (see ARCHITECTURE.md)."""
@@ -28,7 +28,7 @@ class Violation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A reason why something cannot be proved from an event on."""
+    """From the event at ``at`` on, something cannot be proved. ``says`` is the reason."""
 
     at: OutboxId
     at_ms: int
@@ -39,8 +39,9 @@ class Note(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """A finding that Redis' clock went back by ``by_ms`` within an epoch. This is no violation, since an operator or
-    NTP may set the clock."""
+    """Redis' clock went back by ``by_ms`` within an epoch. This is no violation: an operator or NTP may set the
+    clock.
+    """
 
     at: OutboxId
     """The entry that has an earlier time than the entry before it."""
@@ -49,7 +50,7 @@ class SetBack(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A loss of events by Redis, which the beginning of an epoch shows."""
+    """Events that Redis has lost, as the first event of a later epoch shows."""
 
     at: OutboxId
     """The first entry of the epoch with which Redis continued."""

@@ -1,4 +1,4 @@
-"""Reads a queue's log batch by batch: each row of ``mirror_batch`` with its rows of ``job_event``."""
+"""Reads a queue's log from SQL batch by batch: a row of ``mirror_batch``, and the batch's rows of ``job_event``."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -57,7 +57,7 @@ LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER 
 
 
 def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
-    """Return the names of the tables that have rows of a queue, by queue."""
+    """Return, for each queue, the names of the tables that have rows of the queue."""
     found: dict[str, list[str]] = {}
     for table in metadata.sorted_tables:
         if "queue" in table.columns:
@@ -69,7 +69,7 @@ def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
 
 
 class LoggedBatch(NamedTuple):
-    """A row of ``mirror_batch``: the batch's contents as a link, and the stored head."""
+    """A row of ``mirror_batch``: the contents that are hashed (``link``), and the stored hash (``head``)."""
 
     link: Link
     head: str
@@ -84,14 +84,15 @@ class BatchedLog:
         self._after, self._number = BEFORE_ALL, BEFORE_ALL.epoch
 
     def begin_behind(self, after: OutboxId, number: int) -> None:
-        """Begin after the entry ``after``, which ends batch ``number``."""
+        """Begin after the entry ``after``, the last entry of batch ``number``."""
         self._after, self._number = after, number
 
     def batches(
         self, last_batch: int
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        """Yield, for each batch up to ``last_batch``: the batch, the rows before it that are in no batch, and the rows
-        of the batch."""
+        """Yield each batch up to ``last_batch``: the batch, the preceding events that belong to no batch, and the
+        batch's events.
+        """
         after = self._after
         group: list[LoggedBatch] = []
         events = 0
@@ -153,7 +154,7 @@ class BatchedLog:
 
 
 def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
-    """Return the beginnings of a queue's epochs, oldest first. Epochs whose first event is missing are left out."""
+    """Return the first events of a queue's epochs, oldest first. An epoch whose first event is missing is left out."""
     found: list[EpochStart] = []
     epoch = BEFORE_ALL.epoch
     while True:
@@ -170,7 +171,7 @@ def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
 def kept_rows(
     database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
 ) -> Iterator[list[EventRow]]:
-    """Yield the events of a queue up to the entry ``cut``, in lists of up to READ_EVENTS."""
+    """Yield the events of a queue that a prune left, up to the entry ``cut``, in lists of up to READ_EVENTS."""
     after: tuple[int, ...] = (*BEFORE_ALL, BEFORE_ALL.seq)
     while rows := fetch(database, _KEPT, (queue, *after, *cut), connection):
         yield rows
@@ -180,7 +181,7 @@ def kept_rows(
 def fetch(
     database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
 ) -> list[EventRow]:
-    """Return the rows of a query as plain tuples. Raise sqlalchemy.exc.DBAPIError if it fails.
+    """Run a query, and return its rows as plain tuples. Raise sqlalchemy.exc.DBAPIError if it fails.
 
     ``within`` is the connection to use; None takes one from the pool.
     """

@@ -1,5 +1,7 @@
-"""Records the result of a check in ``mirror_proof``, for people and metrics. No proof relies on this table, since a
-role that may verify could add a false row."""
+"""Records the result of a check in ``mirror_proof``, for people and metrics.
+
+No proof relies on this table: a role that may verify could insert a false row.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,10 @@ from sql_audit.store.schema.tables import mirror_proof
 def record_proofs(
     database: Database, result: VerifyResult, verdicts: Mapping[str, LogVerdict] | None = None
 ) -> None:
-    """Add a row to ``mirror_proof`` for each queue whose log was checked and has no violation.
+    """Add a row to ``mirror_proof`` for each queue whose log was checked without a violation.
 
-    ``verdicts`` are the verdicts from SQL alone, by queue, if a comparison with Redis has changed ``result`` since.
-    Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the
-    table cannot be written.
+    ``verdicts`` are the verdicts from SQL alone, by queue. They are needed if a comparison with Redis has changed
+    ``result``. If ``result`` has problems, nothing is recorded. Raise the errors of SQL if the table cannot be written.
     """
     rows = []
     for name, found in result.queues.items():

@@ -1,4 +1,4 @@
-"""The result of ``audit verify``: one verdict on all queues, and the violations, notes and counts of each queue."""
+"""The result of ``audit verify``: one verdict on all queues, and each queue's violations, notes and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it 
 
 
 class LogVerdict(StrEnum):
-    """The verdict of a check. Its place in this list (0, 1, 2) is the exit status of the command."""
+    """The verdict of a check: holds (exit status 0 of ``audit verify``), violated (1), or unknown (2)."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -27,7 +27,9 @@ class LogVerdict(StrEnum):
 
 
 class LogCut(NamedTuple):
-    """The cut of a queue's log by its last prune. Up to this entry the log has only the jobs that the prune kept."""
+    """The point up to which a queue's log was last pruned. Up to there, the log has only the jobs that the prune
+    left.
+    """
 
     epoch: int
     number: int
@@ -50,7 +52,7 @@ class LogCut(NamedTuple):
 
 @dataclass(slots=True)
 class QueueResult:
-    """The findings about one queue."""
+    """The result of the check of one queue: how far it was checked, the counts, the violations, and the notes."""
 
     queue: str
     epoch: int | None
@@ -104,7 +106,7 @@ class QueueResult:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """The findings about all queues."""
+    """The result of the check of all queues."""
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

@@ -1,10 +1,12 @@
-"""Checks that the rows of ``job`` and ``job_attempt`` are those that the events give, in every column (I8).
+"""Checks every column of the rows of ``job`` and ``job_attempt`` against the events (I8).
 
-When the events are read up to a job's last event, as its row names it, the job's row and the rows of its claims are
-compared with the rows that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped, so memory is bounded
-by the jobs that have later events; these are kept packed. At the end, some jobs are derived again from all their
-events, in one snapshot of the database: jobs that differ, jobs that the mirror changed meanwhile, and jobs with events
-that Redis forgot. Rows that no event made are found there, too.
+A job's row names the job's last event. When the events have been read up to there, the job's rows are compared with
+those that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped. Only jobs with later events stay in
+memory, packed.
+
+At the end, some jobs are derived again from all their events, in one snapshot of the database. These are jobs that
+differ, jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Rows without an event are found
+there, too.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue
 
 
 class WrongRow(NamedTuple):
-    """A row with a fault: it differs from the row that the events give, or it is missing, or no event made it."""
+    """A row that differs from the events, is missing, or has no event."""
 
     table: str
     at: OutboxId
@@ -79,8 +81,9 @@ class WrongRow(NamedTuple):
 
 
 class RowProof:
-    """Checks the rows of one queue. Call :meth:`feed` with all events in order, then :meth:`finish`; then read
-    ``wrong``."""
+    """Checks the rows of one queue. Call :meth:`feed` with all events in order, then :meth:`finish`, then read
+    ``wrong``.
+    """
 
     def __init__(
         self,
@@ -92,8 +95,8 @@ class RowProof:
     ) -> None:
         """Begin before the first event.
 
-        ``end`` is the last entry that will be fed; ``orphaned`` are the ranges of orphaned events; ``ends`` are the
-        losses and complete baselines that ended live jobs without an event of the jobs themselves.
+        ``end`` is the last entry that will be fed. ``orphaned`` are the ranges of orphaned events. ``ends`` are the
+        losses and complete baselines that ended live jobs without an event of these jobs.
         """
         self.database = database
         self.queue = queue
@@ -113,7 +116,7 @@ class RowProof:
         self._since_look = self._jobs_compared = self._claims_compared = 0
 
     def feed(self, rows: Sequence[EventRow]) -> None:
-        """Derive the rows that the next events give. Compare rows after every LOOKED_AT_ONCE events or so."""
+        """Derive rows from the next events. After about LOOKED_AT_ONCE events, compare the derived rows with SQL."""
         if self._orphaned:
             gone = [row for row in rows if orphans.in_any(row[1:3], self._orphaned)]
             self._again.update(row[6] for row in gone if row[6] is not None)
@@ -129,8 +132,7 @@ class RowProof:
         return None if packed is None else Derived.unpacked(packed)
 
     def look(self) -> None:
-        """Compare the rows of those jobs whose events have all been read: a row names the last event of its job. Keep
-        the other jobs for later."""
+        """Compare the rows of the jobs whose events have all been read. Pack the other jobs for later."""
         self._since_look = 0
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
@@ -167,7 +169,7 @@ class RowProof:
             del jobs[job_id]
 
     def _look_at_claims(self, connection: Connection, level: dict[str, Derived]) -> None:
-        """Compare the rows of all claims of the jobs in ``level``."""
+        """Compare the rows of all claims of the jobs in ``level``, the jobs whose events have all been read."""
         claims = self._claims(connection, list(level))
         self._jobs_compared += len(level)
         self._claims_compared += len(claims)
@@ -200,7 +202,7 @@ class RowProof:
     # At the end.
 
     def finish(self, connection: Connection) -> None:
-        """Check the rows that are not compared yet. ``connection`` must read one snapshot of the database."""
+        """Check the rows that were not compared yet. ``connection`` must read one snapshot of the database."""
         self.look()
         for packed in self._waiting.values():
             self._suspect(Derived.unpacked(packed))
@@ -256,8 +258,7 @@ class RowProof:
 def _differences(
     job: Derived, row: Row | None, claims: Iterable[Row]
 ) -> Iterator[tuple[str, int | None, str]]:
-    """Yield the differences between the rows of a job and those that its events give: the table, the claim's number and
-    a phrase."""
+    """Yield each difference between a job's rows and the derived ones: the table, the claim's number and a phrase."""
     if row is None:
         yield "job", None, "its row is missing"
     elif row != tuple(job.row):
@@ -275,7 +276,7 @@ def _differences(
 
 
 def _unlike(columns: Sequence[str], row: Row, made: Sequence[Any]) -> str:
-    """Return a phrase that lists the columns whose values differ from those that the events give."""
+    """Return a phrase that lists the columns of a row that differ from the derived row."""
     pairs = zip(columns, row, made, strict=True)
     found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]
     return ", ".join(found)

@@ -1,11 +1,11 @@
 """Checks that the database's tables, indexes, triggers and views are those that the migration made.
 
-True rows prove nothing if a changed view, index or policy shows other rows, and no rows are protected if a trigger is
-missing. Added objects are ignored, unless they act on a table of the log.
+True rows prove nothing if a changed view, index or policy shows other rows. And without its triggers, a table's rows
+are not protected. Added objects are ignored, unless they act on a table of the log.
 
-SQLite keeps the text of each statement. PostgreSQL does not, and the text that it shows depends on its version. So on
-PostgreSQL a view's query plan is compared with the plan of the original query, both made by the same server; a function
-is compared by its source, which PostgreSQL keeps; other objects are compared by the columns of the catalog.
+SQLite stores the text of each statement. PostgreSQL does not, and its own text depends on its version. So on
+PostgreSQL, the query plan of a view is compared with the plan of the original query, made by the same server. A
+function is compared by its source. Other objects are compared by the columns of the catalog.
 """
 
 # ruff: noqa: S608 - statements are joined from names of the schema and of the catalog
@@ -88,15 +88,17 @@ _INDEX_NAME: Final = re.compile(r"CREATE INDEX (\w+) ON (\w+)")
 
 
 class Relation(NamedTuple):
-    """A table, or one of its partitions."""
+    """A table or a partition in PostgreSQL."""
 
     name: str
     oid: int
 
 
 def _on_postgresql(connection: Connection) -> Iterator[str]:
-    """Yield a phrase for each difference from the migration's schema. ``connection`` must read one snapshot of the
-    database."""
+    """Yield a phrase for each difference from the migration's schema on PostgreSQL.
+
+    ``connection`` must read one snapshot of the database.
+    """
     made = views("postgresql")
     names = [*metadata.tables, *made]
     found = {row.name: row for row in connection.execute(_TABLES, {"names": names})}
@@ -210,10 +212,10 @@ _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapsc
 
 
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
-    """Yield a phrase for each index that has another number of rows than its table: the rows are counted once by the
-    index and once by the table.
+    """Yield a phrase for each index that has another number of rows than its table.
 
-    The indexes of all partitions are counted together, since a reader has no right to a single partition.
+    Each number is counted twice, by the index and by the table. The indexes of all partitions are counted together,
+    because a reader has no right to a single partition.
     """
     sources = [f"FROM {i.of} WHERE {i.only or 'true'}" for i in indexes]
     listed = [
@@ -230,7 +232,7 @@ def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
 
 
 def _counts(connection: Connection, off: Sequence[str], statements: Sequence[str]) -> list[int]:
-    """Return the counts that the statements select while the settings in ``off`` are switched off."""
+    """Return the counts that the statements select. The planner settings in ``off`` are switched off meanwhile."""
     _switch(connection, off, "off")
     asked = ", ".join(f"({statement})" for statement in statements)
     row = _ask(connection, f"SELECT {asked}").one()
@@ -295,7 +297,7 @@ def _functions(connection: Connection, schema: int) -> Iterator[str]:
 
 
 def _finds_in(function: Any) -> bool:
-    """Return whether a function sets only its search_path: to the function's own schema and ``pg_temp``."""
+    """Return whether a function's only setting is its search_path, with its own schema and ``pg_temp``."""
     settings: Sequence[str] = function.settings or []
     allowed = {
         f"search_path={name}, pg_temp" for name in (function.schema, _quoted(function.schema))
@@ -306,7 +308,7 @@ def _finds_in(function: Any) -> bool:
 def _hidden(
     connection: Connection, tables: Sequence[Relation], relations: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield the row-level security, rules and policies that could make a table show or accept other rows."""
+    """Yield a phrase for each row-level security, rule or policy. These could hide rows of a table, or add some."""
     for row in relations:
         if row.secured:
             yield f"{row.name} has row-level security"
@@ -351,8 +353,10 @@ Object = tuple[str, str]
 
 
 def schema_differences(database: Database) -> Iterator[str]:
-    """Yield a phrase for each difference from the migration's schema. Raise sqlalchemy.exc.DBAPIError if the database
-    does not answer."""
+    """Yield a phrase for each difference from the migration's schema.
+
+    Raise sqlalchemy.exc.DBAPIError if the database does not answer.
+    """
     if database.dialect == "sqlite":
         yield from _on_sqlite(database)
     else:

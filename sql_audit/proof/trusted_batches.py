@@ -1,8 +1,7 @@
-"""Checks the chain (I7) of the batches from which a repair or a restore would copy events into Redis.
+"""Checks the hashes (I7) of the batches from which a repair or a restore would copy events into Redis.
 
-The check is that of ``audit verify``, for some batches only: the contents of each batch that has one of the events, the
-links from the first of these batches on, and the number of events since. Nothing is copied from a batch that does not
-hold.
+``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked, then the
+chain from the first of them on, and the number of later events. Nothing is copied from a batch that fails.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -65,8 +64,7 @@ class TrustedBatches:
         queue: str,
         events_max: int | None = EVENTS_MAX,
     ) -> None:
-        """``connection`` reads one state of ``database``. ``events_max`` is the maximum number of events that are read;
-        None: any number."""
+        """``connection`` reads one state of ``database``. At most ``events_max`` events are read; None: any number."""
         self._database, self._connection, self._queue = database, connection, queue
         self._left = events_max
         self._last: int = connection.execute(_LAST, {"queue": queue}).scalar() or 0
@@ -80,10 +78,10 @@ class TrustedBatches:
         """By number of a batch: why the chain from this batch on does not hold; None: it holds."""
 
     def why_not(self, entries: Iterable[OutboxId], *, to_end: bool = False) -> str | None:
-        """Return the reason why events of these entries must not be copied into Redis; None: they may be copied.
+        """Return the reason why the events of these entries must not be copied into Redis; None if they may be copied.
 
-        ``to_end``: the log must not lack an event since the first of these entries either, so all later batches are
-        checked. The events that a prune has left are checked together.
+        With ``to_end``, the log must lack no event after the first of these entries, so all later batches are checked.
+        The events that a prune left are checked together.
         """
         numbers: set[int] = set()
         batch: _Batch | None = None
@@ -110,7 +108,7 @@ class TrustedBatches:
         )
 
     def _find(self, entry: OutboxId) -> _Batch | None:
-        """Return the first batch that ends with ``entry`` or later. Batches are in the order of their entries."""
+        """Return the first batch whose last entry is ``entry`` or later: the batch that has ``entry``."""
         low, high, found = self._begin + 1, self._last, None
         while low <= high:
             middle = (low + high) // 2
@@ -148,7 +146,9 @@ class TrustedBatches:
         return None
 
     def _check_cut(self) -> str | None:
-        """Check the events that the last prune has left, as ``audit verify`` does."""
+        """Return why the events that the last prune left cannot be trusted; None if they can. ``audit verify`` checks
+        the same.
+        """
         prune, digest, count = self._prune, hashlib.sha256(), 0
         what = "the events that the last prune has left"
         if prune.kind != "done":
@@ -165,7 +165,7 @@ class TrustedBatches:
         return None
 
     def _may_read(self, events: int) -> bool:
-        """Return whether this number of events may still be read, and count it."""
+        """Subtract ``events`` from the number of events that may still be read. Return False if there are too many."""
         if self._left is None:
             return True
         self._left -= events

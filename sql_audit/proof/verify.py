@@ -1,11 +1,12 @@
-"""Checks the log from SQL alone, for ``rq-core audit verify``: the events must satisfy the invariants, and the other
-tables must agree with the events.
+"""Checks the log from SQL alone, for ``rq-core audit verify``.
 
-One pass over a queue's events makes three checks. :mod:`sql_audit.proof.replay.replay` replays the events;
-:mod:`sql_audit.proof.batch_check` hashes every batch and compares it with the chain (I7);
-:mod:`sql_audit.proof.row_check` derives the rows of ``job`` and ``job_attempt`` and compares them (I8). Memory is
-bounded by the live jobs, the holders and one batch, regardless of the length of the log. The log may grow meanwhile:
-the check ends at the entry where the cursor was when the check began.
+The events must satisfy the invariants, and the other tables must agree with the events. One pass over a queue's events
+makes three checks. :mod:`sql_audit.proof.replay.replay` replays the events. :mod:`sql_audit.proof.batch_check` hashes
+every batch and compares it with the chain (I7). :mod:`sql_audit.proof.row_check` derives the rows of ``job`` and
+``job_attempt`` and compares them (I8).
+
+Memory is bounded by the live jobs, the holders and one batch, whatever the length of the log. The log may grow
+meanwhile: the check ends at the entry where the cursor was when the check began.
 
     result = verify(Database("audit.db"))
     result.verdict, result.queues["mail"].events
@@ -75,9 +76,9 @@ def verify(
 ) -> VerifyResult:
     """Check the logs of the given queues, or of all queues, and return the findings.
 
-    Violations of events before ``since_ms`` (Unix ms) are not reported; these events are replayed nevertheless.
-    ``heads`` are heads that were kept outside the database; each must be in a chain. ``on_progress`` is called with the
-    queue, the number of checked events and the number of all events.
+    Events before ``since_ms`` (Unix ms) are replayed, but their violations are not reported. ``heads`` are heads that
+    were kept outside the database; each must be in a chain. ``on_progress`` is called with the queue, the number of
+    checked events and the number of all events.
     """
     result = VerifyResult()
     missing = set(heads)
@@ -117,7 +118,7 @@ def verify(
 
 
 class _Check:
-    """The check of one queue: the state of its log when the check began, and the proofs that get its events."""
+    """The check of one queue: the state of its log when the check began, and the parts of the check."""
 
     def __init__(
         self, database: Database, audit_id: str, queue: str, since_ms: int, wanted: Collection[str]
@@ -204,7 +205,7 @@ class _Check:
         self.families.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
-        """Report the differences between ``mirror_epoch`` and the events."""
+        """Report the differences between ``mirror_epoch`` and the events as violations of I5."""
         if self.conflicts:
             return  # Entries without a row of job_event count in the numbering: the events do not show them.
         for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
@@ -218,8 +219,9 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay the events up to the cut, and check that they are those that the prune left. Return the last entry
-        before the cut, after which the chain continues."""
+        """Replay the events that the last prune left, and check that none was changed. Return the last entry before the
+        cut.
+        """
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
         done = cut.kind == "done"
@@ -254,8 +256,9 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Add a note for each kept head that is older than the record of the last prune, since an older head does not
-        prove that record."""
+        """Add a note for each kept head that is older than the record of the last prune: such a head does not prove the
+        record.
+        """
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:
                 says = (
@@ -267,7 +270,7 @@ class _Check:
                 )
 
     def _check_minutes(self, connection: Connection) -> None:
-        """Report the minutes of ``claim_minute`` that do not count the claims in ``job_attempt``."""
+        """Report each minute in ``claim_minute`` whose counts differ from the claims in ``job_attempt``."""
         # A prune keeps the minutes of the claims that it removes. One hour is added, in case Redis' clock went back.
         whole_since = (
             -(2**63) if self.cut is None else self.cut.cut_at_ms + 60 * claim_minutes.MINUTE_MS
@@ -299,7 +302,7 @@ class _Check:
         return result
 
     def _add_wrong_rows(self) -> None:
-        """Report the first ROWS_NAMED wrong rows, and count the further ones."""
+        """Report the first ROWS_NAMED wrong rows, and the number of further ones."""
         wrong = [row for row in self.rows.wrong if row.at_ms >= self.since_ms or not row.at_ms]
         wrong.sort(key=lambda row: (row.at, row.ordinal, row.job_id))
         for row in wrong[:ROWS_NAMED]:
@@ -315,7 +318,7 @@ class _Check:
 
 
 class Head(NamedTuple):
-    """The head of a queue's chain. It should be kept where no role that writes to the log can change it."""
+    """The newest hash of a queue's chain. Keep it where no role that writes to the log can change it."""
 
     queue: str
     epoch: int | None
@@ -325,7 +328,7 @@ class Head(NamedTuple):
 
 
 def heads(database: Database, queue: str | None = None) -> list[Head]:
-    """Return the head of the chain of each queue, or of ``queue``."""
+    """Return the newest hash of each queue's chain, or only of ``queue``."""
     with database.readers.connect() as connection:
         rows = connection.execute(_CURSORS, {"queue": queue}).all()
     return [Head(row.queue, row.epoch, row.seq, row.batch, row.head) for row in rows]

@@ -1,4 +1,4 @@
-"""Finds the jobs that died, and the JSON with which they were enqueued, so that copies of them can be enqueued."""
+"""Finds the jobs that died, and the JSON with which each was enqueued, so that copies of them can be enqueued."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class LogCopies:
-    """Reads one audit database for copies of jobs (see CopyReader). Threads may share it."""
+    """Reads an audit database to make copies of jobs (see CopyReader). Threads may share it."""
 
     def __init__(self, url: str) -> None:
         """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
@@ -43,7 +43,7 @@ class LogCopies:
         self._checked = False
 
     def died(self, which: Filter, after: After | None, limit: int) -> DiedJobs:
-        """See CopyReader.died."""
+        """Return a page of jobs that died, and match a filter. See CopyReader.died."""
         first, last = which.instants_ms
         wanted = Wanted(
             _DEATHS, which.queue, which.task or "", which.error or "", which.worker or "",
@@ -67,19 +67,23 @@ class LogCopies:
         return self._ask(read)
 
     def known(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """See CopyReader.known."""
+        """Return which of these job ids the log has in a queue."""
         return self._ask(lambda connection: set(_jobs(connection, queue, ids)))
 
     def specs(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
-        """See CopyReader.specs."""
+        """Return the JSON with which each job was enqueued, by job id. Jobs whose JSON the log does not have are left
+        out.
+        """
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "spec"))
 
     def reasons(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
-        """See CopyReader.reasons."""
+        """Return the reason (``why``) with which each job was enqueued, by job id. Jobs without a reason are left
+        out.
+        """
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "why"))
 
     def queues_of(self, job_id: str) -> list[str]:
-        """See CopyReader.queues_of."""
+        """Return the names of the queues in which the log has a job with this id."""
         return self._ask(
             lambda connection: [
                 row.queue for row in connection.execute(_QUEUES, {"job_id": job_id})
@@ -87,7 +91,7 @@ class LogCopies:
         )
 
     def has_come_to(self, queue: str, entry: tuple[int, int]) -> bool:
-        """See CopyReader.has_come_to."""
+        """Return whether the mirror has written the queue's outbox up to ``entry`` (epoch, seq)."""
 
         def read(connection: Connection) -> bool:
             row = connection.execute(_CURSOR, {"queue": queue}).one_or_none()
@@ -111,7 +115,7 @@ class LogCopies:
 
 
 def _jobs(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the states and the numbers of claims of the jobs that the log knows, by id."""
+    """Return the state and the number of claims of each job in the log, by job id."""
     if not ids:
         return {}
     rows = connection.execute(_STATES, {"queue": queue, "ids": list(ids)})
@@ -119,14 +123,14 @@ def _jobs(connection: Connection, queue: str, ids: Sequence[str]) -> dict[str, R
 
 
 def _enqueued(connection: Connection, queue: str, ids: Sequence[str], field: str) -> dict[str, str]:
-    """Return a field of the last ``enqueued`` event of each job that has this field, by id."""
+    """Return one field of each job's last ``enqueued`` event, by job id. Jobs without the field are left out."""
     rows = connection.execute(_ENQUEUED, {"queue": queue, "ids": list(ids)}) if ids else ()
     said = {row.job_id: read_json(row.detail, dict).get(field) for row in rows}
     return {job_id: value for job_id, value in said.items() if isinstance(value, str)}
 
 
 def open_log_copies(url: str) -> LogCopies:
-    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
+    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

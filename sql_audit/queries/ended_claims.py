@@ -1,9 +1,10 @@
-"""Lists the claims that ended, newest first. Every read is by index, and bounded in rows and in time.
+"""Lists the claims that ended, newest first. Every read uses an index, and is bounded in rows and in time.
 
-Failed claims are read by an index on (outcome, end), and each outcome is a part of the list. If successes are wanted,
-all claims of a queue are read by an index on (class of duration, end), and each class is a part. The parts are merged.
-Conditions without an index are checked row by row, so a page may reach its bound before it finds a match. The page then
-says how far back it read, and where the next page begins.
+The list is merged from parts. For failed claims, each outcome is a part, read by an index on (outcome, end). If
+successes are wanted, each class of durations is a part, read by an index on (class of duration, end).
+
+Conditions without an index are checked row by row. So a page may reach its bound before it finds a match. The page then
+has the time up to which it read, and the place where the next page begins.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -39,7 +40,7 @@ _COLUMNS: Final = (
 
 
 class Place(NamedTuple):
-    """The place of a claim in the list. The next page begins after it."""
+    """The position of a claim in the list. The next page begins after it."""
 
     ended_at_ms: int
     job_id: str
@@ -49,7 +50,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions on the claims of a list. A field with the value None or an empty text sets no condition."""
+    """The conditions that a listed claim must meet. None or an empty text sets no condition."""
 
     outcomes: Sequence[str] = FAILED
     queue: str | None = None
@@ -64,7 +65,7 @@ class Wanted:
     """Only claims that ended before this time (Unix ms)."""
 
     def __call__(self, row: Row[Any]) -> bool:
-        """Return whether a claim meets the conditions."""
+        """Return whether a row of ``job_attempt`` meets the conditions."""
         return (
             row.outcome in self.outcomes
             and self.queue in (None, row.queue)
@@ -77,7 +78,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A page of the list."""
+    """A page of the list of ended claims, and the place where the next page begins."""
 
     rows: list[dict[str, Any]]
     looked: int
@@ -96,8 +97,8 @@ def ended_claims(
 ) -> Ended:
     """Return a page of the claims that ended, newest first, after the place ``after``.
 
-    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS, but each part is read at least once, so every
-    page gets further than the page before. Raises ValueError if successes are asked for without a queue.
+    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS. Each part is read at least once, so every page
+    gets further than the one before. Raises ValueError if successes are wanted without a queue.
     """
     budget = _Budget(clock() + WITHIN_MS / 1000, clock)
     found: list[dict[str, Any]] = []
@@ -121,7 +122,7 @@ def ended_claims(
 
 @dataclass(slots=True)
 class _Budget:
-    """The rows and the time that one page may spend."""
+    """The number of rows and the time that one page may still spend."""
 
     until: float
     clock: Callable[[], float]
@@ -130,7 +131,7 @@ class _Budget:
     """True if a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
-        """Return whether the maximum number of rows was read or the time is over, and note that in ``spent``."""
+        """Set ``spent``, and return it: whether the page has read LOOKED_MAX rows or its time is over."""
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 
@@ -138,7 +139,7 @@ class _Budget:
 def _part(
     connection: Connection, statement: TextClause, asked: Mapping[str, Any], budget: _Budget
 ) -> Iterator[Row[Any]]:
-    """Yield the claims of a part, newest first, until the part ends or the budget is spent."""
+    """Yield the claims of one part, newest first, until the part ends or the budget is spent."""
     step, place = FIRST_STEP, dict(asked)
     while True:
         rows = connection.execute(statement, {**place, "most": step}).all()
@@ -153,7 +154,7 @@ def _part(
 def _statements(
     dialect: str, wanted: Wanted, after: Place | None
 ) -> Iterator[tuple[TextClause, dict[str, Any]]]:
-    """Yield the statement of each part, and its values."""
+    """Yield the SQL statement and the values of each part of the list."""
     # Text is compared as Python compares it.
     as_bytes = "" if dialect == "sqlite" else ' COLLATE "C"'
     order = ", ".join(
@@ -194,7 +195,9 @@ def _place(row: Row[Any]) -> Place:
 
 @functools.lru_cache(maxsize=1024)
 def _scopes(scopes: str | None) -> list[str]:
-    """Return the scopes of a claim, without their limits. The cache helps since claims share few texts of scopes."""
+    """Return the names of a claim's scopes, from the JSON in ``job_attempt``. Many claims have the same JSON, so it is
+    cached.
+    """
     try:
         return [str(scope) for scope, *_ in json.loads(scopes or "[]")]
     except (ValueError, TypeError):

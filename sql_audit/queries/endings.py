@@ -45,7 +45,7 @@ _DEATHS: Final = (Event.DIED, Event.LEASE_EXPIRED, Event.EXPIRED)
 
 
 class LogEndings:
-    """Reads the outcomes of jobs from one audit database. One thread at a time may use it."""
+    """Reads the outcomes of jobs from one audit database. Only one thread may use it at a time."""
 
     def __init__(self, url: str) -> None:
         """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
@@ -53,8 +53,10 @@ class LogEndings:
         self._checked = False
 
     def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes of jobs that ended, by id (see EndingsReader). Raise AuditError if the database does not
-        answer or has another schema."""
+        """Return the outcomes of those jobs that have ended, by job id (see EndingsReader).
+
+        Raise AuditError if the database does not answer or has another schema.
+        """
         try:
             if not self._checked:
                 migrate.check_current(self._database)
@@ -128,7 +130,7 @@ def _outcome(
 def _succeeded(
     connection: Connection, queue: str, row: Row[Any], upto: tuple[int, int]
 ) -> Succeeded[Any]:
-    """Return the success of a job, with its result if the log has it."""
+    """Return the outcome of a job that succeeded, with its result if the log has it."""
     job_id = row.job_id
     is_last = (row.last_epoch, row.last_seq) == upto
     if is_last and row.keep_ms is None:
@@ -147,7 +149,7 @@ def _succeeded(
 
 
 class _Told(NamedTuple):
-    """An event of a job that ended; all fields are empty if the job has no such event."""
+    """The last event of a job that matched a query. All fields are empty if no event matched."""
 
     event: Event | None = None
     detail: Mapping[str, Any] = MappingProxyType({})
@@ -178,7 +180,7 @@ def _last(
 
 
 def open_log_endings(url: str) -> LogEndings:
-    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
+    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

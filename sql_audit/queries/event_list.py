@@ -1,4 +1,4 @@
-"""The list of a log's events, one line per event, as a list view of :mod:`rq_core.views.table`."""
+"""A list of events from the log, one line per event, for the tables of :mod:`rq_core.views.table`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ VALUE_MAX: Final = 100
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:
-    """Return the last ``lines`` events of each queue, sorted by time; events of the same time are sorted by queue and
-    place."""
+    """Return the last ``lines`` events of each queue in one list, ordered by time, then by queue and place in the
+    log.
+    """
     found = [event for queue in queues for event in queue_tail(engine, queue, lines)]
     return Found(sorted(found, key=lambda event: (event.at_ms, event.queue, event.place)))
 
 
 def detail_of(event: LoggedEvent) -> dict[str, Any]:
-    """Return the fields in an event's detail. The scopes of a claim are replaced by a text, ``under``."""
+    """Return the fields in an event's detail. A claim's scopes become one text under the name ``under``."""
     detail = dict(event.detail)
     scopes = detail.pop("scopes", None)
     try:
@@ -36,8 +37,10 @@ def detail_of(event: LoggedEvent) -> dict[str, Any]:
 
 
 def short(value: Any) -> str:
-    """Return a value of an event as one line of at most VALUE_MAX characters. The line of an error has its type and its
-    message, cut in the same way, and then its place in the code."""
+    """Return a value of an event as one line of at most VALUE_MAX characters.
+
+    The line of an error is its type and its message, cut to this length, and its place in the code.
+    """
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback", "")))
         error = _cut(f"{value['type']}: {value.get('message', '')}")

@@ -1,4 +1,4 @@
-"""Pages of the events of a queue or of a job, by their place in the log, and the last instants of schedules.
+"""Pages of the events of a queue or of a job, in the order of the log, and the last instant of each schedule.
 
 Each read has a bound, however long the log is.
 """
@@ -58,7 +58,7 @@ END: Final[Place] = (2**62, 2**62, 2**31)
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Some events, oldest first."""
+    """Consecutive events, oldest first, and whether the log has older or newer ones."""
 
     events: Sequence[LoggedEvent]
     older: bool
@@ -68,21 +68,21 @@ class EventPage:
 
 
 def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:
-    """Return the last events of a queue before a place."""
+    """Return the last ``limit`` events of a queue before ``place``."""
     rows = _read(engine, _OLDER, queue, place, limit + 1)
     events = [event_of(row) for row in reversed(rows[:limit])]
     return EventPage(events, older=len(rows) > limit, newer=place != END)
 
 
 def page_after(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:
-    """Return the first events of a queue after a place."""
+    """Return the first ``limit`` events of a queue after ``place``."""
     rows = _read(engine, _NEWER, queue, place, limit + 1)
     events = [event_of(row) for row in rows[:limit]]
     return EventPage(events, older=place > (0, 0, 0), newer=len(rows) > limit)
 
 
 def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit: int) -> EventPage:
-    """Return the last events of a job before a place, including events that Redis forgot."""
+    """Return the last ``limit`` events of a job before ``place``, including events that Redis forgot."""
     rows = _read(
         engine, by_job(engine.dialect.name, _OF_JOB), queue, place, limit + 1, job_id=job_id
     )
@@ -98,14 +98,14 @@ def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit
 
 
 def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
-    """Return the last instant of each of the first SCHEDULES_MAX schedules of a queue."""
+    """Return the last instant of each of a queue's schedules, for at most SCHEDULES_MAX schedules."""
     with engine.connect() as connection:
         rows = connection.execute(_LAST_TICKS, {"queue": queue, "most": SCHEDULES_MAX}).all()
     return [_tick(row) for row in rows]
 
 
 def _tick(row: Row[Any]) -> dict[str, Any]:
-    """Return the columns of a row of the view schedule_tick that a list of schedules shows."""
+    """Return the columns that a list of schedules shows, from a row of the view schedule_tick."""
     told = json.loads(row.detail)
     wanted = ("nominal_ms", "due_ms", "outcome", "missed", "held_by")
     late_ms = row.at_ms - told["due_ms"]

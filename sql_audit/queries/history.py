@@ -1,4 +1,4 @@
-"""Reads the events of jobs and queues, and the watermark of each queue: the last entry that SQL has.
+"""Reads the events of jobs and queues, and each queue's watermark: the last outbox entry that SQL has.
 
 engine = Database("audit.db").readers
 for event in history(engine, "job-1"):
@@ -33,7 +33,7 @@ _FIRST: Final = BEGINNINGS - {Event.RESTORED}
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The end of a queue's log: SQL has every event up to this entry, except in recorded gaps."""
+    """How far a queue's log reaches: SQL has every event up to this entry, except in recorded gaps."""
 
     queue: str
     epoch: int | None
@@ -54,7 +54,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """The cut of a queue's log by its last prune. Jobs that had ended before the cut may have been removed."""
+    """The point up to which a queue's log was last pruned. Jobs that ended before it may have been removed."""
 
     queue: str
     epoch: int
@@ -100,18 +100,18 @@ class LoggedEvent:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """The event's place in the queue's log, by which events can be sorted."""
+        """The event's position in the queue's log (epoch, seq, ordinal). Events are sorted by it."""
         return self.epoch, self.seq, self.ordinal
 
 
 def per_window(scope: str, limit: Sequence[Any]) -> str:
-    """Return the limit of a rate, from a claim's scopes, as a text for people, such as ``90,000 tokens per 60 s``."""
+    """Return the limit of a rate as a text for people, such as ``90,000 tokens per 60 s``."""
     unit = unit_of(scope)
     return f"{limit[0]}{f' {unit}' if unit else ''} per {limit[1] / 1000:g} s"
 
 
 def under(scopes: Any) -> str:
-    """Return a claim's scopes and the limits in force as a text for people, such as ``task=send ≤ 10``."""
+    """Return a claim's scopes and their limits in force as a text for people, such as ``task=send ≤ 10``."""
     words = []
     for scope, *limit in scopes or ():
         if len(limit) >= 3:
@@ -165,43 +165,48 @@ _AFTER = text(
 
 
 def by_job(dialect: str, statement: str) -> TextClause:
-    """Return a statement that finds events by the index on their job; ``{hint}`` follows the name of its table.
+    """Return an SQL statement that finds events by job. ``{hint}`` in its text is replaced by SQLite's INDEXED BY.
 
-    Without the hint, SQLite reads all events of the queue, in order.
+    Without the index on jobs, SQLite would read all events of the queue.
     """
     return text(statement.format(hint="INDEXED BY job_event_job " if dialect == "sqlite" else ""))
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
-    """Return the watermark of each queue, or of ``queue``."""
+    """Return the watermark (the last mirrored entry) of each queue, or only of ``queue``."""
     with engine.connect() as connection:
         return marks_of(connection, queue)
 
 
 def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
-    """Return the watermarks of ``queues``. Queues that SQL does not know are left out."""
+    """Return the watermarks of ``queues``. Queues that SQL does not have are left out."""
     return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
 def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
-    """Return the watermark of each queue, or of ``queue``."""
+    """Return the watermark (the last mirrored entry) of each queue, or only of ``queue``, over an open connection."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
 def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
-    """Return the last cut of each queue that was pruned, or of ``queue``."""
+    """Return the last prune's cut for each queue that was pruned, or only for ``queue``."""
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
 
 
 def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """Return the queue's last cut if the prune may have removed jobs that ended at or after ``at_ms`` (Unix ms);
-    otherwise None."""
+    """Return the queue's last cut if its prune may have removed jobs that ended at or after ``at_ms`` (Unix ms).
+
+    Otherwise return None.
+    """
     return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """Return the last cut of each queue in which a prune may have removed earlier events of a job: the first of
-    ``events`` in the queue is not an event that begins a job."""
+    """Return the last cut of each queue in which a prune may have removed the job's earlier events.
+
+    ``events`` are the events of one job. If the first of them in a queue does not begin a job, earlier events are
+    missing.
+    """
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)
@@ -211,14 +216,14 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
 
 
 def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
-    """Return the error for a job that has no event in the log: it never existed, or it was pruned."""
+    """Return the error that a job has no event in the log: the job never existed, or it was pruned."""
     where = "" if queue is None else f" in queue {queue!r}"
     cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
 
 
 def event_of(row: Row[Any]) -> LoggedEvent:
-    """Return the event in a row of EVENT_COLUMNS."""
+    """Return a LoggedEvent from a row with the columns EVENT_COLUMNS."""
     columns = row._asdict()
     detail = columns.pop("detail")
     return LoggedEvent(**columns, detail=read_json(detail, dict))
@@ -247,7 +252,7 @@ def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]
 def after(
     engine: Engine, queue: str, place: tuple[int, int, int], limit: int = 1000
 ) -> list[LoggedEvent]:
-    """Return up to ``limit`` events of a queue after a place (epoch, seq, ordinal), oldest first."""
+    """Return up to ``limit`` events of a queue after ``place`` (epoch, seq, ordinal), oldest first."""
     epoch, seq, ordinal = place
     where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:
@@ -257,9 +262,10 @@ def after(
 def follow(
     engine: Engine, queue: str | None, last: dict[str, tuple[int, int, int]]
 ) -> Iterator[list[LoggedEvent]]:
-    """Yield the new events of all queues, or of ``queue``, without end: each step yields a list of at most 1,000 events
-    per queue, which may be empty. ``last`` has the places after which reading begins, by queue; other queues are read
-    from their beginning.
+    """Yield the new events of all queues, or of ``queue``, without end.
+
+    Each step yields a list of at most 1,000 events per queue; it may be empty. ``last`` is the place after which to
+    begin, by queue. A queue that is not in ``last`` is read from its beginning.
     """
     places = dict(last)
     while True:
@@ -273,15 +279,16 @@ def follow(
 
 
 def audit_id(database: Database) -> str:
-    """Return the random id of an audit database, by which Redis knows the database that mirrors a queue."""
+    """Return the random id of an audit database. Redis stores this id for each queue that the database mirrors."""
     with database.readers.connect() as connection:
         return str(connection.execute(AUDIT_ID).scalar_one())
 
 
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
-    """Return a job's events, oldest first, from the database at ``url``, for handles. ``queue`` None means all queues.
+    """Return a job's events, oldest first, from the database at ``url``. Job handles call it. ``queue`` None means all
+    queues.
 
-    The list is empty if the mirror has not reached the job yet, or if a prune has removed the job. Raise AuditError if
+    The list is empty if the mirror has not written the job yet, or if a prune has removed the job. Raise AuditError if
     the database does not answer or has no log.
     """
     database = Database(url)

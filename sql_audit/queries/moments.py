@@ -1,6 +1,6 @@
 """Reads the state of a queue at one moment: the claims that were in force, and the jobs that waited.
 
-No event is replayed: ``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim.
+``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim, so no event is replayed.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -100,7 +100,7 @@ class RunningClaim:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that was ready at the moment and was not claimed yet."""
+    """A job that was ready at the moment, but not yet claimed."""
 
     job_id: str
     task: str | None
@@ -132,7 +132,7 @@ class Moment:
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """Pairs of (cap in force at the last claim, ids of the jobs that held the scope), by scope."""
+        """The holders of each capped scope: pairs of (cap in force, ids of the jobs that held the scope), by scope."""
         found: dict[str, tuple[int | None, list[str]]] = {}
         for claim in self.running:
             for scope, *limit in claim.scopes:
@@ -144,7 +144,7 @@ class Moment:
 
 
 def at(engine: Engine, queue: str, at_ms: int) -> Moment:
-    """Return the claims in force and the jobs that waited in a queue at a time (Unix ms)."""
+    """Return the claims in force and the waiting jobs of a queue at a moment (Unix ms)."""
     of = {"queue": queue, "at": at_ms, "most": COUNTED_MAX + 1}
     with engine.connect() as connection:
         ran = connection.execute(_RUNNING, of).all()
@@ -175,7 +175,7 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
 
 
 def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
-    """Return the first LISTED_MAX jobs that waited, with their lanes and priorities."""
+    """Return the LISTED_MAX jobs that waited longest, with their lanes and priorities."""
     first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
     of = {"queue": queue, "ids": [row.job_id for row in first]}
     places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}
@@ -195,8 +195,10 @@ def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> l
 def _caveats(
     connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None
 ) -> Iterator[str]:
-    """Yield warnings if the moment is before the first event of the queue, after the last event, or before a loss of
-    jobs."""
+    """Yield a warning for each reason why the answer may be incomplete.
+
+    The moment may be before the queue's first event, after its last event, or before a loss of jobs.
+    """
     first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
     last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
     if first is None or last is None:

@@ -1,4 +1,4 @@
-"""Computes how long a scope was full, or a rate was exhausted, from the claims under it. No I/O."""
+"""Computes how long a scope was full, or how long a rate was exhausted, from the claims that counted. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ COUNTED_MAX: Final = 5_000
 
 
 def read_scopes(kept: str | None) -> list[list[Any]]:
-    """Return the scopes of a claim with the limits that were in force, from the JSON in ``job_attempt``. Invalid scopes
-    are left out."""
+    """Return a claim's scopes and their limits from the JSON in ``job_attempt``. Scopes that are not valid are left
+    out.
+    """
     found = read_json(kept, list)
     return [each for each in found if isinstance(each, list) and len(each) in (2, 4, 5)]
 
@@ -26,8 +27,9 @@ def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
 
 
 def cost_under(limit: Sequence[Any]) -> int:
-    """Return how much a claim took from a rate, by its limit in the claim: (limit, window in ms, burst, cost), or
-    without the cost, which is 1 then."""
+    """Return how much a claim took from a rate. ``limit`` is (limit, window in ms, burst, cost); without a cost it is
+    1.
+    """
     return int(limit[3]) if len(limit) > 3 else 1
 
 
@@ -46,7 +48,7 @@ def ms_spent(
 ) -> int:
     """Return for how many ms between ``since_ms`` and ``until_ms`` a rate had no room for a claim of this ``cost``.
 
-    ``claims`` are the times (Unix ms) and the costs of the claims under the rate, in order, with some before
+    ``claims`` are the times (Unix ms) and costs of the claims under the rate, in order, including some before
     ``since_ms``. ``rate`` is (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
     """
     most, window_ms, burst = rate[:3]
@@ -63,8 +65,10 @@ def ms_spent(
 
 
 def ms_full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
-    """Return for how many ms between ``since_ms`` and ``until_ms`` at least ``cap`` claims held a scope. ``held`` are
-    pairs of (begin, end) of claims in Unix ms; an end of None means that the claim is in force."""
+    """Return for how many ms between ``since_ms`` and ``until_ms`` at least ``cap`` claims held a scope.
+
+    ``held`` are pairs of (begin, end) of claims in Unix ms. An end of None means that the claim is still in force.
+    """
     changes = []
     for begin, end in held:
         changes.append((max(begin, since_ms), 1))

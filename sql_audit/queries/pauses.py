@@ -1,6 +1,6 @@
-"""Finds the pauses of a job: times in which no worker could claim the job, and no limit was the reason.
+"""Finds the times in which no worker could claim a job, for another reason than a limit.
 
-The job was scheduled, or it was parked, or a lost worker still held its claim.
+The job was scheduled or parked, or a lost worker still held its claim.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
     """Yield the pauses of a job. ``events`` are its events, in order; ``last_ms`` is the time of the queue's last event
     (Unix ms).
 
-    A delay ends when the job is due: from then on the job waits for a worker.
+    A scheduled job's pause ends when the job is due. Then the job waits for a worker.
     """
     claimed: LoggedEvent | None = None
     parked: LoggedEvent | None = None
@@ -87,7 +87,7 @@ _ASIDE: Final = (
 
 @dataclass
 class _Waits:
-    """The waits of a durable job, by the number of the entry, and the last signal of each name."""
+    """The waits of a durable job, each with a phrase for what it waits for, and the last signal with each name."""
 
     entries: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class _Waits:
     signals: dict[str, LoggedEvent] = field(default_factory=dict)
 
     def note(self, event: LoggedEvent) -> None:
-        """Add an event that does not move the job."""
+        """Note a signal, or a step in which a wait begins. Other events are ignored."""
         detail = event.detail
         if event.type == Event.SIGNALLED:
             self.signals[detail["name"]] = event
@@ -109,7 +109,7 @@ class _Waits:
                 self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
 
     def say(self, parked: LoggedEvent, after: LoggedEvent | None) -> str:
-        """Return, in words, what a parked job waited for and what woke it."""
+        """Return a sentence for people: for what a parked job waited, and what woke it."""
         numbers = [int(number) for number in str(parked.detail["waits"]).split(",")]
         waited = [self.entries.get(each, f"entry {each} of its steps") for each in numbers]
         said = f"it was parked, and waited for {', '.join(waited)}"

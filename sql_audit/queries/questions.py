@@ -1,7 +1,6 @@
-"""Answers the questions of a web page about the log: about a job, a moment, events, ended claims, schedules and
-findings.
+"""Answers a web page's questions about the log: a job, a moment, events, ended claims, schedules, and findings.
 
-Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
+Each answer is a JSON document, like that of ``rq-core audit … --json``. No statement may take longer than STATEMENT_MS.
 """
 
 # ruff: noqa: S608 - statements are joined from words of the model
@@ -94,7 +93,7 @@ class LogQuestions:
         bound(self._database.readers, STATEMENT_MS)
 
     def history(self, job_id: str, queue: str, before: Place | None = None) -> dict[str, Any]:
-        """Return the last events of a job, or the last events before a place, oldest first; at most EVENTS_MAX."""
+        """Return at most EVENTS_MAX events of a job, oldest first: the last ones, or the last ones before a place."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             page = event_pages.job_page_before(engine, job_id, queue, before or END, EVENTS_MAX)
@@ -110,7 +109,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def why(self, job_id: str, queue: str) -> dict[str, Any] | None:
-        """Return what a job waited for; None if the log does not know the job."""
+        """Return the waits of a job and their causes; None if the log does not have the job."""
 
         def ask(engine: Engine) -> dict[str, Any] | None:
             try:
@@ -135,7 +134,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
-        """Return the last instants of a schedule, its changes since the first of these, and its state."""
+        """Return the last ``count`` instants of a schedule, its changes in this time, and its state."""
         return self._ask(
             lambda engine: schedules.document(
                 schedules.schedule_history(engine, queue, name, count)
@@ -143,7 +142,7 @@ class LogQuestions:
         )
 
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
-        """Return the last events of these queues, at most ``lines`` of each queue, in the order of their times."""
+        """Return the last ``lines`` events of each of these queues, in one list ordered by time."""
         return self._ask(
             lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows]
         )
@@ -151,8 +150,9 @@ class LogQuestions:
     def events(
         self, queue: str, lines: int, *, before: Place | None = None, after: Place | None = None
     ) -> dict[str, Any]:
-        """Return events of a queue: the first events after a place, the last events before a place, or the last events
-        of the queue."""
+        """Return up to ``lines`` events of a queue: the first after a place, the last before a place, or the last of
+        all.
+        """
         if after is not None:
             place = after
             return self._ask(
@@ -171,7 +171,9 @@ class LogQuestions:
         limit: int,
         **conditions: Any,
     ) -> dict[str, Any]:
-        """Return the claims that ended, newest first. ``conditions`` are fields of :class:`ended_claims.Wanted`."""
+        """Return a page of the claims that ended, newest first. ``conditions`` are fields of
+        :class:`ended_claims.Wanted`.
+        """
         wanted = ended_claims.Wanted(tuple(outcomes), queue, **conditions)
         place = None if after is None else ended_claims.Place(*after)
         return self._ask(
@@ -189,23 +191,26 @@ class LogQuestions:
         return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by queue and outcome, from ``since_ms`` on and before
-        ``until_ms``.
+        """Return the number of claims that ended in each minute, by queue and outcome.
 
-        If there is no ``queue``, claims of all queues count.
+        Minutes from ``since_ms`` on and before ``until_ms`` (Unix ms) are counted. ``queue`` None means all queues.
         """
         asked = {"since": since_ms, "until": until_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _MINUTES, asked))
 
     def errors(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return the errors with which claims ended since ``since_ms``, by task and outcome, the most frequent
-        first."""
+        """Return the errors of claims that ended since ``since_ms`` (Unix ms), by task and outcome, the most frequent
+        first.
+        """
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
 
     def deaths(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return how many claims ended with the outcome ``died`` since ``since_ms``, by task, error and hour, the last
-        hour first. Jobs that died of a lost worker or of their deadline are not counted."""
+        """Return the number of claims with the outcome ``died`` since ``since_ms`` (Unix ms), by task, error and hour,
+        latest hour first.
+
+        Jobs that died because of a lost worker or a deadline are not counted.
+        """
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _DEATHS, asked))
 
@@ -242,7 +247,7 @@ class LogQuestions:
 
 
 def bound(engine: Engine, most_ms: int) -> None:
-    """Limit the time of each statement of an engine. A statement that takes longer raises an OperationalError."""
+    """Limit the time of each statement of an engine to ``most_ms``. A longer statement raises an OperationalError."""
     if engine.dialect.name == "postgresql":
 
         @event.listens_for(engine, "begin")
@@ -278,9 +283,9 @@ def _document(row: Any) -> dict[str, Any]:
 def _rows(
     engine: Engine, statement: Any, asked: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of a statement.
+    """Run a statement, and return its rows as dicts.
 
-    PostgreSQL's sums of bigints, which are decimals, become ints, since JSON has no decimals.
+    PostgreSQL's sums of bigints are decimals, which JSON lacks; they become ints.
     """
     with engine.connect() as connection:
         found = connection.execute(statement, dict(asked or {})).mappings()
@@ -293,7 +298,7 @@ def _rows(
 def open_questions(url: str) -> LogQuestions:
     """Return the LogQuestions of the database at ``url``, without connecting.
 
-    rq_core finds this function as an entry point. Raises AuditUrlInvalid, or AuditUnavailable if the driver is not
+    rq_core finds this function by an entry point. Raises AuditUrlInvalid, or AuditUnavailable if the driver is not
     installed.
     """
     return LogQuestions(url)

@@ -1,7 +1,7 @@
-"""Reads the numbers that metrics and viewers need repeatedly: watermarks, and claims by outcome.
+"""Reads the numbers that metrics and web pages need again and again: watermarks, and claims by outcome.
 
-Each reading costs a few statements on small tables and on the last minutes of ``claim_minute``. The older minutes are
-summed once, and again after a loss, after a new epoch, and every few hours.
+Each reading runs a few statements on small tables and on the last minutes of ``claim_minute``. The older minutes are
+summed once. They are summed again after a loss, after a new epoch, and every few hours.
 """
 
 # ruff: noqa: S608 - statements are joined from words of the model
@@ -77,7 +77,7 @@ Sums = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Counted:
-    """The sums of one queue's ended claims."""
+    """The sums of one queue's ended claims: of minutes that are complete, and of minutes that may still grow."""
 
     until: int
     """Unix ms of a minute: earlier minutes are in ``settled`` and grow no more, later ones are in ``tail``."""
@@ -108,8 +108,10 @@ class MetricsReader:
         since this reader was made."""
 
     def mirrored(self, client: Client) -> list[str]:
-        """Return the queues of this client's prefix whose log is still being mirrored, according to SQL. Raise
-        SourceDiffers if the log belongs to another Redis, and the same errors as :meth:`look`."""
+        """Return the queues with this client's key prefix whose logs are still being mirrored, according to SQL.
+
+        Raise SourceDiffers if the log belongs to another Redis, and the same errors as :meth:`look`.
+        """
 
         def ask(connection: Connection) -> list[str]:
             source_registry.check_source(Outbox(client), self._database)
@@ -118,8 +120,10 @@ class MetricsReader:
         return self._ask(ask)
 
     def look(self) -> LogOverview:
-        """Return the current numbers of the log. Raise AuditError if the database does not answer or has another
-        schema."""
+        """Return the current numbers of the log.
+
+        Raise AuditError if the database does not answer or has another schema.
+        """
         return self._ask(self._read)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -170,7 +174,7 @@ class MetricsReader:
     def _sums(
         self, connection: Connection, history: object, cursors: Sequence[Row[Any]]
     ) -> dict[Key, Sums]:
-        """Return the sums of all ended claims. Minutes are read only of queues whose log has grown."""
+        """Return the sums of all ended claims. Only the minutes of queues with new batches are read."""
         if history != self._history or self._clock() >= self._sum_at:
             # A new epoch may change earlier minutes, if Redis' clock is behind, and a loss counts minutes again.
             self._sum_again(connection, cursors)
@@ -209,7 +213,7 @@ class MetricsReader:
                 self._forgotten = _added(self._forgotten, claims)
 
     def _read_tails(self, connection: Connection, grown: Sequence[Row[Any]]) -> None:
-        """Read the minutes that may have grown, and add those that grow no more to ``settled``."""
+        """Read the minutes that may have grown. Add the minutes that can no longer grow to ``settled``."""
         by_hour = defaultdict[int, list[str]](list)
         for row in grown:
             counted = self._counted[row.queue]
@@ -229,8 +233,11 @@ class MetricsReader:
             self._counted[queue].until = max(self._counted[queue].until, at)
 
     def _never_falling(self, sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
-        """Return the sums plus all amounts by which they have decreased (through losses or prunes), since a counter
-        must not decrease."""
+        """Return the sums, raised so that none is lower than at an earlier reading, because a metrics counter must not
+        decrease.
+
+        Losses and prunes lower the sums.
+        """
         for key, shown in self._shown.items():
             now = sums.get(key, (0, 0, 0))
             fell = [max(0, before - each) for before, each in zip(shown, now, strict=True)]
@@ -250,7 +257,9 @@ def _sums_of(row: Any) -> tuple[Key, Sums]:
 
 
 def _until(at_ms: int | None) -> int:
-    """Return the first minute (Unix ms) that may still grow if the last mirrored event happened at ``at_ms``."""
+    """Return the minute (Unix ms) from which on counts may still grow. ``at_ms`` is the time of the last mirrored
+    event.
+    """
     settled = (at_ms or 0) - SETTLED_MS
     return max(0, settled - settled % MINUTE_MS)
 
@@ -261,7 +270,7 @@ def _add_to(total: dict[Key, Sums], key: Key, sums: Sums) -> None:
 
 
 def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
-    """Return the sums with the amounts of ``more`` added."""
+    """Return ``sums`` plus the amounts in ``more``."""
     total = dict(sums)
     for each in more:
         for key, some in each:
@@ -270,7 +279,7 @@ def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[
 
 
 def open_metrics_reader(url: str) -> MetricsReader:
-    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
+    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

@@ -1,4 +1,4 @@
-"""Reports how many jobs ended in each way, and how long they waited and ran, per queue and task.
+"""Reports how jobs ended, and how long they waited and ran, per queue and task.
 
 engine = Database("audit.db").readers
 print(report(engine, queue="mail").tasks)
@@ -27,7 +27,7 @@ RATED_MS_MIN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The numbers of one task of one queue. Times are in ms; None if nothing was measured."""
+    """The numbers of one task in one queue. Times are in ms; None: nothing was measured."""
 
     queue: str
     task: str | None
@@ -56,7 +56,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class SlowJob:
-    """One of the slowest claims that succeeded."""
+    """A successful claim that ran especially long."""
 
     queue: str
     task: str | None
@@ -68,7 +68,7 @@ class SlowJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The numbers of all tasks of one queue, or of all queues, with the slowest jobs and the watermarks."""
+    """The numbers of each task of one queue or of all queues, the slowest jobs, and the watermarks."""
 
     tasks: list[TaskReport]
     slowest: list[SlowJob]
@@ -126,9 +126,8 @@ _CLAIMS = text(
 
 def values_of(column: str, claims: str) -> Any:
     """Return a statement that counts the claims with each value of a column, per queue and task, smallest value first.
-    There are far fewer values than claims.
 
-    ``claims`` is the text after FROM: a table or a query, with a condition.
+    ``claims`` is the text after FROM: a table or a query, with a condition. There are far fewer values than claims.
     """
     return text(
         f"SELECT queue, task, {column} AS ms, COUNT(*) AS claims FROM {claims} AND {column} IS NOT NULL "
@@ -137,8 +136,9 @@ def values_of(column: str, claims: str) -> Any:
 
 
 def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
-    """Return the 50th and the 95th percentile (nearest rank) of the rows that a statement of :func:`values_of` selects,
-    by queue and task."""
+    """Return the 50th and the 95th percentile (nearest rank), by queue and task. ``rows`` come from
+    :func:`values_of`.
+    """
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for queue, task, ms, claims in rows:
         found.setdefault((queue, task), []).append((ms, claims))
@@ -165,7 +165,7 @@ _SLOWEST = text(
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """Return the report of a queue, or of all queues. It names at most ``slowest`` of the slowest jobs."""
+    """Return the report of a queue, or of all queues, with at most ``slowest`` slow jobs."""
     of_queue = {"queue": queue}
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
@@ -195,7 +195,7 @@ _COUNTS: Final = (
 
 
 def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTask) -> TaskReport:
-    """Return the report of the task in ``row``. The row has the counts by name; missing counts are 0."""
+    """Return the report of one task. ``row`` has the counts by name; a missing count is 0."""
     key = queue, row["task"]
     times = (*waited.get(key, (None, None)), *ran.get(key, (None, None)))
     counts = (int(row.get(name, 0)) for name in _COUNTS)
@@ -204,8 +204,10 @@ def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTas
 
 
 def _throughput_of(row: Mapping[Any, Any]) -> float | None:
-    """Return the successes per second between ``first_ms`` and ``last_ms`` of a row; None if it has no success or lacks
-    a time, or if there is less than RATED_MS_MIN between the times."""
+    """Return the successes per second between ``first_ms`` and ``last_ms`` of a row.
+
+    Return None if there is no success, if a time is missing, or if the times are less than RATED_MS_MIN apart.
+    """
     if not row["succeeded"] or row["first_ms"] is None or row["last_ms"] is None:
         return None
     stretch_ms = int(row["last_ms"] - row["first_ms"])

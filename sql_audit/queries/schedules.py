@@ -1,11 +1,10 @@
-"""The history of one schedule: each instant, with the reason if it was late, missed or skipped, and each change of the
-schedule.
+"""The history of one schedule: each change, and each instant with the reason if it was late, missed or skipped.
 
     found = schedule_history(engine, "reports", "nightly", 20)
     found.ticks[-1].says
 
-The log has only what happened: a worker that found nothing to do left no event. If a cause is concluded from missing
-events, its sentence says so.
+A worker that found nothing to do leaves no event in the log. A sentence about a cause says so if the cause was
+concluded from missing events.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -79,7 +78,7 @@ _BY_ASKING: Final = ("run", "not_run")
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTick:
-    """One instant of a schedule."""
+    """One instant of a schedule, and its outcome."""
 
     number: str
     """The number of the instant's entry in the outbox."""
@@ -126,8 +125,7 @@ class ScheduleEdit:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHistory:
-    """The last instants of a schedule, oldest first, its changes since the first of these instants, and its state
-    according to the log."""
+    """The last instants of a schedule, oldest first, the changes in this time, and the schedule's state in the log."""
 
     queue: str
     name: str
@@ -139,13 +137,15 @@ class ScheduleHistory:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the log has anything of the schedule."""
+        """Return whether the log has any instant or change of the schedule."""
         return bool(self.ticks or self.changes)
 
 
 def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
-    """Return the last ``count`` instants of a schedule, the changes of the schedule since the first of these instants,
-    and the last change before it. If there are fewer instants, return all changes."""
+    """Return the last ``count`` instants of a schedule and its changes since the first of them.
+
+    The change before the first instant is included. If there are fewer instants, all changes are returned.
+    """
     with engine.connect() as connection:
         lost = orphans.ranges(connection, queue)
         changes = list(_changes(connection, queue, name, lost))
@@ -169,7 +169,7 @@ def schedule_history(engine: Engine, queue: str, name: str, count: int) -> Sched
 
 
 class _Logged:
-    """A row of ``ticked``."""
+    """A logged event ``ticked``: one instant of a schedule."""
 
     def __init__(self, row: Row[Any]) -> None:
         self.place = OutboxId(row.epoch, row.seq)
@@ -180,7 +180,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the row has all fields of an instant. (`audit verify` reports rows that do not.)"""
+        """Return whether the event has all fields of an instant. (`audit verify` reports events that lack one.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
@@ -258,7 +258,7 @@ def _tick(
 def _outcome(
     connection: Connection, queue: str, logged: _Logged, changes: Sequence[ScheduleEdit]
 ) -> str:
-    """Return the outcome of an instant as a phrase for people."""
+    """Return the outcome of an instant, as a phrase for people."""
     said, late_ms = logged.said, logged.late_ms
     reason = f" ({said['why']})" if said.get("why") else ""
     match said["outcome"]:
@@ -286,8 +286,7 @@ def _outcome(
 
 
 def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return the reason why the job of an instant was kept out: another job and its state at that time, or a full
-    scope."""
+    """Return why an instant got no job: another job and its state at that time, or a full scope."""
     holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"
@@ -309,7 +308,7 @@ def _grace_ms(version: int, edits: Sequence[ScheduleEdit]) -> int | None:
 
 
 def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why an instant was late, as far as the events between its due time and its report show it."""
+    """Return why an instant was late, as a sentence. The cause comes from the events since the instant was due."""
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     # The call that served it has logged the jobs of its instants just before.
     events = [event for event in before if event.at_ms != logged.at_ms]
@@ -334,8 +333,9 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why the instants before a punctual instant were passed over; an empty text if a worker was active just
-    before."""
+    """Return why instants before a punctual one were passed over, or an empty text if a worker was active just
+    before.
+    """
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     last = next((e for e in before if e.type in _OF_WORKERS and e.at_ms != logged.at_ms), None)
     if last is None or logged.at_ms - last.at_ms <= LATE_MS:
@@ -344,7 +344,10 @@ def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silent(last: Row[Any] | None, at_ms: int) -> str:
-    """Return why no worker did anything before ``at_ms``; ``last`` is the last event of a worker before the silence."""
+    """Return a sentence about a time before ``at_ms`` without an event of any worker.
+
+    ``last`` is the last event of a worker before that time; None: no such event.
+    """
     seen = (
         "" if last is None else f" (the last before was {last.worker}, at {readable(last.at_ms)})"
     )
@@ -354,7 +357,7 @@ def _silent(last: Row[Any] | None, at_ms: int) -> str:
 
 
 def _busy(meanwhile: Sequence[Row[Any]]) -> str:
-    """Return why workers that were active in the queue did not serve a schedule."""
+    """Return why active workers did not serve a schedule, as a sentence."""
     if any(event.type == Event.ENQUEUED for event in meanwhile):
         return (
             "workers served others: this one was in the hands of a worker that was lost, or they could not compute it"
@@ -367,7 +370,7 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
 
 
 def _began(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return when the job of an instant was claimed; an empty text if it was claimed at once."""
+    """Return when the job of an instant was claimed, as a sentence; an empty text if it was claimed at once."""
     first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:
         return "the log has no claim of its job"
@@ -379,7 +382,7 @@ def _began(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], last_ms: int) -> str:
-    """Return a schedule's state at the end of the log, as one sentence."""
+    """Return a sentence about the schedule's state at the end of the log."""
     logged: list[ScheduleTick | ScheduleEdit] = [*ticks, *changes]
     alive = [each for each in logged if not each.orphaned and not _is_run(each)]
     if not alive:
@@ -404,8 +407,10 @@ def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], la
 
 
 def _began_to_be(last: ScheduleEdit, changes: Sequence[ScheduleEdit]) -> ScheduleEdit:
-    """Return the change that gave the schedule its present state. It is not always the last change: a rule may be set
-    during a pause."""
+    """Return the change with which the schedule's present state began.
+
+    This need not be the last change: an operator may set a rule during a pause.
+    """
     began = last
     alive = [each for each in changes if not each.orphaned]
     for each in sorted(alive, key=lambda each: OutboxId.parse(each.number), reverse=True):
@@ -420,7 +425,7 @@ def _is_run(each: ScheduleTick | ScheduleEdit) -> bool:
 
 
 def document(found: ScheduleHistory) -> dict[str, Any]:
-    """Return a history as a document for JSON."""
+    """Return a schedule's history as a dict for JSON."""
     said = dataclasses.asdict(found)
     for change in said["changes"]:
         change |= {which: read_json(change[which], dict) or None for which in ("old", "new")}

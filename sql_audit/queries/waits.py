@@ -1,7 +1,7 @@
-"""Reads the waits of a job: their durations, the scopes that the job waited for, and the claims that held these scopes.
+"""Reads the waits of a job: how long each was, for which scopes the job waited, and which claims held these scopes.
 
-``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read for its
-pauses, and for waits that no claim ended.
+``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for its
+pauses, and for waits that did not end in a claim.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -74,7 +74,7 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class InFront:
-    """A scope of a waiting job, and the claims of other jobs that held it during the wait."""
+    """A scope for which a job waited, and the other jobs' claims that held the scope meanwhile."""
 
     scope: str
     limit: str
@@ -89,7 +89,7 @@ class InFront:
 
 @dataclass(frozen=True, slots=True)
 class JobWait:
-    """One wait of a job, from the time at which it was ready until it was claimed."""
+    """One wait of a job, from the time at which it was ready until a worker claimed it."""
 
     since_ms: int
     until_ms: int
@@ -116,7 +116,7 @@ class JobWait:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """All waits and pauses of a job in one queue."""
+    """All waits and all pauses of a job in one queue."""
 
     job_id: str
     queue: str
@@ -131,7 +131,9 @@ class Why:
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
-    """Return the waits of a job, one item for each queue that has the job. Raise HistoryUnknown if no queue has it."""
+    """Return the waits and pauses of a job, one item for each queue that has the job. Raise HistoryUnknown if none has
+    it.
+    """
     found = []
     with engine.connect() as connection:
         rows = connection.execute(_JOB, {"job_id": job_id, "queue": queue}).all()
@@ -170,8 +172,11 @@ def _pauses(engine: Engine, why: Why, last_ms: int) -> list[JobPause]:
 def _without_claim(
     connection: Connection, job_id: str, job: Row[Any]
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
-    """Yield the waits of a job that no claim ended: begin and end (Unix ms), the state that ended the wait (None if it
-    has not ended), and the job's lane."""
+    """Yield the waits of a job that did not end in a claim.
+
+    Each wait is a tuple: its begin and its end (Unix ms), the state that ended it (None: not ended), and the job's
+    lane.
+    """
     events = rebuild.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
         _, epoch, _, _, event_type, *_ = event
@@ -255,8 +260,10 @@ _Other = tuple[str, str | None, int, int | None, list[list[Any]]]
 def _others(
     connection: Connection, of: dict[str, Any], since_ms: int, until_ms: int
 ) -> tuple[list[_Other], int | None]:
-    """Return the claims of other jobs that were in force during a wait, sorted by their begin. If a class of durations
-    has more than COUNTED_MAX, also return the time (Unix ms) from which on the list is complete; otherwise None.
+    """Return the claims of other jobs that were in force during a wait, ordered by their begin.
+
+    If there are too many claims to read all, also return the time (Unix ms) from which on the list is complete;
+    otherwise None.
     """
     bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
     rows = connection.execute(_MEANWHILE, bound).all()
@@ -276,8 +283,10 @@ def _others(
 def _claims_before(
     connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
-    """Return the begins (Unix ms) and the scopes of the last claims before a wait, oldest first: the claims that a rate
-    may still count during the wait."""
+    """Return the begin (Unix ms) and the scopes of the last claims before a wait, oldest first.
+
+    These are the claims that a rate may still count during the wait.
+    """
     most, window_ms, burst = rate[:3]
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}

@@ -1,6 +1,6 @@
 """Reports the claims that ended in a given time, and the jobs that were cancelled or discarded in it.
 
-They are read by index, so the cost does not depend on the length of the log
+Indexes find them, so the cost does not depend on the length of the log
 (:mod:`sql_audit.store.schema.duration_classes`).
 """
 
@@ -86,10 +86,10 @@ def report_within(
     since_ms: int = 0,
     until_ms: int = END_OF_TIME_MS,
 ) -> Report:
-    """Return the report of the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), for a
-    queue or for all queues.
+    """Return the report of the claims that ended from ``since_ms`` on and before ``until_ms`` (Unix ms).
 
-    ``jobs`` counts the jobs that were cancelled or discarded, or had a claim that ended, in this time. ``events`` is 0.
+    ``queue`` None means all queues. ``jobs`` counts the jobs that were cancelled or discarded in this time, and the
+    jobs with a claim that ended in it. ``events`` is 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []

@@ -1,4 +1,4 @@
-"""Computes the chain of batches: the hash of each batch covers its contents and the hash of the batch before."""
+"""Computes the chain of batches: each batch's hash covers its contents and the hash of the batch before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Link(NamedTuple):
-    """The values over which a batch's head is hashed: the columns of its row of ``mirror_batch``, without the head."""
+    """The values that a batch's hash covers: the columns of its row of ``mirror_batch``, except the hash itself."""
 
     prev: str
     queue: str
@@ -37,12 +37,12 @@ class Link(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The chain's head after the batch: the SHA-256 (hex) of all values, joined by spaces."""
+        """The head of the chain after the batch: the SHA-256 (hex) of all values, joined by spaces."""
         return hashlib.sha256(" ".join(map(str, self)).encode()).hexdigest()
 
     @property
     def row(self) -> dict[str, Any]:
-        """The batch's row of ``mirror_batch``, by column."""
+        """The batch's row of ``mirror_batch``, as a dict from column to value."""
         facts = self._asdict()
         for name in ("first", "last"):
             facts[f"{name}_epoch"], facts[f"{name}_seq"] = facts.pop(name)
@@ -50,7 +50,7 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Link:
-        """Return the link of a row of ``mirror_batch``."""
+        """Return the Link that a row of ``mirror_batch`` has."""
         facts: dict[str, Any] = {
             name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
         }
@@ -59,22 +59,24 @@ class Link(NamedTuple):
 
 
 def genesis(audit_id: str, queue: str) -> str:
-    """Return the head of a queue's chain before its first batch: a SHA-256 (hex)."""
+    """Return the first head of a queue's chain, before any batch: a SHA-256 (hex)."""
     return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
 
 
 def rows_digest(text: str) -> str:
-    """Return the SHA-256 (hex) of a batch's rows of ``job_event``, as the text that
-    :func:`sql_audit.store.connection.copy.copy_text` makes.
+    """Return the SHA-256 (hex) of ``text``, a batch's rows of ``job_event``.
 
-    PostgreSQL makes the same text: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
+    :func:`sql_audit.store.connection.copy.copy_text` makes the text. PostgreSQL makes the same text: ``COPY (SELECT …
+    ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """Yield the findings of some batches, as PostgreSQL's COPY writes them: their rows in the tables FOUND, table by
-    table, in the order of their ids and without the ids."""
+    """Yield, as lines of PostgreSQL's COPY, the rows that some batches inserted into the tables FOUND.
+
+    The lines are ordered by table, then by id. They do not have the ids.
+    """
     for table in FOUND:
         columns = [column for column in table.columns if column.name != "id"]
         rows = connection.execute(
@@ -93,7 +95,7 @@ def _plain(value: object) -> object:
 
 
 def found_digest(connection: Connection, queue: str, batch: int) -> str:
-    """Return the SHA-256 (hex) of a batch's findings: its rows of the tables in FOUND."""
+    """Return the SHA-256 (hex) of the rows that a batch inserted into the tables FOUND."""
     sha = hashlib.sha256()
     for line in found_text(connection, queue, range(batch, batch + 1)):
         sha.update(line.encode())

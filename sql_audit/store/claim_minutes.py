@@ -1,8 +1,8 @@
 """Counts claims by the minute in which they ended, in the table ``claim_minute``.
 
-Without this table, a query such as "how many claims of a task succeeded each minute" would read all claims. Each batch
-counts the claims that end in it, in its own transaction. After any other change of claims, their minutes are counted
-again.
+Otherwise a query such as "how many claims of a task succeeded each minute" would read all claims. Each batch of the
+mirror counts the claims that end in it, in its own transaction. After any other change of claims, their minutes are
+counted again.
 """
 
 # ruff: noqa: S608 - statements are joined from names of this module
@@ -80,7 +80,7 @@ the sum and the maximum (ms) of their waits and of their runs."""
 
 
 def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
-    """Return the rows of ``claim_minute`` that count the ended claims of a batch."""
+    """Count the ended claims of a batch by the minute. Return the rows to add to ``claim_minute``."""
     found: dict[tuple[str, int, str, str, str, str], list[int]] = {}
     for attempt in attempts:
         outcome, ended = attempt[CLAIM_OUTCOME], attempt[CLAIM_ENDED_AT]
@@ -108,11 +108,11 @@ def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
 def differing(
     connection: Connection, queue: str, *, since_ms: int, whole_since_ms: int
 ) -> list[tuple[int, str]]:
-    """Return the first 20 rows of ``claim_minute`` of a queue that do not agree with ``job_attempt``: the minute (Unix
-    ms) of each, and a sentence. Minutes before ``since_ms`` are not compared.
+    """Compare ``claim_minute`` with ``job_attempt``. Return the minute (Unix ms) and a sentence for the first 20
+    differences.
 
-    Claims of minutes before ``whole_since_ms`` may have been pruned: these minutes may count more claims than
-    ``job_attempt`` has, but never fewer.
+    Minutes before ``since_ms`` are not compared. Minutes before ``whole_since_ms`` may count more claims than
+    ``job_attempt`` has, because claims may have been pruned, but never fewer.
     """
     since = since_ms - since_ms % MINUTE_MS if since_ms else -(2**63)
     values = {"queue": queue, "since": since, "whole_since": whole_since_ms}
@@ -128,7 +128,7 @@ def differing(
 
 
 def count_again(connection: Connection, queue: str, since_ms: int) -> None:
-    """Count again those claims of a queue that ended in the minute of ``since_ms`` (Unix ms) or later."""
+    """Count again the claims of a queue that ended in the minute of ``since_ms`` (Unix ms) or later."""
     values: dict[str, Any] = {"queue": queue, "since": since_ms - since_ms % MINUTE_MS}
     connection.execute(_FORGET, values)
     connection.execute(_COUNT_AGAIN, values)

@@ -1,6 +1,6 @@
-"""Reads the gaps of a queue's log. SQL lacks the events in a gap.
+"""Reads the gaps of a queue's log: the places where SQL lacks events.
 
-A job that has no event after a gap may have ended in it. Only the next complete baseline shows which jobs are alive.
+A job without an event after a gap may have ended in the gap. Only the next complete baseline shows which jobs are live.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -48,7 +48,7 @@ def gaps(connection: Connection, queue: str) -> list[Gap]:
 
 
 def restated(connection: Connection, queue: str) -> list[int]:
-    """Return the epochs that began with a baseline, oldest first, if SQL has the whole baseline."""
+    """Return the epochs that began with a complete baseline of all live jobs, oldest first."""
     return list(connection.execute(_RESTATED, {"queue": queue}).scalars())
 
 
@@ -62,8 +62,7 @@ def open_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def unasked_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap if SQL has neither a complete baseline after it nor the beginning of an epoch with a
-    baseline; otherwise None."""
+    """Return the last gap if no baseline has begun after it; otherwise None."""
     gap = open_gap(connection, queue)
     if gap is None:
         return None
@@ -84,8 +83,10 @@ _GONE: Final = text(
 
 
 def ended_by_baselines(connection: Connection, queue: str) -> list[str]:
-    """Return the ids of jobs that are gone because the baseline after a gap did not name them. The log does not show
-    whether they ran."""
+    """Return the ids of jobs that are gone because the baseline after a gap did not name them.
+
+    The log does not show whether these jobs ran in the gap.
+    """
     known = restated(connection, queue)
     found: dict[str, None] = {}
     for gap in gaps(connection, queue):

@@ -1,8 +1,8 @@
-r"""Makes the GRANT statements that give each role its rights in PostgreSQL. (On SQLite, only the file's mode counts.)
+r"""Makes the GRANT statements for each role's rights in PostgreSQL. (On SQLite, only the file's mode counts.)
 
     print("\n".join(statements("mirror", user="mirror", database="audit", schema="public")))
 
-The role ``owner`` creates the tables and the partitions of the months to come, and prunes. The other roles own nothing.
+The role ``owner`` creates the tables and the partitions of the coming months, and prunes. The other roles own nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _DELETED: Final = ("job", "job_attempt", "claim_minute")
 
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
-    """Yield the statements that give ``user`` the rights of a role in ROLES. The statements of ``owner`` are executed
-    first. The owner or a superuser executes the statements of the other roles, after the tables were created."""
+    """Yield the SQL statements that give ``user`` the rights of a role in ROLES.
+
+    Execute the statements for ``owner`` first. After the tables were created, the owner or a superuser executes the
+    others.
+    """
     who, where, log = quoted(user), quoted(database), quoted(schema)
     yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {log};"
     yield f"GRANT CONNECT ON DATABASE {where} TO {who};"
@@ -57,7 +60,7 @@ def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[
 
 
 def qualified(schema: str, names: tuple[str, ...]) -> str:
-    """Return names of a schema as a list for a statement."""
+    """Return the names, each with its schema, as a comma-separated list for a statement."""
     return ", ".join(f"{quoted(schema)}.{quoted(name)}" for name in sorted(names))
 
 

@@ -1,7 +1,7 @@
-"""The rows of ``job`` and ``job_attempt`` while events are folded onto them.
+"""The rows of ``job`` and ``job_attempt`` while events are applied to them.
 
-Each class is a list in the order of the table's columns, so that it can be written without conversion. The columns are
-also attributes. Code that runs for every event uses the place of a column, which is faster than its name.
+Each class is a list in the order of the table's columns, so a row can be written without conversion. The columns are
+also attributes. Code that runs for every event uses a column's index, which is faster than its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ERROR_MESSAGE_MAX: Final = 2_000
 
 
 class JobRow(list[Any]):
-    """One row of ``job``."""
+    """A row of ``job``, as a list of values in the order of the columns."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class JobRow(list[Any]):
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> JobRow:
-        """Return the row of a job before its first event."""
+        """Return the row of a job that has had no event yet."""
         job = cls([None] * len(JOB_COLUMNS))
         job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
         job.claims = job.failures = job.losses = job.unknown = 0
@@ -46,7 +46,7 @@ class JobRow(list[Any]):
 
 
 class Attempt(list[Any]):
-    """One row of ``job_attempt``."""
+    """A row of ``job_attempt`` (one claim), as a list of values in the order of the columns."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Attempt(list[Any]):
 
     @classmethod
     def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
-        """Return the row of a job's claim. Its times, its worker and its outcome are still None."""
+        """Return the row of a new claim of a job. Its times, its worker and its outcome are not set yet."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
         attempt.fence, attempt.claim = fence, claim

@@ -1,9 +1,8 @@
-"""Reads the queues of an audit database: their sources, and whether their log is still being mirrored.
+"""Reads the queues of an audit database: the Redis from which each comes, and whether it is still being mirrored.
 
-If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
-and on the queues of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out.
-They are recognised by the event of the deletion or of the switch, which is in their last batch, since the mirror stops
-there.
+If Redis loses everything, it lists no queue. So the mirror works on the queues of Redis and on those of SQL; then it
+records such a loss. Left out are queues that were deleted, or whose log was switched off (`rq-core audit off`). Their
+last batch has the event of the deletion or of the switch, because the mirror stops there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -41,7 +40,7 @@ _TYPE_AT: Final = text(
 
 
 class Origin(NamedTuple):
-    """The source of a queue, according to SQL."""
+    """The Redis from which a queue is mirrored (its key prefix and its stamp), according to SQL."""
 
     prefix: str | None
     """The prefix of the queue's keys in Redis; None if the queue has no source, because the database was forked."""
@@ -69,13 +68,13 @@ def origins(connection: Connection, queue: str | None = None) -> dict[str, Origi
 
 
 def mirrored(connection: Connection, prefix: str) -> list[str]:
-    """Return the names of a prefix's queues whose log is still being mirrored."""
+    """Return the names of the queues with this key prefix whose log is still being mirrored."""
     found = origins(connection)
     return [name for name, each in found.items() if each.goes_on and each.prefix == prefix]
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Return whether the last entry ``at`` of a queue is the event of the queue's deletion by an operator.
+    """Return whether the queue's last entry ``at`` is the event with which an operator deleted the queue.
 
     If it is, Redis has not lost the queue.
     """
@@ -84,7 +83,7 @@ def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
 
 
 def given_up(connection: Connection, queue: str, batch: int, epoch: int, seq: int) -> bool:
-    """Return whether a queue was deleted, or its log was switched off, and the log has not continued since.
+    """Return whether the queue was deleted, or its log was switched off, and the log has not continued since.
 
     ``epoch``-``seq`` is the queue's last entry; ``batch`` is the number of its last batch.
     """

@@ -1,6 +1,6 @@
-"""Reads the losses of Redis from ``mirror_loss``: the ranges of orphaned events, and the losses that ended live jobs.
+"""Reads the losses of Redis from ``mirror_loss``: ranges of orphaned events, and losses that ended live jobs.
 
-An orphaned event is in SQL, but not in the history that Redis continued.
+An orphaned event is in SQL, but Redis forgot it and continued without it.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -36,8 +36,10 @@ LOST_AT: Final = (
 
 
 class Range(NamedTuple):
-    """A range of orphaned entries: those after ``after`` and before ``before``, which begins an epoch. ``events`` is
-    the number of their events."""
+    """A range of orphaned entries: after ``after``, and before ``before``, the first entry of an epoch.
+
+    ``events`` is the number of their events.
+    """
 
     after: OutboxId
     before: OutboxId
@@ -56,8 +58,10 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
 
 
 class LossEnd(NamedTuple):
-    """A loss, or a complete baseline. It ended all live jobs that had had no event since ``epoch`` began. ``state`` is
-    the state into which these jobs were put; ``at_ms`` is the time of the end (Unix ms)."""
+    """A loss or a complete baseline that ended live jobs: those without an event in ``epoch`` or later.
+
+    ``state`` is the new state of these jobs. ``at_ms`` is the time of the end (Unix ms).
+    """
 
     at: OutboxId
     """The entry at which the jobs ended."""
@@ -67,8 +71,10 @@ class LossEnd(NamedTuple):
 
 
 def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
-    """Return the losses and the complete baselines that ended live jobs of a queue, oldest first. Those in orphaned
-    ranges are left out."""
+    """Return the losses and the complete baselines that ended live jobs of a queue, oldest first.
+
+    Those in orphaned ranges are left out.
+    """
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):
         began = OutboxId(row.epoch, 0)
@@ -82,8 +88,10 @@ def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """Return, by epoch, the number of entries before the epoch that could not be mirrored. Epochs without such entries
-    are left out."""
+    """Return the number of entries before an epoch that could not be mirrored, by epoch.
+
+    Epochs without such entries are left out.
+    """
     rows = connection.execute(_PASSED, {"queue": queue})
     return {row.epoch: row.passed for row in rows}
 

@@ -1,7 +1,7 @@
 """Creates the partitions of ``job_event`` on PostgreSQL: one for each month of the events' time (UTC), and a default
-partition.
+one.
 
-The mirror creates the partitions of the months to come. Events of a month without a partition go to the default
+The mirror creates the partitions of the coming months. Events of a month without a partition go to the default
 partition, so no event is refused because of its time. A whole month is removed by dropping its table.
 
     >>> month_of(1_795_225_746_504)
@@ -59,7 +59,7 @@ class Month(NamedTuple):
 
     @property
     def end_ms(self) -> int:
-        """The first millisecond after the month (Unix ms)."""
+        """The time (Unix ms) at which the next month begins."""
         return self.next.begin_ms
 
     @property
@@ -91,7 +91,7 @@ def partitions(connection: Connection) -> list[Month]:
 
 
 def create_partition(connection: Connection, month: Month) -> None:
-    """Create the partition of a month, with its trigger against TRUNCATE."""
+    """Create the partition of a month, and its trigger against TRUNCATE."""
     connection.execute(
         text(f"CREATE TABLE {month.table} PARTITION OF job_event FOR VALUES {month.bounds}")
     )
@@ -99,7 +99,7 @@ def create_partition(connection: Connection, month: Month) -> None:
 
 
 class Ahead(NamedTuple):
-    """The result of :func:`create_ahead`: the months whose partitions were created, and those that still have none."""
+    """The result of :func:`create_ahead`: months with a new partition, and months that still have none."""
 
     made: list[Month]
     left: dict[Month, str]
@@ -107,11 +107,11 @@ class Ahead(NamedTuple):
 
 
 def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOVED_MAX) -> Ahead:
-    """Create the missing partitions of the current month and of the AHEAD next months. Return the result.
+    """Create the missing partitions of the current month and of the next AHEAD months.
 
-    If the default partition has events of a month, they are moved to the new partition, unless the default partition
-    has more than ``moved_max`` rows (None: no limit): the log cannot be read while rows are moved. Nothing happens on
-    SQLite. Raise sqlalchemy.exc.DBAPIError if the database does not answer.
+    Events of a month that are in the default partition are moved to the new partition. The log cannot be read
+    meanwhile. If the default partition has more than ``moved_max`` rows (None: no limit), the month gets no partition.
+    On SQLite nothing happens. Raise sqlalchemy.exc.DBAPIError if the database does not answer.
     """
     ahead = Ahead([], {})
     if database.dialect != "postgresql":
@@ -144,7 +144,7 @@ def _existing(database: Database) -> list[Month]:
 
 
 class _TooMany(Exception):
-    """The default partition has more rows than a mirror may move."""
+    """The default partition has more rows than a mirror may move at once."""
 
 
 def _make(database: Database, month: Month, moved_max: int | None) -> None:
@@ -162,8 +162,10 @@ def _make(database: Database, month: Month, moved_max: int | None) -> None:
 
 
 def _move(connection: Connection, month: Month, moved_max: int | None) -> None:
-    """Create a month's partition, and move the month's events from the default partition into it. Raise _TooMany if the
-    default partition has more than ``moved_max`` rows."""
+    """Create a month's partition, and move the month's events from the default partition into it.
+
+    Raise _TooMany if the default partition has more than ``moved_max`` rows.
+    """
     connection.execute(text("LOCK TABLE job_event IN ACCESS EXCLUSIVE MODE"))
     if moved_max is not None:
         counted = connection.execute(_MORE_THAN, {"moved_max": moved_max}).first()

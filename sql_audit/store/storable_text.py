@@ -1,4 +1,4 @@
-"""Makes and reads texts and JSON that both databases can store."""
+"""Makes and reads texts and JSON that both PostgreSQL and SQLite can store."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ T = TypeVar("T", dict[str, Any], list[Any])
 
 
 def clean(text: str) -> str:
-    """Return ``text`` with U+FFFD in the place of each character that a database may refuse: NUL and lone
-    surrogates."""
+    """Replace each character that a database may refuse (NUL and lone surrogates) by U+FFFD."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def read_json(text: str | None, kind: type[T]) -> T:
-    """Return the JSON object or list in a column. Return an empty one if the column is null or cannot be read, so that
-    one damaged row does not hide the others; `audit verify` reports damaged rows."""
+    """Return the JSON object or list in a column. Return an empty one if the column is null or cannot be read.
+
+    So one damaged row does not hide the others. `audit verify` reports damaged rows.
+    """
     try:
         found = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -30,8 +31,10 @@ def read_json(text: str | None, kind: type[T]) -> T:
 
 
 def read_details(text: str | None, queue: str, at: OutboxId) -> dict[str, Any]:
-    """Return the fields in an event's detail. Raise RowDamaged if it cannot be read: unlike :func:`read_json`, this
-    function is for callers that act on the fields and must not mistake a damaged detail for an empty one."""
+    """Return the fields in an event's detail. Raise RowDamaged if the detail cannot be read.
+
+    :func:`read_json` returns an empty object instead. This function is for callers that act on the fields.
+    """
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -46,7 +49,7 @@ _dumps_ascii = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def to_json(value: Any) -> str:
-    """Return ``value`` as compact JSON that both databases can store and from which exactly ``value`` can be read."""
+    """Return ``value`` as compact JSON that both databases can store. Parsing the JSON gives exactly ``value``."""
     text = _dumps_text(value)
     if text.isascii():
         return text

@@ -2,8 +2,9 @@
 
 - ``plan``, ``prune``: finds the jobs that a prune would remove; removes them.
 - ``survey``, ``restore``: finds the differences that a loss left between SQL and Redis; repairs them.
-- ``lost``, ``windows``: decides whether a lost job can be restored; finds ids and names that outlive their jobs.
+- ``lost``: decides whether a lost job can be restored.
+- ``windows``: finds the ids and names that Redis must remember after their jobs have ended.
 - ``lost_schedules``: finds the changes of schedules that Redis lost, and makes them again.
-- ``lost_boxes``: finds the saved steps of durable jobs that Redis lost, as the log has them.
+- ``lost_boxes``: finds in the log the saved steps of durable jobs that Redis lost.
 - ``switch_off``: switches a log off.
 """

@@ -1,4 +1,4 @@
-"""Decides, by the events of the log, whether a job that Redis lacks is lost and whether it can be restored."""
+"""Decides from the events of the log whether a job that Redis lacks is lost, and whether it can be restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sql_audit.upkeep.windows import forgotten
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """A job that SQL knows as live or lost, and that Redis does not have."""
+    """A job that is live or lost in SQL, and that Redis does not have."""
 
     job_id: str
     task: str | None
@@ -47,7 +47,7 @@ class LostJob:
 
 @dataclass(slots=True)
 class JobLog:
-    """Values from a job's events that its row does not have."""
+    """Facts about a job that its events have, but its row in SQL does not."""
 
     specs: dict[str, str] = field(default_factory=dict)
     """The JSON of jobs with this id, by the digest of the arguments (an id may have been used twice)."""
@@ -62,8 +62,10 @@ class JobLog:
 
 
 def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
-    """Return the logs of jobs, by id. ``rows`` are the events of these jobs, in order; ``orphaned`` are the ranges of
-    orphaned events."""
+    """Return the logs of jobs, by id. ``rows`` are the events of these jobs, in order.
+
+    ``orphaned`` are the ranges of orphaned events.
+    """
     told: dict[str, JobLog] = {}
     for row in rows:
         intake = rebuild.intake_of(row)
@@ -91,10 +93,11 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Decide whether a job is restored. Return the decision, and the restoration to send: of the job, or of its id if
-    the job had ended and Redis must remember the id; None if nothing is restored.
+    """Decide whether a job is restored. Return the decision, and the record to send to Redis; None if nothing is
+    restored.
 
-    ``was`` is the job's last known state; ``missing`` is whether the job is alive according to SQL.
+    If the job had ended, the record restores only the id that Redis must remember. ``was`` is the job's last known
+    state. ``missing`` is True if the job is live in SQL.
     """
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")

@@ -1,8 +1,8 @@
-"""Finds in the log the entries that durable jobs had saved in boxes that Redis has lost.
+"""Finds in the log the steps and signals of durable jobs whose boxes Redis has lost.
 
-The log has the value that a step returned if the task has ``audit_result="full"``. Without the value of one step, no
-entry of the box is put back: the job would repeat that step, which has happened. The log has the value of a signal if
-its sender has ``audit_payload="full"``; an untaken signal whose value the log does not have must be sent again.
+The log has the result of a step if the task has ``audit_result="full"``. If one result is missing, nothing of the box
+is put back: the job would repeat that step. The log has the value of a signal if its sender has
+``audit_payload="full"``. Otherwise an untaken signal must be sent again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHUNK: Final = 1_000
 
 
 class FoldedBox:
-    """A box according to the log."""
+    """A durable job's box (its steps and signals), made from the events in the log."""
 
     def __init__(self) -> None:
         self.entries: dict[int, StepEntry | None] = {}
@@ -41,8 +41,10 @@ class FoldedBox:
         self.mail = LoggedBox()
 
     def wait_again(self) -> None:
-        """Let the waits wait again whose signals have another name or value now. Redis has forgotten that a wait took a
-        signal, and has given the signal's number to another one."""
+        """Undo each take of a signal whose number now belongs to another signal. The wait is then open again.
+
+        Redis forgot the take, and gave the number to the other signal.
+        """
         for number, took in list(self.takes.items()):
             signal = self.mail.signals.get(took["message"])
             if signal is not None and not _is_same(signal.facts, took):
@@ -52,8 +54,11 @@ class FoldedBox:
         self.mail.taken = {took["message"] for took in self.takes.values()}
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in order. None takes the place of an untaken signal whose value the log does
-        not have. If the log does not have a signal at all, the signals after it are left out."""
+        """Return the texts of the signals, in the order of their numbers. None: an untaken signal whose value the log
+        does not have.
+
+        The list ends before the first signal that the log does not have at all.
+        """
         found, numbers = self.mail.signals, itertools.count(1)
         known = [found[n] for n in itertools.takewhile(found.__contains__, numbers)]
         taken = self.mail.taken
@@ -63,8 +68,11 @@ class FoldedBox:
 def boxes_in(
     rows: Iterable[EventRow], orphaned: Sequence[Range]
 ) -> dict[tuple[str, str], FoldedBox]:
-    """Return the boxes by (job id, box id). ``rows`` are all events of these jobs, in order; ``orphaned`` are the
-    ranges of orphaned events. A surviving event counts more than an orphaned one."""
+    """Return the boxes of some jobs by (job id, box id). ``rows`` are all events of these jobs, in order.
+
+    ``orphaned`` are the ranges of orphaned events. If an orphaned event contradicts a surviving one, the surviving one
+    is used.
+    """
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):
         if row[4] not in BOX_EVENTS or (intake := rebuild.intake_of(row)) is None:
@@ -108,7 +116,7 @@ def boxes_in(
 
 
 def _is_same(signal: Mapping[str, Any], took: Mapping[str, Any]) -> bool:
-    """Return whether a signal may be the one that a wait has taken, by its event and the event of the wait."""
+    """Return whether a wait may have taken this signal: name and digest are the same in both events."""
     return (signal["name"], signal["digest"]) == (signal_of(took["name"]), took["digest"])
 
 
@@ -123,7 +131,7 @@ def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry
 
 
 class LostBox(NamedTuple):
-    """The part of a job's box that the log has."""
+    """The part of a job's box that can be put back from the log."""
 
     records: list[Restoration] | None
     """The records that put the box back; None if the log does not have all of its steps."""
@@ -136,7 +144,7 @@ class LostBox(NamedTuple):
 def box_restorations(
     boxes: Mapping[tuple[str, str], FoldedBox], job_id: str, life: str | None
 ) -> LostBox:
-    """Return the records that put a job's box back."""
+    """Return the records to send to Redis to put a job's box back. ``life`` is the box's id."""
     box = boxes.get((job_id, life or ""))
     if life is None:
         return LostBox([])
@@ -162,7 +170,7 @@ def box_restorations(
 
 
 def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
-    """Return the entries that have events about the boxes of jobs, by job id."""
+    """Return, by job id, the outbox entries with events about the job's box."""
     found: defaultdict[str, list[OutboxId]] = defaultdict(list)
     for row in rows:
         if row[4] in BOX_EVENTS:
@@ -171,7 +179,7 @@ def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
 
 
 def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) -> LostBox:
-    """Return the box; without its records if their events lie in batches whose chain does not hold."""
+    """Return the box. If the batches with its events fail the check of their hashes, return it without its records."""
     why = batches.why_not(entries) if box.records else None
     return box if why is None else LostBox(None, why_lost=why)
 
@@ -179,8 +187,9 @@ def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) 
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, LostBox]]:
-    """Yield pairs of a job's id and the part of its box that the log has. ``lives`` are the ids of the boxes, by job
-    id."""
+    """Yield, for each job, its id and the part of its box that the log has. ``lives`` are the ids of the boxes, by job
+    id.
+    """
     ids = list(lives)
     with database.readers.connect() as connection:
         orphaned, batches = (

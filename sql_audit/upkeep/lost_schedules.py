@@ -1,12 +1,14 @@
-"""Finds in the log the live changes of schedules that Redis lost, and makes them again, for ``audit restore``.
+"""Finds in the log the changes of schedules that Redis lost, and makes them again, for ``audit restore``.
 
-Workers declare the schedules of their code in each new epoch, so only live changes must be put back: rules that an
-operator or ``schedule_many`` stored, pauses, and removals. The log has every change, also those that Redis forgot. The
-last live change is in force unless a later event ended it. A declaration by code never ends a live rule, a pause or a
-removal; an event in which one seems to do so came from a Redis that had lost the change.
+Workers declare the schedules of their code in each new epoch. So only *live* changes must be put back: rules that an
+operator or ``schedule_many`` stored, pauses, and removals.
 
-Each event has the rule of its schedule. The log has the job of a schedule only if it keeps arguments
-(``audit_payload="full"``). If Redis still has the job, and the log has its digest, the job is taken from Redis.
+The log has every change, also those that Redis forgot. The last live change is in force unless a later event ended it.
+A declaration by code never ends a live rule, a pause or a removal. If an event seems to show that, Redis had lost the
+change before.
+
+Each event has the rule of its schedule. The log has the job of a schedule only with ``audit_payload="full"``. If Redis
+still has the job, and its digest is the one in the log, the job is taken from Redis.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -49,7 +51,7 @@ _NO_JOB: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LostSchedule:
-    """A change of a schedule that Redis lost."""
+    """A change of a schedule that Redis lost, and whether it can be made again."""
 
     name: str
     wants: str
@@ -67,7 +69,7 @@ class LostSchedule:
 
 @dataclass(slots=True)
 class _Wanted:
-    """A schedule as it was set last."""
+    """The last settings of a schedule, according to the log."""
 
     at: OutboxId
     state: str
@@ -81,7 +83,7 @@ class _Wanted:
 
 @dataclass(slots=True)
 class LostSchedules:
-    """The lost schedules of a queue."""
+    """The lost schedules of a queue, with the data from which to put them back."""
 
     found: list[LostSchedule] = field(default_factory=list)
     stored: dict[str, Schedule] = field(default_factory=dict)
@@ -94,17 +96,17 @@ class LostSchedules:
 
 
 def stored_entries(client: Client, queue: str) -> dict[str, str]:
-    """Return the entries of all schedules that Redis has."""
+    """Return the schedules that Redis has, as stored: a dict from name to entry."""
     key = queue_keys(queue, client.prefix)("schedules")
     (read,) = client.run(client.calls.delivery.ask([["HGETALL", key]], queue))
     return dict(pairs_of(read))
 
 
 def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -> LostSchedules:
-    """Compare the state of schedules according to the log with ``entries``, which ``stored_entries`` returned.
+    """Compare the schedules in the log with ``entries``, the schedules in Redis (see ``stored_entries``).
 
-    The mirror must have caught up after the entries were read. Otherwise a change that an operator made just now looks
-    as if Redis had lost it.
+    The mirror must have caught up after the entries were read. Otherwise a change that an operator has just made looks
+    lost.
     """
     found = LostSchedules()
     for name, entry in entries.items():
@@ -142,8 +144,10 @@ def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -
 def put_back(
     client: Client, queue: str, lost: LostSchedules, *, by: str, why: str, accept_gaps: bool
 ) -> Iterator[tuple[LostSchedule, str]]:
-    """Make those lost changes again that can be made. Yield each change with its outcome: ``changed``, or another
-    answer of Redis."""
+    """Make the lost changes again, as far as possible. Yield each change with ``changed`` or another answer of Redis.
+
+    Uncertain changes are made only with ``accept_gaps``.
+    """
     calls = client.calls.schedules
     for each in lost.found:
         if each.unknown is not None or (each.uncertain is not None and not accept_gaps):
@@ -174,7 +178,9 @@ def put_back(
 
 
 def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
-    """Return how each schedule was set last, by all changes in the log. Changes that Redis forgot are included."""
+    """Return the last settings of each schedule, from all changes in the log. Changes that Redis forgot are
+    included.
+    """
     found: dict[str, _Wanted] = {}
     for row in connection.execute(_CHANGES, {"queue": queue}):
         if row.type == "queue_deleted":
@@ -195,8 +201,10 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 
 
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
-    """Return whether code declared a schedule although Redis would have refused that, had it not lost an earlier
-    change."""
+    """Return whether the event ``said`` shows that Redis had lost the change ``before``.
+
+    It does if code declared the schedule although Redis would have refused that after the change.
+    """
     if said["source"] != "code":
         return False
     return before.is_live or (before.state in ("paused", "removed") and said["state"] == "on")
@@ -217,7 +225,7 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return the change that gives a schedule its last settings; None if it has these settings already."""
+    """Return the change that a schedule in Redis needs to have its last settings in the log; None: no change."""
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":
@@ -232,8 +240,7 @@ def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
 
 
 def _pack(wanted: _Wanted, stored: str | None) -> str | None:
-    """Return the job of a schedule, from the log or from Redis; None if neither has the job with which the schedule was
-    set."""
+    """Return the job of a schedule from the log or from Redis; None if neither has the job with the right digest."""
     for pack in (wanted.pack, stored):
         if pack is not None and job_digest(pack) == wanted.digest:
             return pack

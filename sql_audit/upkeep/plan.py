@@ -1,6 +1,8 @@
-"""Plans a prune: finds the entry up to which each queue's log can be cut, by the times for which jobs are kept.
+"""Plans a prune: finds the entry up to which each queue's log can be cut.
 
-plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
+Rules say how long finished jobs are kept.
+
+    plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -52,8 +54,9 @@ _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The times (ms) for which finished jobs are kept: ``keep`` by outcome (see OUTCOMES), ``older_than_ms`` for other
-    outcomes."""
+    """How long (ms) finished jobs are kept: ``keep`` by outcome (see OUTCOMES), ``older_than_ms`` for other
+    outcomes.
+    """
 
     older_than_ms: int
     keep: Mapping[str, int] = field(default_factory=dict)
@@ -71,8 +74,10 @@ class Rules:
 
 
 class Cut(NamedTuple):
-    """The cut of a queue's log: the last entry up to which a prune removes jobs, and the times before which the removed
-    jobs must have ended."""
+    """The entry up to which a prune removes jobs of a queue's log.
+
+    ``ended_before`` has the times before which the removed jobs must have ended.
+    """
 
     queue: str
     at: OutboxId
@@ -87,7 +92,9 @@ class Cut(NamedTuple):
 
     @property
     def removable(self) -> tuple[str, dict[str, Any]]:
-        """The SQL condition for the jobs ``j`` that the prune removes, and its values."""
+        """The SQL condition for the rows of ``job`` (named ``j``) that the prune removes, and the condition's
+        values.
+        """
         cases = " ".join(
             f"WHEN '{state}' THEN CAST(:before_{n} AS BIGINT)"
             for n, state in enumerate(self.ended_before)
@@ -103,8 +110,11 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Return the cut of each queue's log. A queue is left out if no batch after its last cut is old enough, unless its
-    last prune was interrupted, or jobs before that cut are old enough now."""
+    """Return the cut of each queue's log. Queues with nothing to prune are left out.
+
+    A queue has something to prune if a batch after its last cut is old enough. It also has if jobs before that cut are
+    now old enough, or if its last prune was interrupted.
+    """
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
         cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]
@@ -142,8 +152,10 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
 def _last_batch_before(
     connection: Connection, queue: str, low: int, high: int, before_ms: int
 ) -> tuple[Any, int] | None:
-    """Return the last old batch among those after batch ``low``, up to ``high``, and the time of its last event (Unix
-    ms). A batch is old if its last event is before ``before_ms``. Return None if no batch is old."""
+    """Return the last batch whose last event is before ``before_ms``, and the time of that event (Unix ms).
+
+    Only the batches after ``low``, up to ``high``, are searched. Return None if no batch is old enough.
+    """
     best = None
     while low < high:
         middle = (low + high + 1) // 2

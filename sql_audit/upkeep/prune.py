@@ -1,18 +1,22 @@
 """Removes old finished jobs from the log, for ``rq-core audit prune``. The rest of the log can still be verified.
 
-A job is removed as a whole, with its events, its claims and its row, if Redis no longer has it and it ended longer ago
-than jobs with its outcome are kept. Events of the queue itself stay. So the log up to the *cut*, the end of a batch,
-still has every live job with its scopes. ``audit verify`` begins after the cut, with the chain's head that the prune
-recorded; it proves everything after the cut, and that the events before the cut are those that the prune left.
+A job is removed as a whole: its events, its claims and its row. Redis must no longer have the job, and its end must be
+longer ago than jobs with its outcome are kept. Events of the queue itself stay. The *cut* is the end of a batch. Up to
+the cut, the log still has every live job with its scopes.
 
-A prune first verifies the log itself. It does not rely on recorded proofs, since a verifier could have recorded a false
-one. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its cut. Each
-such row is covered by the hash of a batch without entries, so a later head that is kept outside the database proves
-what the prune left. Each transaction removes at most JOBS_AT_ONCE jobs, or, on PostgreSQL, the jobs with events in a
-whole month. The next prune continues one that was interrupted.
+``audit verify`` begins after the cut, with the chain's head that the prune recorded. It proves everything after the
+cut, and that the events before the cut are those that the prune left.
+
+A prune first verifies the log itself. It does not rely on recorded proofs, because a verifier could have recorded a
+false one. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its cut.
+The hash of a batch without entries covers each such row. So a later head that is kept outside the database proves what
+the prune left.
+
+Each transaction removes at most JOBS_AT_ONCE jobs, or, on PostgreSQL, the jobs with events in a whole month. If a prune
+was interrupted, the next one continues it.
 
     cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
-    prune(database, cuts, by="ada", now_ms=now)
+    prune_logs(database, cuts, by="ada", now_ms=now)
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -55,7 +59,7 @@ _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UP
 
 @dataclass(slots=True)
 class PruneResult:
-    """The numbers of jobs and events that a prune removed from one queue, and its cut."""
+    """The numbers of jobs and events that a prune removed from one queue, and the prune's cut."""
 
     queue: str
     cut: str
@@ -71,8 +75,11 @@ class PruneResult:
 def refuse_unproven(
     database: Database, cuts: Sequence[Cut], *, accept_unknown: bool, on_progress: Progress
 ) -> None:
-    """Verify the logs before they are cut, and record the result. Raise NotProven if a log has violations, or, unless
-    ``accept_unknown``, if something in it cannot be proved. A prune that was interrupted does not count as unknown."""
+    """Verify the logs before they are cut, and record the result.
+
+    Raise NotProven if a log has violations. Without ``accept_unknown``, also raise NotProven if something in a log
+    cannot be proved. An interrupted prune does not count as unknown.
+    """
     if not cuts:
         return
     result = verify(database, *(cut.queue for cut in cuts), on_progress=on_progress)
@@ -98,11 +105,12 @@ def prune_logs(
 ) -> list[PruneResult]:
     """Verify the logs of the queues in ``cuts``, then remove the jobs up to these cuts. Return the numbers per queue.
 
-    With ``accept_unknown``, also prune logs that cannot be proved completely (gaps, quarantine), if they have no
-    violations. ``on_step`` is called with the name of each transaction after its commit; ``on_progress`` with the queue
-    and the number of its jobs removed until now; ``on_proof`` as Progress describes.
+    With ``accept_unknown``, logs without violations that cannot be proved completely (gaps, quarantine) are pruned,
+    too. ``on_step`` is called after each commit with the name of the transaction. ``on_progress`` is called with the
+    queue and the number of its jobs that are removed so far. ``on_proof`` is called during the verification (see
+    Progress).
 
-    Raise NotProven, and the errors of SQL: committed removals stay then, and the next prune continues.
+    Raise NotProven, and the errors of SQL. After an error, committed removals stay, and the next prune continues.
     """
     refuse_unproven(database, cuts, accept_unknown=accept_unknown, on_progress=on_proof)
     return remove(database, cuts, by=by, now_ms=now_ms, on_step=on_step, on_progress=on_progress)
@@ -117,7 +125,7 @@ def remove(
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
 ) -> list[PruneResult]:
-    """Remove the jobs up to the cuts without verifying the logs. Return the numbers per queue."""
+    """Remove the jobs up to the cuts, without verifying the logs first. Return the numbers per queue."""
     done = {cut.queue: PruneResult(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
     run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
     for cut in cuts:
@@ -150,13 +158,18 @@ class _Run:
         }  # fmt: skip
 
     def _lock(self, connection: Connection, queue: str) -> None:
-        """Lock the queue's cursor, so that no mirror writes to the queue. (On SQLite, the whole database is locked.)"""
+        """Lock the queue's cursor, so that no mirror writes to the queue. (On SQLite, the transaction locks the whole
+        database.)
+        """
         if self.database.dialect == "postgresql":
             connection.execute(_LOCK, {"queue": queue})
 
     def _record(self, connection: Connection, cut: Cut, row: dict[str, Any]) -> str:
-        """Insert a row of ``mirror_prune``, and a batch without entries. The batch's hash covers the row. Return the
-        chain's new head. The cursor must be locked."""
+        """Insert a row of ``mirror_prune``, and a batch without entries whose hash covers the row. Return the chain's
+        new head.
+
+        The cursor must be locked.
+        """
         cursor = Cursor(*connection.execute(CURSOR, {"queue": cut.queue}).one())
         number, at = cursor.batch + 1, cursor.position
         assert at is not None
@@ -171,7 +184,7 @@ class _Run:
         return link.head
 
     def begin(self, cut: Cut) -> None:
-        """Record that the prune of a queue has begun, so that the triggers allow its deletions."""
+        """Record that the prune of a queue has begun. From then on, the triggers allow its deletions."""
         with self.database.writing(wait=True) as connection:
             assert connection is not None
             self._lock(connection, cut.queue)
@@ -180,8 +193,7 @@ class _Run:
         self.on_step("begun")
 
     def end(self, cut: Cut) -> None:
-        """Record the events that are left up to the cut, and that the prune has ended: the triggers refuse deletions
-        again."""
+        """Record the events that are left up to the cut. From then on, the triggers refuse deletions again."""
         told = self.done[cut.queue]
         with self.database.writing(wait=True) as connection:
             assert connection is not None
@@ -201,7 +213,7 @@ class _Run:
         self.on_step("done")
 
     def remove_jobs(self, cut: Cut) -> None:
-        """Remove the jobs up to the cut, JOBS_AT_ONCE per transaction."""
+        """Remove the jobs up to the cut, at most JOBS_AT_ONCE in each transaction."""
         condition, values = cut.removable
         page = text(
             f"SELECT j.job_id FROM job j WHERE {condition} AND j.job_id > :after "
@@ -245,7 +257,7 @@ class _Run:
         told.jobs += len(ids)
 
     def remove_batches(self, cut: Cut) -> None:
-        """Remove the batches and the quarantined entries up to the cut."""
+        """Remove the rows of batches and of quarantined entries up to the cut."""
         first = text("SELECT MIN(batch) FROM mirror_batch WHERE queue = :queue")
         with self.database.readers.connect() as connection:
             number = connection.execute(first, {"queue": cut.queue}).scalar_one()
@@ -272,8 +284,10 @@ class _Run:
     # PostgreSQL: whole months.
 
     def drop_months(self) -> None:
-        """Drop the partitions whose events are all older than the shortest time for which jobs are kept. A partition
-        without an event of a job to remove stays. Events that must stay are copied to a new partition of the month.
+        """Drop the partitions of old months. Events that must stay are copied to a new partition of the month.
+
+        A month is old if it ended longer ago than the shortest time for which jobs are kept. A partition without an
+        event of a job to remove stays.
         """
         oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
         with self.database.readers.connect() as connection:

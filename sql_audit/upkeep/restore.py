@@ -3,9 +3,11 @@
     done = restore_jobs(client, database, "mail", by="ada")
 
 A lost job can be restored if the log has its arguments (``audit_payload="full"``). :mod:`sql_audit.upkeep.survey` finds
-the jobs and changes nothing. The changes are made in calls of a few hundred jobs; each call happens completely or not
-at all. If a restore was killed, run it again: it does the rest. An *uncertain* job, which may have ended in a gap of
-the log, is restored only with ``accept_gaps``.
+the jobs and changes nothing.
+
+The changes are sent in calls of a few hundred jobs. Redis carries out each call completely or not at all. If a restore
+was killed, run it again: it does the rest. A job that may have ended in a gap of the log is *uncertain*. It is restored
+only with ``accept_gaps``.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _OF_BOXES: Final = ("entry", "lost")
 
 @dataclass(slots=True)
 class Applied:
-    """The numbers of changes that :func:`restore_jobs` made, and the jobs that it left."""
+    """The numbers of changes that :func:`restore_jobs` made, and the jobs that it did not restore or remove."""
 
     restored: int = 0
     removed: int = 0
@@ -85,7 +87,7 @@ class Applied:
 
     @property
     def complete(self) -> bool:
-        """Return whether no job and no schedule is left about which an operator must decide."""
+        """Return whether no job and no schedule is left for an operator to decide."""
         return not (
             self.unknown or self.left or self.uncertain or self.schedules_left
             or self.steps_lost or self.signals_lost
@@ -102,16 +104,15 @@ def restore_jobs(
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
-    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Put back the ids, names, steps
-    and schedules that Redis forgot. Return the changes.
+    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Return the changes.
 
-    A job that may have ended in a gap of the log is restored only with ``accept_gaps``, since it may run a second time.
-    A revived job with a claim in force is left to its worker, since it may be half done. ``wait_s`` is the number of
-    seconds that the mirror may need to catch up. ``on_progress`` is called with the number of handled jobs, ids and
-    names, and the number of all of them.
+    The ids, names, steps and schedules that Redis forgot are put back, too. A job that may have ended in a gap of the
+    log may run a second time: it is restored only with ``accept_gaps``. A revived job with a claim in force may be half
+    done, so it is left to its worker. ``wait_s`` is the number of seconds that the mirror may need to catch up.
+    ``on_progress`` is called with the number of handled jobs, ids and names, and the number of all of them.
 
-    Raise MirrorBehind if the mirror does not catch up, RestoredMeanwhile if another restore keeps changing the queue,
-    and the errors of Redis and SQL.
+    Raise MirrorBehind if the mirror does not catch up. Raise RestoredMeanwhile if another restore keeps changing the
+    queue. Raise the errors of Redis and SQL.
     """
     with database.readers.connect() as connection:
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
@@ -147,8 +148,10 @@ def restore_jobs(
 
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
-    """Wait until SQL has the entry that is the last of Redis' outbox at the call. Raise MirrorBehind after ``wait_s``
-    seconds."""
+    """Wait until SQL has the entry that was the last of Redis' outbox at the first read.
+
+    Raise MirrorBehind after ``wait_s`` seconds.
+    """
     keys = queue_keys(queue, client.prefix)
     ours = audit_id(database)
     give_up = time.monotonic() + wait_s
@@ -188,7 +191,7 @@ def _carry_out(
     count, last = 0, gap.last
 
     def send(records: list[Restoration]) -> bool:
-        """Send the records. Return whether Redis took all records of boxes among them."""
+        """Send the records to Redis. Return whether Redis accepted all records of boxes."""
         nonlocal last
         are_kept = True
         for chunk in _chunks(records):
@@ -251,7 +254,9 @@ def _boxes_again(
     done: Applied,
     send: Callable[[list[Restoration]], bool],
 ) -> None:
-    """Put back the lost boxes of jobs that Redis has. ``lives`` are the ids of these boxes, by job id."""
+    """Put back the lost steps and signals of jobs that Redis has. ``lives`` are the ids of the jobs' boxes, by
+    job id.
+    """
     for job_id, box in lost_boxes(database, queue, lives):
         if box.records is None or not send(box.records):
             done.steps_lost.append(job_id)
@@ -267,7 +272,7 @@ def _boxes_again(
 def _jobs_again(
     database: Database, queue: str, ids: list[str], done: Applied, *, accept_gaps: bool
 ) -> Iterable[list[Restoration]]:
-    """Return the records that restore lost jobs, in the order in which they are sent."""
+    """Return the records that restore lost jobs, in lists by kind, in the order in which they must be sent."""
     kinds = ("remember", "name", "entry", "restore")
     by_kind: dict[str, list[Restoration]] = {kind: [] for kind in kinds}
     for lost, found in lost_jobs(database, queue, ids):
@@ -289,7 +294,7 @@ def _jobs_again(
 
 
 def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
-    """Yield the records in chunks that fit into one call."""
+    """Yield the records in chunks that each fit into one call."""
     chunk: list[Restoration] = []
     size = 0
     for record in records:

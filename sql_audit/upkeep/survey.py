@@ -1,16 +1,16 @@
-"""Finds the differences that a loss left between SQL and Redis: lost jobs, revived jobs, lost boxes and schedules, and
-forgotten ids and names.
+"""Finds the differences between SQL and Redis that a loss left.
+
+These are lost jobs, revived jobs, lost boxes and schedules, and forgotten ids and names.
 
     for job in survey(client, database, "mail").lost:
         print(job.job_id, job.was)
 
-A *lost* job is alive or lost according to SQL, and Redis does not have it. A *revived* job has ended according to SQL
-and is alive in Redis, which has forgotten the end.
+A *lost* job is live or lost in SQL, and Redis does not have it. A *revived* job has ended in SQL, but is live in Redis,
+which has forgotten the end.
 
-The order of the reads proves that a job is lost: Redis does not have the job; then the mirror catches up with Redis'
-outbox; then the job is still alive or lost according to SQL. So the job cannot have ended unless its end is in a gap of
-the log or in a quarantined entry. A job for which this is possible is *uncertain*
-(:mod:`sql_audit.mirror.possible_gaps`).
+The order of the reads proves that a job is lost. First, Redis does not have the job. Then the mirror catches up with
+Redis' outbox. Then the job is still live or lost in SQL. So its end can only be in a gap of the log or in a quarantined
+entry. If that is possible, the job is *uncertain* (:mod:`sql_audit.mirror.possible_gaps`).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -82,7 +82,7 @@ _FINISHED: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class RevivedJob:
-    """A job that has ended according to SQL and is alive in Redis, which forgot the end: it will run again."""
+    """A job that has ended in SQL but is live in Redis, which forgot the end. The job will run again."""
 
     job_id: str
     finished: str
@@ -95,7 +95,7 @@ class RevivedJob:
 
 @dataclass(slots=True)
 class Survey:
-    """The findings of :func:`survey`."""
+    """The findings of :func:`survey` in one queue."""
 
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Survey:
 
 
 class Differences(NamedTuple):
-    """The differences between Redis and SQL that a restore can repair."""
+    """The differences between Redis and SQL that a restore can repair, as ids and records."""
 
     missing: list[str]
     """Ids of jobs that Redis does not have, although they are alive or lost according to SQL."""
@@ -128,10 +128,10 @@ class Differences(NamedTuple):
 
 
 def survey(client: Client, database: Database, queue: str) -> Survey:
-    """Compare the jobs of a queue in SQL with those in Redis, and return the findings.
+    """Compare the jobs of a queue in SQL with those in Redis, and return the differences.
 
-    The mirror must have caught up: otherwise jobs that were enqueued or have ended since the last mirrored entry are
-    reported wrongly. Raise the errors of Redis and SQL if they do not answer.
+    The mirror must have caught up. Otherwise jobs that were enqueued or ended after the last mirrored entry are wrongly
+    reported. Raise the errors of Redis and SQL if they do not answer.
     """
     gap = find_differences(client, database, queue)
     found = Survey()
@@ -175,7 +175,7 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return the part of ``lives`` whose boxes have lost their header, an entry or a signal."""
+    """Return, by job id, the boxes in ``lives`` that lack their header, a step or a signal in Redis."""
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):
@@ -198,7 +198,9 @@ def _now_ms(client: Client) -> int:
 
 
 def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the restorations of ids of ended jobs that Redis does not remember and that no live job has."""
+    """Return the records for ids of ended jobs that Redis should remember but has forgotten. Ids of live jobs are left
+    out.
+    """
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     with database.readers.connect() as connection:
@@ -214,7 +216,7 @@ def _windows(client: Client, database: Database, queue: str, now_ms: int) -> lis
 
 
 def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the restorations of names of ended jobs that no job holds in Redis."""
+    """Return the records for names that ended jobs should still hold, but that no job holds in Redis."""
     keys = queue_keys(queue, client.calls.delivery.prefix)
     with database.readers.connect() as connection:
         told = list(names_in_force(connection, queue, now_ms).items())
@@ -233,7 +235,7 @@ def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield pairs of (job id, the job's state line in Redis, or None if Redis does not have the job)."""
+    """Yield each job's id and its state line in Redis; None if Redis does not have the job."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     for begin in range(0, len(ids), CHUNK):
@@ -245,8 +247,10 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """Yield the jobs that are still alive or lost according to SQL, in the order of ``ids``. With each job, yield the
-    restorations of the job, or of its id and its name if they outlive it."""
+    """Yield the jobs among ``ids`` that are still live or lost in SQL, each with the records that restore it.
+
+    The records of a job that has ended only restore its id and its name, if these outlive the job.
+    """
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
         batches = TrustedBatches(database, connection, queue, None)
@@ -303,8 +307,10 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """Return the id of the job that has taken the name of a lost job since; None if no job has, or if the lost job did
-    not hold its name any more."""
+    """Return the id of a surviving job that has taken a lost job's name.
+
+    Return None if no job has, or if the lost job no longer held its name.
+    """
     if job.unique_name is None:
         return None
     stands = read_stands(job.name_stands)
@@ -324,10 +330,10 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield the jobs that have an orphaned end and did not begin again afterwards.
+    """Yield the jobs whose end Redis forgot, and that did not begin again afterwards. ``lines`` are state lines by job
+    id.
 
-    With each job, yield the record that lets Redis remember the job's id after its removal; None if the id is free.
-    ``lines`` are state lines by id.
+    With each job, yield the record that makes Redis remember its id after the removal; None if the id becomes free.
     """
     ids = list(lines)
     with database.readers.connect() as connection:

@@ -1,4 +1,4 @@
-"""Switches a queue's log off. Afterwards SQL has all earlier events, and the last event is the switching off."""
+"""Switches a queue's log off. Afterwards SQL has all events up to the event of the switch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sql_audit.store.connection.statements import CURSOR
 
 
 def switch_off(client: Client, database: Database, queue: str) -> None:
-    """Mirror the remaining entries, switch the log off, and mirror the event of the switching off.
+    """Mirror the remaining entries, switch the log off, and mirror the event of the switch.
 
-    This event shows that the log ended on purpose: without it, a later disappearance of the queue from Redis would be
-    recorded as a loss. So the log stays on if SQL cannot store the event.
+    The event shows that the log ended on purpose. Without it, the queue would count as lost when Redis no longer has
+    it. So the log stays on if SQL cannot store the event.
 
-    Raise AuditRefused if SQL cannot store the event, and rq_core.errors.AuditElsewhere if another database mirrors the
-    queue.
+    Raise AuditRefused if SQL cannot store the event. Raise rq_core.errors.AuditElsewhere if another database mirrors
+    the queue.
     """
     holder = audit_id(database)
     mirror = Mirror(Outbox(client), database, queue)
@@ -46,10 +46,9 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
 
 
 def rehearse(mirror: Mirror) -> None:
-    """Check that SQL can store one more event: write it as a mirror does, and roll the transaction back. Do nothing if
-    SQL does not have the queue.
+    """Check that SQL can store one more event: write one as a mirror does, and roll the transaction back.
 
-    Raise AuditRefused if the event cannot be written.
+    Do nothing if SQL does not have the queue. Raise AuditRefused if the event cannot be written.
     """
     try:
         with mirror.database.readers.connect() as reader:
@@ -72,7 +71,7 @@ def rehearse(mirror: Mirror) -> None:
 
 
 def _one_more(cursor: Cursor) -> Taken:
-    """Return a batch whose only entry, directly after the cursor, is the event with which a log is switched off."""
+    """Return a batch with one entry, right after the cursor: the event with which a log is switched off."""
     last = cursor.position or OutboxId(1, 0)
     at = OutboxId(last.epoch, last.seq + 1)
     raw = {"type": str(Event.POLICY_CHANGED), "at": "0", "by": "-", "data": SWITCHED_OFF}

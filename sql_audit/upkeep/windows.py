@@ -1,9 +1,8 @@
-"""Finds the ids that must be remembered, and the names that must be held (Throttle), after their jobs' ends, for a
-Redis that has forgotten them.
+"""Finds the ids and names that Redis has forgotten but must keep after their jobs have ended.
 
-A job's row has the end of its id's window. If Redis forgot the job's end, the end is in the job's events
-(:func:`sql_audit.upkeep.lost.job_logs`). The log does not have ids for which a call was answered with another, unique
-job, since such a call makes no event.
+An id is remembered until the end of its window; a name may be held until an instant (Throttle). A job's row has both
+times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`). If a call
+was answered with another, unique job, the call made no event, so its id is not in the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
@@ -56,8 +55,10 @@ _REMOVED: Final = text(
 
 
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
-    """Yield the restorations of those ids of ended jobs that the queue must remember beyond ``now_ms`` (Unix ms). Raise
-    RowDamaged if an event cannot be read."""
+    """Yield a record for each id of an ended job that the queue must remember after ``now_ms`` (Unix ms).
+
+    Raise RowDamaged if an event cannot be read.
+    """
     of_queue: dict[str, Any] = {"queue": queue}
     asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
     for row in connection.execute(_ENDED, asked).all():
@@ -73,8 +74,10 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """Return the restorations of names that are held until an instant after ``now_ms`` (Unix ms), although their jobs
-    have ended, by name. If several jobs had the name, the last of them holds it."""
+    """Return, by name, a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms).
+
+    If several jobs had the name, the last of them holds it.
+    """
     found: dict[str, Restoration] = {}
     asked = {
         "queue": queue,
@@ -91,8 +94,10 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
 def name_restoration(
     job_id: str, name: str | None, stands: str | None, now_ms: int
 ) -> Restoration | None:
-    """Return the restoration of the unique name of a job that has ended. None if the job has no name, or if its hold on
-    the name has no end time or ends by ``now_ms``."""
+    """Return the record that gives an ended job its unique name again.
+
+    Return None if the job has no name, or does not hold it until an instant after ``now_ms`` (Unix ms).
+    """
     if name is None:
         return None
     how, until_ms = read_stands(stands)
@@ -117,10 +122,11 @@ def forgotten(
     claimed: bool,
     fence: str | None = None,
 ) -> Restoration | None:
-    """Return the restoration of the id of a job that ``event`` ended at ``at_ms`` (Unix ms); None if the id is free.
+    """Return the record that makes Redis remember the id of a job that ``event`` ended at ``at_ms``; None if the id is
+    free.
 
-    ``once_ms`` is the time up to which the id is remembered; ``call`` is the digest of the call. ``claimed`` is whether
-    the job was ever claimed; it only matters for cancelled and expired jobs.
+    ``once_ms`` is the time until which the id is remembered; both times are Unix ms. ``call`` is the digest of the
+    call. ``claimed`` is whether the job was ever claimed; it matters only for cancelled and expired jobs.
     """
     outcome = OUTCOMES.get(Event(event)) if event in set(Event) else None
     if once_ms is None or outcome is None:

@@ -1,7 +1,7 @@
-"""A picture of the dashboard for Grafana: its own panels, titles and legends, drawn with recorded values.
+"""A picture of the Grafana dashboard: its own panels, titles and legends, drawn with recorded values.
 
-The picture is drawn and is not a screenshot. The panels come from :mod:`scripts.docs.panels`, which also makes the
-dashboard's file. The values come from ``recorded.json``, which ``scripts/docs/pictures/record.py`` writes.
+It is drawn, not a screenshot. The panels come from :mod:`scripts.docs.panels`, which also makes the dashboard's file.
+The values come from ``recorded.json``, which ``scripts/docs/pictures/record.py`` writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LABEL: Final = re.compile(r"\{\{(\w+)\}\}")
 
 
 class Line(NamedTuple):
-    """One line of a panel."""
+    """One line in a panel's graph: its name and its values."""
 
     name: str
     values: Sequence[float | None]
@@ -61,8 +61,10 @@ def board() -> str:
 
 
 def lines_of(panel: Panel, recorded: Mapping[str, Any]) -> list[Line]:
-    """Return the lines of a panel, the highest line first. Raises ValueError if the values of an expression were not
-    recorded."""
+    """Return the lines of a panel's graph, the highest line first.
+
+    Raises ValueError if no values of an expression were recorded.
+    """
     found = []
     for expression, legend in panel.shows:
         if expression not in recorded["series"]:
@@ -130,7 +132,7 @@ def _panel(panel: Panel, recorded: Mapping[str, Any], x: float, y: float) -> Ite
 def _path(
     values: Sequence[float | None], x: float, y: float, step: float, height: float, most: float
 ) -> str:
-    """Return the data of an SVG path through the values. The path is interrupted where a value is missing."""
+    """Return the SVG path of a line through the values. A missing value (None) interrupts the path."""
     heights = [
         None if value is None else round(y + height * (1 - value / most)) for value in values
     ]
@@ -146,8 +148,7 @@ def _path(
 
 
 def _round_up(most: float) -> float:
-    """Return the end of the axis: the smallest of 1, 2 or 5 times a power of ten that is not less than the greatest
-    value."""
+    """Return the top of a graph's axis: the smallest 1, 2 or 5 times a power of ten that is at least ``most``."""
     if most <= 0:
         return 1.0
     power = 1.0

@@ -1,4 +1,4 @@
-"""Draws charts of the benchmark run on the page about performance, which compares rq-core with other queues."""
+"""Draws charts that compare rq-core with other queues, from the figures of the benchmark on the performance page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAR: Final = 13
 
 
 class Chart(NamedTuple):
-    """The title and the figures of one chart."""
+    """A chart's title, and the benchmark figures that it shows."""
 
     title: str
     figures: Mapping[str, str]
@@ -57,7 +57,9 @@ def _run() -> dict[str, Any]:
 
 
 def chart(name: str) -> str:
-    """Return the picture of a chart: a bar for each measured figure of a queue. The queue with the best bar leads."""
+    """Return the picture of a chart: for each queue, a bar per measured figure. The queue with the best bar comes
+    first.
+    """
     shown = CHARTS[name]
     queues = {"rq-core": _run(), **_run()["peers"]}
     rows = {
@@ -130,7 +132,7 @@ def _height(order: list[str], rows: Mapping[str, Mapping[str, float]]) -> int:
 
 
 def _bar(x: float, y: float, width: float, number: int, *, ours: bool) -> str:
-    """Return a bar. The bar of the first figure is filled, and the bar of the second figure has only an outline."""
+    """Return one bar as SVG. A queue's first figure has a filled bar, its second one only an outline."""
     colour = "main" if ours else "line"
     fill = f"f-{colour}" if number == 0 else f"f-{'main-fill' if ours else 'card'}"
     return (

@@ -10,7 +10,7 @@ from scripts.docs.pages import NOTICE
 
 
 class Colour(NamedTuple):
-    """One colour, with its value on light pages and its value on dark pages."""
+    """A colour, as one value for light pages and one for dark pages."""
 
     light: str
     dark: str
@@ -38,7 +38,7 @@ _MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', mo
 
 
 def picture(title: str, width: int, height: int, parts: Iterable[str]) -> str:
-    """Return a picture with these parts, drawn on a card."""
+    """Return a whole SVG picture with these parts on a card."""
     frame = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
     lines = [
         NOTICE,
@@ -83,8 +83,10 @@ def text(
     x: float, y: float, words: str, colour: str = "ink", *, size: float = 14, anchor: str = "start",
     bold: bool = False, mono: bool = False, halo: bool = False,
 ) -> str:  # fmt: skip
-    """Return one or more lines of text. ``y`` is the base line of the first line. With ``halo``, arrows do not cross
-    the text."""
+    """Return one or more lines of text as SVG. ``y`` is the base line of the first line.
+
+    ``halo`` puts a rim around the letters, so that arrows do not cross them.
+    """
     classes = f"f-{colour}{' b' if bold else ''}{' mono' if mono else ''}"
     around = ""
     if halo:
@@ -102,7 +104,7 @@ def box(
     x: float, y: float, width: float, height: float, colour: str = "main", words: str = "", *,
     size: float = 14, mono: bool = False, dashed: bool = False, below: str = "", radius: float = 8,
 ) -> str:  # fmt: skip
-    """Return a box with words in its centre, and smaller words in a line below them."""
+    """Return a box with words in its centre, and a line of smaller words below them."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     classes = f"f-{colour}-fill s-{colour}"
     extent = f'width="{width:g}" height="{height:g}" rx="{radius:g}"'
@@ -119,7 +121,7 @@ def box(
 
 
 def frame(x: float, y: float, width: float, height: float, words: str) -> str:
-    """Return a dashed frame around other parts, with a name at the top."""
+    """Return a dashed frame around other parts, with a name at the top, as SVG."""
     extent = f'width="{width:g}" height="{height:g}" rx="10"'
     return (
         f'<rect x="{x:g}" y="{y:g}" {extent} class="none s-line" stroke-dasharray="5 4"/>\n'
@@ -130,20 +132,20 @@ def frame(x: float, y: float, width: float, height: float, words: str) -> str:
 def arrow(
     path: str, colour: str = "line", *, dashed: bool = False, head: bool = True, width: float = 1.5
 ) -> str:
-    """Return a line along the data of an SVG path. With ``head``, it ends in an arrow head."""
+    """Return a line along an SVG path. With ``head``, it ends in an arrow head."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     end = f' marker-end="url(#head-{colour})"' if head else ""
     return f'<path d="{path}" class="none s-{colour}" stroke-width="{width:g}"{dashes}{end}/>'
 
 
 def dot(x: float, y: float, colour: str = "main", *, filled: bool = True, radius: float = 6) -> str:
-    """Return a point, either filled or not."""
+    """Return a filled or empty dot as SVG."""
     fill = f"f-{colour}" if filled else "f-card"
     return f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{fill} s-{colour}" stroke-width="1.8"/>'
 
 
 def cross(x: float, y: float, colour: str = "dim", *, radius: float = 5) -> str:
-    """Return a cross."""
+    """Return a cross as SVG."""
     r = radius
     path = f"M{x - r:g} {y - r:g}L{x + r:g} {y + r:g}M{x - r:g} {y + r:g}L{x + r:g} {y - r:g}"
     return f'<path d="{path}" class="none s-{colour}" stroke-width="2.2"/>'

@@ -1,4 +1,6 @@
-"""The drawn pictures of the pages, by file name, without those of the states and of the two nights."""
+"""The drawn pictures of the pages, by file name. The diagrams of states and of daylight saving have their own
+modules.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from scripts.docs.pictures import board, charts, journey, terminal, timelines
 
 
 def pictures() -> dict[str, str]:
-    """Return the texts of these pictures, by their file name in ``docs/pictures``."""
+    """Return the SVG text of each picture, by its file name in ``docs/pictures``."""
     return {
         **{f"{name}.svg": timelines.timeline(name) for name in timelines.SCENES},
         **{f"{name}.svg": charts.chart(name) for name in charts.CHARTS},

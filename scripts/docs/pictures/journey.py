@@ -1,6 +1,6 @@
-"""Pictures of the way of a job from the call to SQL, and of a lease that ends.
+"""Pictures of a job's way from the call to SQL, and of a lease that ends.
 
-The names of scripts and events are taken from the code. If a name no longer exists, an error is raised.
+The names of scripts and events come from the code. If a name no longer exists, an error is raised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _script(name: str) -> str:
 
 
 def way() -> str:
-    """Return the picture of a job's way from the producer to its end."""
+    """Return the picture of a job's way from the producer to the job's end."""
 
     def called(x: float, y: float, script: str) -> str:
         return text(x, y, _script(script), size=12.5, anchor="middle", mono=True, halo=True)
@@ -84,7 +84,7 @@ def way() -> str:
 
 
 def lease() -> str:
-    """Return the picture of a lease: a worker pauses for too long, and another worker takes its job."""
+    """Return the picture of a lease: a worker pauses for too long, and another worker claims its job."""
     lease_s = SETTINGS["lease_ms"].default // 1000
     beat = lease_s // 3
     pause, until = beat + 2, 2 * lease_s

@@ -1,5 +1,4 @@
-"""Records the values for the picture of the Grafana dashboard, from a Prometheus that evaluates the panels'
-expressions.
+"""Records the values for the picture of the Grafana dashboard, from a Prometheus with rq-core's metrics.
 
 python -m scripts.docs.pictures.record http://localhost:9090 --minutes 15
 """
@@ -19,7 +18,7 @@ from scripts.docs.pictures.board import POINTS, RECORDED, SHOWN
 
 
 def main() -> int:
-    """Write the recorded values. Returns the exit status."""
+    """Write the recorded values. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prometheus", metavar="URL")
     parser.add_argument("--minutes", type=float, default=15)
@@ -42,7 +41,7 @@ def main() -> int:
 
 
 def _asked(prometheus: str, expression: str, start: float, end: float) -> list[Any]:
-    """Return the series that an expression has in Prometheus: labels, and values. A missing value is null."""
+    """Return the series that Prometheus has for an expression: pairs of labels and values. None: a missing value."""
     step = (end - start) / (POINTS - 1)
     query = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": step})
     address = f"{prometheus}/api/v1/query_range?{query}"

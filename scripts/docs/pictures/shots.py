@@ -1,4 +1,4 @@
-"""Pictures of the web page, light and dark: an example's queues on an embedded server, a worker, and Chromium.
+"""Takes screenshots of the web page, light and dark, with Chromium: example queues on an embedded server, and a worker.
 
 scripts/site --shots      writes docs/pictures/web-page.png and web-page-dark.png
 """
@@ -80,7 +80,7 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    """Write the pictures. Returns the exit status."""
+    """Write the screenshots. Return the exit status."""
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.stderr.write("chromium is not on PATH: run scripts/site --shots\n")
@@ -93,7 +93,7 @@ def main() -> int:
 
 @contextmanager
 def _page(directory: Path) -> Iterator[None]:
-    """Run a producer, a worker and the web page. Their files are in this directory."""
+    """Run a producer, a worker and the web page during the block. Their files are in ``directory``."""
     (directory / "example.py").write_text(_APP)
     here = Path(sys.executable).parent
     env = os.environ | {

@@ -69,7 +69,7 @@ def _colour(style: Style | None) -> str:
 
 
 def _before() -> Frame:
-    """Return the state of the same queues one second earlier. The rates are computed from the difference."""
+    """Return the state of the example queues one second earlier. ``top`` computes rates from the difference."""
     return _frame(second=-1)
 
 

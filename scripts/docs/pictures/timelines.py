@@ -1,7 +1,7 @@
 """Timelines of Throttle, Debounce and Latest: which calls run a job, and when.
 
-The scenes are written by hand. ``tests/docs/test_pictures.py`` makes the same calls through the scripts. It fails if
-other calls run a job, or if a job runs at another time than in the drawing.
+The scenes are written by hand. ``tests/docs/test_pictures.py`` makes the same calls with the real scripts. It fails if
+another call runs a job, or if a job runs at another time than in the drawing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """The calls and runs of one picture."""
+    """One picture: its calls and its runs."""
 
     unique: Throttle | Debounce | Latest
     code: str
@@ -137,7 +137,7 @@ def timeline(name: str) -> str:
 
 
 def _name_of_span(begin: float, end: float, words: str) -> str:
-    """Return the name of a stretch of time. It is in the middle of the stretch, or to the left if there is no room."""
+    """Return the label of a span of time as SVG: in the middle of the span, or to its left if the span is too short."""
     if end - begin > 8 * len(words):
         return text((begin + end) / 2, _RUNS_Y - 24, words, "warn", size=12.5, anchor="middle")
     return text(begin - 6, _RUNS_Y - 24, words, "warn", size=12.5, anchor="end")

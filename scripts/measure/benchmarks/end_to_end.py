@@ -1,4 +1,4 @@
-"""Measures all processes at once on this machine: a producer, a worker, its mirror, Redis and the database."""
+"""Measures a whole system on this machine: a producer, a worker, its mirror, Redis and the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE = "async"
 
 
 def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> float:
-    """Return the jobs per second, from the beginning of the first handler until SQL has the end of the last job.
+    """Return the jobs per second, from the start of the first handler until SQL has the end of the last job.
 
     Raises Failed.
     """
@@ -46,7 +46,9 @@ def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> floa
 
 
 def _await_mirror(stage: Stage, outbox: str) -> None:
-    """Wait until Redis has no job, and the mirror has trimmed all entries except the last one. Raises Failed."""
+    """Wait until Redis has no job, and the outbox has only its last entry, which the mirror never trims. Raises
+    Failed.
+    """
     patience = time.monotonic() + OURS.part_s
     while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("jobs")):
         if time.monotonic() > patience:

@@ -1,4 +1,4 @@
-"""Measured figures. Each figure has several values, and is shown as their median with the spread."""
+"""Measured figures. Each is measured several times, and shown as the median with the spread."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 
 class Figures:
-    """The values of each figure, by the name of the figure. The values of peers (other queues) are kept separately.
+    """All measured values, by the name of the figure. Those of peers (other queues) are in ``peers``.
 
-    A failed measurement is kept with its reason.
+    A failed measurement is in ``failures``, with its reason.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,9 @@ class Figures:
         return {name: statistics.median(values) for name, values in self.values.items()}
 
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document for JSON: the medians and their spreads, the same for the peers, and facts about the
-        machine."""
+        """Return the figures as a dict for JSON: medians and spreads, the medians of peers, and ``facts`` about the
+        machine.
+        """
         return {
             **{name: _short(value) for name, value in self.medians().items()},
             "spread": {
@@ -59,12 +60,12 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Return a number with four digits, or as a whole number from 10,000 on: measurements are not more precise."""
+    """Round a number to four digits, or to a whole number from 10,000 on: measurements are not more precise."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 
 def facts(redis_version: str, sizes: str) -> dict[str, Any]:
-    """Return facts about the machine and the versions, for later readers of the figures."""
+    """Return facts about the machine and the versions, for readers who compare the figures later."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
         cwd=Path(__file__).parent,

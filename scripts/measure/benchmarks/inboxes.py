@@ -1,10 +1,10 @@
 """Measures an inbox: the jobs per second that one relay hands over, and the time from a COMMIT to the handler.
 
-For jobs per second the rows come from ``enqueue_many``; for the time, from one ``enqueue`` in each transaction. SQLite
-is in WAL mode, as in applications with several processes. PostgreSQL has its default settings. Each COMMIT waits for a
-sync.
+For jobs per second, ``enqueue_many`` inserts the rows. For the time, each transaction enqueues one job. SQLite is in
+WAL mode, as in applications with several processes. PostgreSQL has its default settings. Each COMMIT waits for the
+disk.
 
-Two simpler operations are measured first, for comparison: plain INSERTs into the same table, each with its own COMMIT,
+For comparison, two simpler operations are measured first: plain INSERTs into the same table, each with its own COMMIT,
 and bare EVALSHAs.
 """
 
@@ -79,7 +79,7 @@ class Inboxes:
 
 
 def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str, float]:
-    """Return the jobs per second that a relay hands over, and the floors for comparison."""
+    """Return the jobs per second that a relay hands over, and those of plain INSERTs and bare EVALSHAs."""
     stage.empty()
     with inboxes.fresh(dialect) as (url, engine), App(stage.url) as app:
         noop = _noop(app)
@@ -111,10 +111,11 @@ def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str
 def latency(
     stage: Stage, inboxes: Inboxes, dialect: str, jobs: int, *, hooked: bool
 ) -> dict[str, float]:
-    """Return percentiles of the times (ms) from the end of the COMMIT until the handler begins, and the median time of
-    the COMMIT. The relay and the worker are idle before each job.
+    """Return percentiles of the time (ms) from the end of the COMMIT to the start of the handler. Also return the
+    COMMIT's median time (ms).
 
-    With ``hooked``, a Session wakes the relay. A connection of the driver does not wake the relay.
+    Relay and worker are idle before each job. With ``hooked``, the job is enqueued in an SQLAlchemy Session, which
+    wakes the relay after the COMMIT. Otherwise a driver's connection is used, which does not.
     """
     stage.empty()
     path = stage.tally(jobs + WARM)
@@ -144,7 +145,7 @@ def latency(
 
 
 def _noop(app: App) -> Any:
-    """Return the task that the worker in the module OURS has."""
+    """Return a task to enqueue. The worker of the module OURS has a task of the same name, and runs the jobs."""
 
     @app.task(queue="async", name="async")
     async def noop(number: int, text: str) -> None:
@@ -154,7 +155,7 @@ def _noop(app: App) -> Any:
 
 
 def _commit(noop: Any, connection: Connection, number: int, *, hooked: bool) -> float:
-    """Enqueue a job in a transaction, and return the duration of the COMMIT (ms)."""
+    """Enqueue a job in a transaction. Return the duration of the COMMIT (ms)."""
     if hooked:
         with Session(connection) as session:
             noop.within(session).enqueue(number=number, text=TEXT)
@@ -180,7 +181,7 @@ def _await(tally: Tally, number: int, workers: list[subprocess.Popen[str]]) -> N
 
 @contextlib.contextmanager
 def _relaying(stage: Stage, url: str) -> Iterator[None]:
-    """Run a relay, in a process of its own, during the block."""
+    """Run a relay, in its own process, during the block."""
     command = [sys.executable, "-m", "rq_core.cli", "inbox", "run", "--until-stdin-ends", url]
     log = Path(stage.place / "relay.log")
     with (
@@ -197,7 +198,7 @@ def _relaying(stage: Stage, url: str) -> Iterator[None]:
 
 
 def _insert(connection: Connection, count: int) -> float:
-    """Return the number of plain INSERTs per second, each with its own COMMIT. The rows are deleted afterwards."""
+    """Return the plain INSERTs per second, each with its own COMMIT. Then delete the rows."""
     statement = f"INSERT INTO rqc_inbox (queue, task, args) VALUES ('floor', 'noop', '{_ARGS}')"  # noqa: S608
     began = time.perf_counter()
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""Measures the cost of waiting jobs for the server: bytes per job, time at each depth of the queue, and the longest
+"""Measures what waiting jobs cost the server: bytes per job, time per job in queues of several depths, and the longest
 call.
 
-Also measures the requests of an idle worker to the server.
+It also measures the commands that an idle worker sends.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def jobs_of(
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
-    """Return the bytes per waiting job, including its events before they are mirrored. Also return the bytes that
-    remain at the end."""
+    """Return the server's bytes per waiting job, with its events before they are mirrored, and the bytes left after the
+    job's end.
+    """
     stage.empty()
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))
     with Client(stage.url) as client:
@@ -87,11 +88,10 @@ def _mirror(client: Client, database: Database) -> None:
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
-    """Return the server's time (µs) for the life of a job beside many waiting jobs, compared with the time in an empty
-    queue.
+    """Return the server's time (µs) per job in queues of several depths, and the worst ratio to an empty queue.
 
-    The waiting jobs have all priorities. Then the same number of scheduled jobs is added. The result is the worst
-    ratio. Also returns the longest of all these calls.
+    The time is for a job's enqueue, claim and completion. The waiting jobs have all priorities. Then as many scheduled
+    jobs are added, and the time is measured again. The duration of the longest call is returned, too.
     """
     stage.empty()
     _watch_long_calls(stage.control)
@@ -116,9 +116,9 @@ def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
 
 
 def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, float]:
-    """Return the server's time (µs) for the life of a job in each queue.
+    """Return the server's time (µs) per job in each queue, for a job's enqueue, claim and completion.
 
-    The times are medians of rounds that alternate between the queues.
+    Each time is the median of several rounds. The queues are measured in turn in each round.
     """
     found: dict[str, list[float]] = {queue: [] for queue in queues}
     for number in range(1 + ROUNDS):
@@ -130,8 +130,10 @@ def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, flo
 
 
 def _life_us(client: Client, queue: str, jobs: int) -> float:
-    """Return the server's time for the life of a job. As many jobs are claimed as enqueued, so that the depth of the
-    queue does not change."""
+    """Return the server's time (µs) per job for enqueue, claim and completion.
+
+    As many jobs are claimed as enqueued, so the queue's depth stays the same.
+    """
     new = list(jobs_of(jobs, queue, priorities=True))
 
     def life() -> None:
@@ -143,7 +145,7 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
 
 def _call_at_length(client: Client, queue: str) -> None:
-    """Make each call that takes many jobs, with the highest number of jobs that clients send."""
+    """Make one call of each kind that takes many jobs, with the highest number of jobs that clients send."""
 
     def claim() -> list[tuple[str, str]]:
         found = client.run(claims.claim(queue, WORKER, LONG_BATCH)).jobs
@@ -166,8 +168,9 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Return the duration of the longest call (ms) of functions and scripts. If all calls were shorter than 0.2 ms,
-    return 0.2, since Redis does not record them."""
+    """Return the duration (ms) of the longest call of a script. Redis records no calls below 0.2 ms: 0.2 is then
+    returned.
+    """
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")
@@ -176,9 +179,9 @@ def _longest_ms(control: redis.Redis) -> float:
 
 
 def idle(stage: Stage, seconds: float) -> dict[str, float]:
-    """Return the commands that an idle worker with a hundred places sends, and its share of a processor.
+    """Return the commands per second that an idle worker with 100 places sends, and its share of a processor (%).
 
-    MONITOR distinguishes these commands from the calls that its scripts make.
+    Commands inside scripts do not count.
     """
     stage.empty()
     path = stage.tally(1)

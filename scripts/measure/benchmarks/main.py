@@ -1,4 +1,4 @@
-"""Measures rq-core, and compares it with its targets, with the floors and, with --peers, with other queues."""
+"""Measures rq-core, and compares it with its targets and floors, and, with --peers, with other queues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ Part = Callable[[], Mapping[str, float]]
 
 
 def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Measure enqueues by rq-core, and the same bytes sent by redis-py without a queue (the floor)."""
+    """Yield the measurements of producers: rq-core's enqueues, and the same bytes sent by redis-py without a queue (the
+    floor).
+    """
 
     def bulk() -> dict[str, float]:
         return {
@@ -65,7 +67,7 @@ def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Measure drains, latency, several workers, and an idle worker."""
+    """Yield the measurements of workers: drains, latency, several workers, and an idle worker."""
 
     def drain() -> dict[str, float]:
         return {
@@ -110,7 +112,7 @@ def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[str, Part]]:
-    """Measure the time and the memory of Redis."""
+    """Yield the measurements of Redis: its time and its memory per job."""
 
     def redis_us() -> dict[str, float]:
         stage.empty()
@@ -132,7 +134,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure the mirror, compared with plain SQL. Also measure a producer, a worker and a mirror together."""
+    """Yield the measurements of the mirror: compared with plain SQL, and together with a producer and a worker."""
 
     def mirror() -> dict[str, float]:
         stage.empty()
@@ -151,7 +153,9 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
 
 
 def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure inboxes: the number of jobs that a relay hands over, and the time from a commit to the handler."""
+    """Yield the measurements of inboxes: the jobs per second that a relay hands over, and the time from a COMMIT to the
+    handler.
+    """
     made = inboxes.Inboxes(databases)
     for dialect in made.dialects:
         yield (
@@ -169,7 +173,7 @@ PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
-    """Measure all parts in each repeat, so that a slow moment of the machine affects all parts."""
+    """Make each measurement once in each repeat, so that a slow moment of the machine affects all of them."""
     place = stage.place / "audit"
     place.mkdir()
     postgres = DurablePostgres().start() if {"audit", "inbox"} & set(only) else None
@@ -294,8 +298,9 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Store the new figures, and write them into the documents. Figures of inboxes alone do not replace other
-    figures."""
+    """Write the new figures to the file of figures and into the documents. If only inboxes were measured, the other
+    figures stay.
+    """
     if "inbox_sqlite_per_s" in document and "enqueue_bulk_per_s" not in document:
         document = {**json.loads(report.FIGURES.read_text()), "inbox": document}
     report.FIGURES.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -1,10 +1,10 @@
 """Measures the events per second of one mirror process, and the floor: the same rows by plain executemany or COPY.
 
 The log comes from real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
-writes the rows that the mirror wrote into empty tables of the same database, in transactions of as many events, and
-reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
+writes the mirror's rows again, into empty tables of another database, in transactions of as many events. It reads,
+compares and hashes nothing. `by_row` mirrors with one event per transaction.
 
-PostgreSQL syncs, as in its default settings; SQLite always does.
+PostgreSQL and SQLite wait for the disk at each COMMIT.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names
@@ -80,7 +80,7 @@ class Databases:
 
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
-    """Run ``jobs`` jobs from enqueue to success. The numbers of jobs in the calls are used in turn."""
+    """Run ``jobs`` jobs from enqueue to success. ``sizes`` are the numbers of jobs per call, used in turn."""
     made = 0
     while made < jobs:
         for size in sizes:
@@ -98,7 +98,7 @@ def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
 def mirror(
     client: Client, database: Database, queue: str, limits: BatchLimits | None = None
 ) -> int:
-    """Let the mirror copy entries until no entry is left, and return the number of events."""
+    """Mirror a queue until no entry is left. Return the number of events."""
     with service.rare_collections():
         done = service.run_mirror(
             Outbox(client),
@@ -112,7 +112,9 @@ def mirror(
 
 
 def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Yield all mirrored events in blocks of about this size, each with the same share of the jobs and claims."""
+    """Yield all mirrored rows in blocks of about ``events`` events, each with its share of the rows of jobs and
+    claims.
+    """
     with database.readers.connect() as connection:
         log = _all(
             connection,
@@ -139,7 +141,7 @@ def _all(connection: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 def write_plainly(database: Database, parts: Sequence[tuple[Rows, Rows, Rows]]) -> None:
-    """Write the rows without a mirror, with one transaction for each block. This is the floor."""
+    """Write the rows without a mirror, one transaction per block. This is the floor."""
     for part in parts:
         with database.writing() as connection:
             assert connection is not None
@@ -164,7 +166,7 @@ COPIES = (POSTGRESQL.COPY_EVENTS, POSTGRESQL.COPY_JOBS, POSTGRESQL.COPY_ATTEMPTS
 def measure(
     client: Client, databases: Databases, jobs: int, repeats: int, *, shapes: bool = True
 ) -> dict[str, list[float]]:
-    """Measure all figures in each repeat, so that a slow moment of the machine affects all figures.
+    """Measure each figure once in each repeat, so that a slow moment of the machine affects all of them.
 
     Without ``shapes``, only entries of 100 jobs are measured.
     """
@@ -199,7 +201,7 @@ def mirrored(
     sizes: Sequence[int],
     limits: BatchLimits | None = None,
 ) -> float:
-    """Return the events per second of a mirror that starts after all jobs have ended."""
+    """Return the events per second of a mirror that starts when all jobs have ended."""
     fill(client, queue, 1, (1,))
     mirror(client, database, queue)
     fill(client, queue, jobs, sizes)
@@ -211,7 +213,7 @@ def mirrored(
 
 
 def floor_of(databases: Databases, database: Database) -> float:
-    """Return the events per second of plain writes of the same rows."""
+    """Return the events per second at which the same rows are written without a mirror."""
     parts = list(blocks(database, BatchLimits().events))
     again = databases.fresh("sqlite" if database.dialect == "sqlite" else "postgres")
     started = time.perf_counter()

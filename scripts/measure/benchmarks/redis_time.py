@@ -1,8 +1,12 @@
 """Measures Redis' own time per job: µs of the server's processor for enqueue, claim and complete.
 
 No Python worker is measured: one client sends batches, and the server reports its time (INFO cpu). There are four kinds
-of jobs: no cap, one cap that is never reached, two caps that are never reached (a cap of the task, and a cap for each
-of 1,000 tenants), and two caps that are always reached.
+of jobs:
+
+- no cap
+- one cap that is never reached
+- two caps that are never reached: one for the task, and one for each of 1,000 tenants
+- two caps that are always reached
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ call."""
 
 
 def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
-    """Return µs per job by kind, batch and script. All kinds are measured once in each repeat."""
+    """Return the µs per job, by kind, batch size and script. Each value is measured once in each repeat."""
     figures: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
         for batch in BATCHES:
@@ -49,7 +53,7 @@ def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
 
 
 def names(medians: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures for the targets, from the medians of :func:`measure`."""
+    """Return the figures for the table of targets, from the medians of :func:`measure`."""
     plain = medians["redis_us_uncapped_batch_100"]
     return {
         "redis_us_per_job": plain,
@@ -62,7 +66,7 @@ def names(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def _bare(client: Client, calls: int) -> float:
-    """Return the µs of a call whose script does nothing."""
+    """Return the server's time (µs) for a call of a script that does nothing."""
     ask = client.calls.delivery.ask
     (sha,) = client.run(ask([["SCRIPT", "LOAD", BARE]]))
     call = ["EVALSHA", sha, 8, *(f"rqc:{{raw}}:{n}" for n in range(8)), "slot", 1, "c-1", ARGS]
@@ -75,7 +79,7 @@ def _bare(client: Client, calls: int) -> float:
 
 
 def table(figures: dict[str, list[float]]) -> list[str]:
-    """Return the figures as readable lines."""
+    """Return the figures as lines of text."""
     lines = []
     for batch in BATCHES:
         plain = statistics.median(figures[f"redis_us_uncapped_batch_{batch}"])
@@ -148,10 +152,10 @@ def timed(client: Client, work: Callable[[], None]) -> float:
 
 
 def spent_us(client: Client) -> float:
-    """Return the processor time (µs) that the server's main thread has used.
+    """Return the processor time (µs) that the server's main thread has used so far.
 
-    Unlike the duration of calls, this time does not depend on other programs on the machine. It includes the costs of a
-    call in addition to its script (some 10 µs).
+    Other programs on the machine do not change this time, but they change the duration of calls. It includes about 10
+    µs per call outside the script.
     """
     (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))
     facts = dict(line.split(":") for line in str(text).splitlines() if ":" in line)

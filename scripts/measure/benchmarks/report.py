@@ -35,7 +35,7 @@ README_PEERS = ("rq-core", "blitzq", "dramatiq", "rq")
 
 
 def write(document: Mapping[str, Any]) -> list[Path]:
-    """Replace the text between the markers in the documents. Returns the files that changed."""
+    """Replace the tables between the markers in the documents. Return the changed files."""
     parts = {
         "facts": [_facts(document)],
         "promised": _table(
@@ -65,8 +65,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
 
 
 def between(text: str, part: str, what: str) -> str:
-    """Return the text with ``what`` between the markers of ``part``. If there are no such markers, the text is
-    unchanged."""
+    """Return the text with ``what`` between the markers of ``part``. Without these markers, the text is unchanged."""
     begin, end = f"<!-- bench: {part} -->", f"<!-- bench: end {part} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     return pattern.sub(lambda _: f"{begin}\n{what}\n{end}", text)
@@ -131,7 +130,9 @@ def _stages(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[str]:
-    """Return the rows of all queues, or only of the named queues. A queue that was not measured has no row."""
+    """Return the table that compares rq-core with the peers, or only those named in ``only``. Unmeasured queues are
+    left out.
+    """
     if not document.get("peers"):
         return iter(())
     all_queues = {"rq-core": document, **document["peers"]}
@@ -154,5 +155,5 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:
-    """Return the drain figures of the kind of handlers that is faster."""
+    """Return the jobs per second of a drain, for the faster kind of handlers (async or threads)."""
     return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))

@@ -1,8 +1,7 @@
-"""Measures Redis while it gets turns of one job each, like the turns of a busy fleet of workers with one place each.
+"""Measures Redis under turns of one job each, as a busy fleet of workers with one place each would send.
 
-With a single client, most of the cost of a call comes from waking Redis and from its cold caches. Sixteen connections
-keep Redis busy, as many workers do. Each connection reports its last job and claims the next job as soon as it has an
-answer.
+With a single client, most of a call's cost is that Redis wakes up with cold caches. Here sixteen connections keep Redis
+busy. Each reports its last job and claims the next one as soon as it has an answer.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ QUEUE = "saturated"
 
 
 class _Worker:
-    """A worker with one place and no handler. Each turn reports the last job and claims the next job.
+    """A worker with one place and no handler. Each turn reports the last job and claims the next one.
 
-    The worker builds its commands itself, since Python must take less time for a turn than Redis does.
+    It builds its commands itself, because Python must spend less time on a turn than Redis does.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -51,7 +50,7 @@ class _Worker:
         self._connection.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
 
     def hear(self) -> None:
-        """Receive the answer to the last request, and remember the claimed job."""
+        """Receive the answer to the last request, and keep the claimed job's id and fence."""
         replies: list[Any] = []
         self._connection.receive(1, replies)
         (reply,) = replies
@@ -62,8 +61,9 @@ class _Worker:
 
 
 def measure(client: Client, turns: int) -> dict[str, float]:
-    """Return Redis' µs per turn, the turns per second, and the load of Redis. The first two figures are valid only if
-    the load is high."""
+    """Return Redis' µs per turn, the turns per second, and Redis' load (%). The first two are valid only if the load is
+    high.
+    """
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
     connections = [Connection(source) for _ in range(WORKERS)]
@@ -90,7 +90,7 @@ def measure(client: Client, turns: int) -> dict[str, float]:
 
 
 def _go_round(workers: list[_Worker], turns: int) -> None:
-    """Make this number of turns. While one worker reads its answer, the turns of the other workers wait at Redis."""
+    """Make this number of turns, the workers one after the other. Meanwhile the other workers' turns wait at Redis."""
     for turn in range(turns):
         worker = workers[turn % len(workers)]
         worker.hear()

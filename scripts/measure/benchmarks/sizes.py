@@ -1,5 +1,6 @@
-"""Sizes of measurements: `quick` takes less than a minute, `full` gives published figures, and `tiny` only shows that
-each measurement works."""
+"""Sizes of a benchmark run: `quick` takes less than a minute, `full` gives published figures, `tiny` only tries the
+code.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of jobs (or of seconds, repeats, rows or starts, if the field says so)."""
+    """The numbers of jobs of each measurement (or of seconds, repeats, rows or starts, as the field's name says)."""
 
     repeats: int
     thorough: bool

@@ -1,4 +1,4 @@
-"""The place of measurements: a separate server, and contenders in separate processes, each with a time limit."""
+"""The environment of benchmarks: a server of their own, and contenders in processes with a time limit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PART_S = 120.0
 
 
 class Failed(RuntimeError):
-    """Raised if a contender ended or exceeded its time limit. If it ended, the message has its last output."""
+    """A contender ended or exceeded its time limit. If it ended, the message has its last output."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The adapter for a library, and the Python interpreter whose environment has the library."""
+    """How to run a library in the benchmark: its script, and the Python interpreter that has the library."""
 
     name: str
     script: Path
@@ -50,7 +50,7 @@ BARE = Contender("bare", HERE / "bare.py")
 
 
 class Stage:
-    """One server, which is emptied between the parts, and a directory."""
+    """A server that is emptied before each measurement, and a directory for files."""
 
     def __init__(self, place: Path, server: RedisServer | None, url: str) -> None:
         self.place = place
@@ -72,7 +72,7 @@ class Stage:
         return int(info["used_memory"])
 
     def tally(self, jobs: int) -> Path:
-        """Return a new file for the times of this number of jobs."""
+        """Return a new file for the times of ``jobs`` jobs."""
         self._made += 1
         path = self.place / f"tally-{self._made}"
         Tally(path, jobs)
@@ -121,7 +121,7 @@ class Stage:
         concurrency: int | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Iterator[list[subprocess.Popen[str]]]:
-        """Run workers during the block."""
+        """Run workers of a contender during the block, and yield their processes."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(
@@ -138,7 +138,7 @@ class Stage:
         workers: Sequence[subprocess.Popen[str]],
         seconds: float | None = None,
     ) -> list[float]:
-        """Wait until all jobs have begun, and return the times in order. Raises Failed."""
+        """Wait until all jobs have begun. Return the times at which they began, in order. Raises Failed."""
         patience = time.monotonic() + (seconds or contender.part_s)
         while len(moments := tally.moments()) < jobs:
             if all(worker.poll() is not None for worker in workers):
@@ -181,7 +181,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender with SIGTERM. Then SIGKILL ends what is left of it, and the processes that it has started."""
+    """End a contender with SIGTERM. After at most 5 s, kill the contender and the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -199,9 +199,9 @@ def _last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def stage(url: str | None = None, engine: str | None = None) -> Iterator[Stage]:
-    """Yield a server that stores nothing on disk: Redis if it is installed, otherwise Valkey.
+    """Yield a Stage with a server that stores nothing on disk: Redis if it is installed, otherwise Valkey.
 
-    Raises SystemExit if ``url`` names a server that has data, since the server is emptied between the parts.
+    Raises SystemExit if ``url`` names a server that has data, because the server is emptied.
     """
     place = Path(tempfile.mkdtemp(prefix="rq-core-bench-"))
     server: RedisServer | None = None

@@ -1,7 +1,7 @@
-"""Measures how the processor time of a job is divided among its stages, with profiles of a producer and a worker.
+"""Measures how a job's processor time is divided among the steps of a producer and a worker, by profiles.
 
-A profiler slows small functions down more than large functions. So the profiles only give shares. These shares are
-applied to the processor time of the same work without a profiler.
+A profiler slows small functions more than large ones. So only the shares come from the profiles; the total comes from
+the same work without a profiler.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ OTHER = "other"
 
 
 def measure(stage: Stage, jobs: int) -> dict[str, dict[str, float]]:
-    """Return the µs of processor time per job, by process and stage. For Redis, return those of all scripts, and those
-    of the dearest commands in scripts."""
+    """Return the processor time (µs) per job, by process and step.
+
+    For Redis, return the time of all scripts, and of the most expensive commands in scripts.
+    """
     stage.empty()
     app = App(stage.url)
 

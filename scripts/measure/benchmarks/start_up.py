@@ -1,4 +1,4 @@
-"""Measures the time to import an App, and the time until `rq-core --help` has printed its help."""
+"""Measures the time to import App, and the time until `rq-core --help` has printed its help."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Targets: the figures of each row, its bound, and whether a run met the bound. Some rows are promises, and the others
-are goals.
+"""The benchmark's targets: each has a figure and a bound. A target is a promise or a goal.
 
-A row is a promise if the run met its bound and if budgets limit the costs on which the row depends (``held``). All
-other rows are goals.
+A promise is a target whose bound the run met, and whose costs are limited by budgets in the tests (``held``).
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ BEST_DRAIN_TWO = 68_000
 
 @dataclass(frozen=True)
 class Target:
-    """One row. ``bound`` is the number to reach. If the bound is a ratio, it is computed from other figures of the
-    run."""
+    """A figure and its bound. A bound that is a ratio is computed from other figures of the run."""
 
     what: str
     figure: str
@@ -43,7 +40,7 @@ class Target:
         return value
 
     def met(self, document: Document) -> bool | None:
-        """Return whether the run met the target, or None if the run lacks the figures."""
+        """Return whether the run met the bound. Return None if the run lacks a figure."""
         found = self.found(document)
         try:
             bound = self.bound(document)
@@ -197,7 +194,7 @@ INBOX = "inbox_"
 
 
 def number(value: float) -> str:
-    """Return a readable number: with thousands separators, or with three digits."""
+    """Format a number for people: with thousands separators, or with three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -207,15 +204,16 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the promised rows: target, bound, median, spread, and the budgets for the costs on which the target
-    depends."""
+    """Yield a row for each promise: target, bound, median, spread, and the budgets that limit its costs."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the goals, without those of inboxes: target, bound, median, spread, and whether the run met the bound."""
+    """Yield a row for each goal, except those of inboxes: target, bound, median, spread, and whether the run met the
+    bound.
+    """
     for target in TARGETS:
         met = target.met(document)
         is_apart = target.figure.startswith(INBOX)
@@ -239,7 +237,7 @@ def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
 
 
 def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the rows of inboxes: each figure, its bound if it has one, its best value, its median, and its spread."""
+    """Yield a row for each figure of inboxes: figure, bound (if any), best value, median, and spread."""
     for target in TARGETS:
         if target.figure.startswith(INBOX) and target.found(document) is not None:
             what, bound, found, spread = _row(document, target)

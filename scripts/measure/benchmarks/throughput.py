@@ -1,4 +1,4 @@
-"""Measures jobs per second and latency of any contender. All contenders are measured in the same way."""
+"""Measures jobs per second and latency of any contender, always in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """Return the jobs per second of an enqueue in calls of 1,000 jobs, or one by one if a library has no such call."""
+    """Return the enqueued jobs per second in calls of 1,000 jobs, or one by one if the library has no such call."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 
@@ -33,10 +33,10 @@ def drain(
     workers: int = 1,
     concurrency: int | None = None,
 ) -> tuple[float, float]:
-    """Return the jobs per second of a drain, from the beginning of the first handler to the beginning of the last
-    handler. With several workers, the first fifth of the jobs is left out.
+    """Return the jobs per second that workers begin, and the server's bytes per waiting job.
 
-    Also returns the bytes per waiting job.
+    The time runs from the start of the first handler to the start of the last one. With several workers, the first
+    fifth of the jobs does not count, because one worker may start before another.
     """
     stage.empty()
     path = stage.tally(jobs)
@@ -55,8 +55,9 @@ def drain(
 def latency_ms(
     stage: Stage, contender: Contender, jobs: int, kind: str = "async", concurrency: int | None = 10
 ) -> list[float]:
-    """Return the times (ms) from the enqueue call to the beginning of the handler. The worker is idle before each
-    job."""
+    """Return the sorted times (ms) from the enqueue call to the start of the handler. The worker is idle before each
+    job.
+    """
     stage.empty()
     warm = 20
     path = stage.tally(jobs + warm)
@@ -73,7 +74,7 @@ def latency_ms(
 def _wait_until_it_works(
     stage: Stage, contender: Contender, path: Path, kind: str, processes: list[Popen[str]]
 ) -> None:
-    """Run one job, so that the start of a worker is not part of the measurement."""
+    """Wait until the worker has begun one job, so that its start-up is not measured."""
     stage.produce(contender, "one", path, 1, kind)
     tally = Tally(path)
     stage.await_jobs(contender, tally, 1, processes)
@@ -85,9 +86,9 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
-    """Return the throughput of several workers as a percentage of the ideal.
+    """Return the throughput of several workers, in percent of the ideal.
 
-    For jobs that compute, the ideal is one core per worker. For jobs that sleep, it is one place per job.
+    For jobs that compute, the ideal keeps one core per worker busy. For jobs that sleep, it keeps all places busy.
     """
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places

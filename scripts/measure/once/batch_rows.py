@@ -2,11 +2,11 @@
 
     scripts/measure/once/run batch-rows [--jobs N] [--size N] [--rounds N]
 
-Each round enqueues the same jobs twice, and drains them with one worker: first as single jobs whose handler inserts
-a row and commits, then as a batch task whose handler inserts the rows of a batch and commits once. Both handlers use
-one connection on the event loop (WAL, synchronous=FULL). For comparison, plain INSERTs with a commit each are
-measured, too. It fails if the batch task stores less than five times as many rows per second as single jobs (median
-of the rounds).
+Each round enqueues the same jobs twice, and one worker drains them. First, each job's handler inserts a row and
+commits. Then a batch task's handler inserts the rows of a batch and commits once. Both handlers use one connection on
+the event loop (WAL, synchronous=FULL). For comparison, plain INSERTs with a commit each are measured, too.
+
+It fails if the median ratio of the rounds is below five.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Event:
 
 
 class Store:
-    """An app whose jobs insert rows, and its database."""
+    """An app whose jobs insert rows into an SQLite database."""
 
     def __init__(self, url: str, file: Path, size: int) -> None:
         self.app = App(url)
@@ -65,7 +65,7 @@ class Store:
         self.database.execute("COMMIT")
 
     def drain(self, queue: str, jobs: list[NewJob]) -> float:
-        """Enqueue jobs, and return how many rows per second a worker stores until they have ended."""
+        """Enqueue jobs, run a worker until all have ended, and return the rows stored per second."""
         self.database.execute("DELETE FROM event")
         self.app.enqueue_many(jobs)
         began = time.perf_counter()
@@ -81,8 +81,7 @@ class Store:
 
 
 def measure(store: Store, count: int, rounds: int) -> list[float]:
-    """Return the ratio of each round: the rows per second of the batch task divided by the rows per second of single
-    jobs."""
+    """Return, for each round, the batch task's rows per second divided by those of single jobs."""
     ratios = []
     for n in range(rounds):
         began = time.perf_counter()
@@ -100,7 +99,7 @@ def measure(store: Store, count: int, rounds: int) -> list[float]:
 
 
 def main() -> int:
-    """Measure on one engine. Returns the exit status."""
+    """Measure on one engine. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--size", type=int, default=500)

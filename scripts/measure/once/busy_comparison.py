@@ -1,10 +1,10 @@
-"""Runs `audit verify --redis` and `doctor --audit` repeatedly beside a busy queue, on both databases.
+"""Runs `audit verify --redis` and `doctor --audit` repeatedly while a queue is busy, on both databases.
 
     scripts/measure/once/run busy-comparison --rounds 200 --jobs 3000
 
-starts a server, keeps thousands of jobs alive in it while jobs begin and end, lets the mirror's service follow, and
-runs both commands all the time. Neither may report a violation or a drift. At the end some jobs are deleted from Redis
-without a script, which both commands must report.
+It starts a server, and keeps thousands of jobs waiting in it while other jobs begin and end. The mirror's service
+follows, and both commands run all the time. Neither may report a violation or a drift. At the end, some jobs are
+deleted from Redis without a script. Both commands must report that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enqueue(client: Client, count: int) -> None:
 
 @contextlib.contextmanager
 def busy(redis_url: str, jobs: int, pause_s: float = PAUSE_S) -> Iterator[None]:
-    """Keep this number of jobs waiting, while other jobs run and end."""
+    """Keep ``jobs`` jobs waiting during the block, while other jobs run and end."""
     stop = threading.Event()
     with Client(redis_url) as client:
         enqueue(client, jobs)
@@ -91,7 +91,7 @@ def run(
     jobs: int,
     pause_s: float = PAUSE_S,
 ) -> list[str]:
-    """Run the comparison, print how often each command ended with which status, and return the problems."""
+    """Run the comparison. Print how often each command ended with each exit status, and return the problems."""
     migrate.upgrade_schema(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()

@@ -1,5 +1,4 @@
-"""Measures how long it takes to raise or remove a cap for which very many jobs wait, and when the first of these jobs
-runs.
+"""Measures a change of a cap for which very many jobs wait: how long it takes, and how soon the first of them runs.
 
 scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
 """
@@ -31,7 +30,7 @@ SLOW_US = 1_000
 
 @dataclass
 class Change:
-    """The measured cost of one change of a limit."""
+    """The measured times of one change of a limit."""
 
     what: str
     change_ms: float
@@ -57,12 +56,12 @@ def one_lane(jobs: int) -> Iterator[NewJob]:
 
 
 def lanes_of_a_scope(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Make many lanes. All of them have the scope of the task, and each has its own key."""
+    """Yield jobs in many lanes. All lanes have the task's scope; each also has its own value of a key."""
     return (_job(n, lane_name(2, ["task=t", f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
 def lanes_of_a_family(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Make many lanes. Each lane has its own key of one family of caps."""
+    """Yield jobs in many lanes. The lanes' scopes are the values of one key (a family of caps)."""
     return (_job(n, lane_name(2, [f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
@@ -71,7 +70,7 @@ def _job(number: int, lane: str) -> NewJob:
 
 
 class Waiter(threading.Thread):
-    """An idle worker. It waits for a wake token, claims until it gets jobs, and records the time."""
+    """An idle worker in a thread. It waits for a wake token, claims until it gets jobs, and records the time."""
 
     def __init__(self, server: RedisServer, limit: int) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ def change(
 ) -> Change:
     """Fill a queue whose caps are full, and change one cap while a worker is idle. Measure when the worker gets a job.
 
-    With ``drain``, claim afterwards until this number of jobs was claimed, and measure the cost.
+    With ``drain``, then claim this number of jobs, and measure the time.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
@@ -159,7 +158,7 @@ def change(
 
 
 def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
-    """Measure raised caps and removed caps, with one lane and with many lanes."""
+    """Yield the measurements of raised and of removed caps, with one lane and with many lanes."""
     drained = min(lanes, 20_000)
     for verb, limit in (("raised to 10", "10"), ("removed", "none")):
         yield change(
@@ -189,7 +188,8 @@ def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
 
 
 def first_cap(server: RedisServer, jobs: int) -> Change:
-    """Set the first cap of a task while all its jobs wait as plain jobs. Claims then move each job into a lane once.
+    """Measure the first cap of a task, set while all its jobs wait outside of lanes. Claims then move each job into a
+    lane once.
 
     One job of another task waits behind these jobs.
     """
@@ -234,7 +234,7 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
 @click.option("--lanes", default=100_000, show_default=True)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 def main(jobs: int, lanes: int, engine: str) -> None:
-    """Raise or remove a cap for which very many jobs wait."""
+    """Measure changes of caps for which very many jobs wait, and print the times."""
     with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
         for found in all_changes(server, jobs, lanes):
             click.echo(found.line())

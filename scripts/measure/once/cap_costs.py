@@ -2,7 +2,7 @@
 
     scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
 
-It fails if a completion costs over 20 % more in one tenth of the jobs than in another. The short form is
+It fails if a completion costs over 20 % more in one tenth of the jobs than in another. A short form is
 tests/lua/test_caps_budget.py.
 """
 
@@ -27,7 +27,7 @@ from tests.rigs.stage import directory, served
 
 
 def seeded(server: RedisServer) -> Seed:
-    """Return an empty queue that uses the production scripts."""
+    """Return an empty queue with the real scripts and the real clock."""
     with server.client() as control:
         control.flushall()
     return Seed(server.url, scripts=script, real_clock=True)
@@ -42,7 +42,7 @@ def many_lanes(seed: Seed, count: int) -> Iterator[NewJob]:
 
 
 def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
-    """Enqueue with one call per job, and with many calls per round trip, so that no call has several jobs."""
+    """Enqueue each job by a call of its own. Many calls share one round trip."""
     calls = [seed.calls.enqueue.chunk(seed.queue, [job]) for job in jobs]
     seed.client.run(seed.client.calls.delivery.handshake(seed.queue))
     for at in range(0, len(calls), ENQUEUE_CHUNK):
@@ -50,8 +50,9 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Yield a line for each case: the number of claims until the last enqueued job runs, which was enqueued after all
-    the jobs that wait for a full scope."""
+    """Yield a line for each case: the number of claims until one free job runs that was enqueued behind many blocked
+    jobs.
+    """
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):
@@ -81,8 +82,10 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 
 
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
-    """Yield a line for each case: the ``redis.call``s of an empty claim, and of a claim that finds a job, beside one of
-    these numbers of blocked jobs."""
+    """Yield a line for each case: the ``redis.call``s of a claim that finds no job, and of one that finds a job.
+
+    Blocked jobs wait in the queue meanwhile; ``counts`` are their numbers.
+    """
     for waiting in (one_lane, many_lanes):
         for blocked in counts:
             with seeded(server) as seed:
@@ -104,8 +107,10 @@ def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
 def completions(
     server: RedisServer, jobs: int, tenants: int, *, batch: int
 ) -> tuple[list[float], list[float]]:
-    """Drain tenants with a cap of 1 under a task cap of 10. Return the calls per completion and the server's µs, for
-    each tenth of the jobs."""
+    """Drain jobs under a cap of 1 per tenant and a cap of 10 of the task.
+
+    Return the ``redis.call``s per completion and the server's µs, for each tenth of the jobs.
+    """
     draw = random.Random(7)  # noqa: S311 - it shall repeat
     calls, micros = [], []
     with seeded(server) as seed:
@@ -139,7 +144,7 @@ def completions(
 @click.option("--tenants", default=2_000, show_default=True)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 def main(jobs: int, tenants: int, engine: str) -> None:
-    """Check that no call costs more because more jobs wait. The cost is the number of calls that scripts make."""
+    """Check that a call does not make more ``redis.call``s if more jobs wait."""
     problems = []
     with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
         for line in itertools.chain(claim_costs(server, (0, 1_000, jobs)), beside(server, jobs)):

@@ -1,9 +1,10 @@
 """Compares a rate that counts a unit with a naive token bucket, over very many virtual claims.
 
-The functions of ``lua/include/caps/costs.lua`` decide each claim, in Lua 5.1 and on a virtual clock; a bucket in whole
-numbers (``tests/rigs/naive_bucket.py``) says when each claim may begin. Both must agree to the millisecond. With
-``--truths``, each job says afterwards that it has taken 0.3 to 3 times its cost; what began then is the sum of the
-truths, as fast as the rate.
+The functions of ``lua/include/caps/costs.lua`` decide each claim, in Lua 5.1 and on a virtual clock. A bucket in whole
+numbers (``tests/rigs/naive_bucket.py``) computes when each claim may begin. Both must agree to the millisecond.
+
+With ``--truths``, each job afterwards reports that it has taken 0.3 to 3 times its cost. The sum of the reported costs
+must then keep the rate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BEGIN_MS: Final = 1_800_000_000_000
 
 
 class Compared(NamedTuple):
-    """The result of a comparison under one limit."""
+    """The result of the comparison under one limit."""
 
     claims: int
     wrong: int
@@ -38,7 +39,7 @@ class Compared(NamedTuple):
 
 
 def functions(lua: Any) -> Any:
-    """Return the functions of the file with costs, as a table of Lua."""
+    """Return the functions of ``costs.lua`` as a Lua table."""
     text = COSTS.read_text(encoding="utf-8")
     names = ("acquire_cost", "correct_cost")
     code = f"{text}\nreturn {{{', '.join(f'{name} = {name}' for name in names)}}}"
@@ -46,7 +47,7 @@ def functions(lua: Any) -> Any:
 
 
 def scope_under(lua: Any, limit: Sequence[int]) -> Any:
-    """Return a scope as ``scopes.lua`` makes it for a rate that was never used."""
+    """Return the Lua table that ``scopes.lua`` makes for a rate that was never used."""
     most, window_ms, burst = limit
     shape = lua.table(
         text=f"{most}/{window_ms}ms/{burst}", most=most, burst=burst, window_us=window_ms * 1000
@@ -55,7 +56,10 @@ def scope_under(lua: Any, limit: Sequence[int]) -> Any:
 
 
 def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bool) -> Compared:
-    """Let jobs of 1 to 3 times the burst begin one after the other, most of them as early as they may."""
+    """Compare the Lua rate with the token bucket under one limit, for ``claims`` claims. Return the result.
+
+    Most claims are made as early as possible. Each costs up to 3 times the burst.
+    """
     lua = lua51.LuaRuntime()
     called, scope = functions(lua), scope_under(lua, limit)
     bucket, now_ms, wrong, units = Bucket(*limit), BEGIN_MS, 0, 0
@@ -80,7 +84,7 @@ def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bo
 
 
 def reports(claims: int, seed: int) -> Iterator[tuple[str, Compared, float]]:
-    """Yield the limit as text, the comparison, and the units per window that were taken, as a part of the rate."""
+    """Yield, for each limit: its text, the comparison, and the units taken per window as a part of the limit."""
     for truths in (False, True):
         for limit in LIMITS:
             rng = random.Random(seed)  # noqa: S311 - no secret
@@ -90,7 +94,7 @@ def reports(claims: int, seed: int) -> Iterator[tuple[str, Compared, float]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare, and print a line for each limit. Returns the exit status."""
+    """Compare, and print a line for each limit. Return the exit status."""
     parser = argparse.ArgumentParser(prog="costs", description=__doc__)
     parser.add_argument("--claims", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,11 +1,10 @@
-"""Forks a process at many different moments while another thread makes the first calls of an app. See
-tests/app/test_forks.py.
+"""Forks a process at many different moments while another thread makes the first calls of an app.
 
     scripts/measure/once/run forks URL MOMENTS
 
-This process imports only the app, and forks once per moment: in each child a thread uses the app for the first time,
-and at that moment the child's main thread forks, as a preforking server does. The new child must be able to use the
-app, too.
+This process imports only the app, and forks once per moment. In each child, a thread uses the app for the first time.
+At the given moment, the child's main thread forks, as a preforking server does. The new process must be able to use the
+app, too. See tests/app/test_forks.py.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def run(url: str, moments: int) -> int:
 
 
 def _in_child(work: Callable[[], int]) -> str:
-    """Run this function in a forked process. Return the error as text, or an empty text if no error occurred."""
+    """Run this function in a forked process. Return what went wrong, or an empty text."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(2 * HANGS_S)
@@ -72,7 +71,7 @@ def _in_child(work: Callable[[], int]) -> str:
 
 
 def _counted(use: Callable[[], None]) -> int:
-    """Return the number of calls of Python functions during the first use of the app, in a separate process."""
+    """Return the number of Python function calls during the first use of the app, counted in a forked process."""
     reading, writing = os.pipe()
 
     def count() -> int:

@@ -1,7 +1,7 @@
 """A long, realistic log: the entries that three queues would have appended to their outboxes in some days.
 
-The days are simulated, without a server and without waiting. :class:`LongLog` is the source that a mirror reads. Jobs
-wait for workers, for tenants' caps and for their retries; a few die, are cancelled, or lose their worker. The same seed
+The days are simulated, without a server and without waiting. A mirror reads :class:`LongLog` instead of Redis. Jobs
+wait for workers, for tenants' caps and for their retries. A few die, are cancelled, or lose their worker. The same seed
 gives the same log.
 
     >>> log = LongLog(events=1000)
@@ -46,7 +46,7 @@ Raw = dict[str, str]
 
 
 class QueueLog:
-    """One queue, simulated step by step, with its entries by number."""
+    """One simulated queue, with the entries of its outbox."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class QueueLog:
         return str(entry_id)
 
     def step(self) -> None:
-        """Simulate a random time of the queue, up to eight seconds."""
+        """Simulate the next part of the queue's time, of random length up to eight seconds."""
         self.now_ms += self.dice.randrange(STEP_MS * 2)
         self._end_claims()
         self._promote()
@@ -198,7 +198,7 @@ def _cap(scope: str) -> int:
 
 
 class LongLog:
-    """The source of a log with about this number of events, in the form that a mirror reads."""
+    """A simulated log of about ``events`` events, which a mirror reads instead of Redis."""
 
     prefix, url = "rqc", "redis://nowhere"
 
@@ -216,10 +216,10 @@ class LongLog:
         return f"of {queue}"
 
     def holder(self, queue: str) -> None:
-        """State that no database mirrors the queue."""
+        """Return None: no database mirrors the queue."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Do nothing. Any audit database may mirror the queue."""
+        """Do nothing: any audit database may mirror the queue."""
 
     def read_outbox(
         self, queue: str, start: str, count: int
@@ -251,14 +251,14 @@ class LongLog:
         return SimpleNamespace(backlog=0)
 
     def place(self, queue: str) -> object:
-        """Return None: all queues of this source are in one place."""
+        """Return None: the queues are on no cluster node."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         return set()
 
     def close(self) -> None:
-        """Do nothing, since no connection is open."""
+        """Do nothing: no connection is open."""
 
 
 PAGES = 8_000

@@ -2,25 +2,24 @@
 
     scripts/measure/once/run many-cancels [--jobs 2000000] [--engine NAME] [--small]
 
-The jobs to cancel are the first half of one list, so that afterwards the list begins with an entry for each job that is
-gone. A drain in another process claims and completes jobs of a higher priority, and enqueues a new job for each
-completed job.
+The jobs to cancel are the first half of one list. Afterwards the list still begins with the cancelled jobs' entries. A
+drain in another process claims and completes jobs of a higher priority, and enqueues a new job for each completed one.
 
 The cancel takes turns of three kinds, one after the other, until it is complete:
 
 - *beside*: cancel and drain run at the same time.
 - *alone*: the cancel stops, and only the drain runs. A turn beside is compared with the turns alone before and after
   it, so that other work of the machine changes both.
-- *by itself*: the drain stops. The server then carries out one call at a time, so that the processor time of each call
-  is known, by the clock of the server's process. Between the calls of the cancel are calls like those of the drain.
+- *by itself*: the drain stops. The server then carries out one call at a time. So the clock of the server's process
+  gives the processor time of each call. Between the calls of the cancel are calls like those of the drain.
 
-The server's own clock (SLOWLOG) goes on while the server waits for a processor. With other processes on the machine
-some commands take 10 ms by that clock, whatever they are: the figures have the longest command beside a cancel and the
-longest command of the drain alone, with their names.
+The server's own clock (SLOWLOG) also counts the time in which the server waits for a processor. On a busy machine, any
+command may then take 10 ms by this clock. So the figures have the longest command of both: the turns beside, and the
+turns alone.
 
-The command fails if a call takes more than 10 ms of the server's processor time, if the drain beside the cancel reaches
-less than 75 % of the drain alone (median), or if the first claim afterwards takes more than a second. ``--small``
-measures 20,000 jobs, and checks none of these limits.
+The command fails if a call takes more than 10 ms of the server's processor time. It fails if the drain beside the
+cancel reaches less than 75 % of the drain alone (median). It also fails if the first claim afterwards takes more than a
+second. ``--small`` measures 20,000 jobs, and checks none of these limits.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ ids = JobIds()
 
 
 class Longest(NamedTuple):
-    """The longest command of some turns."""
+    """The longest command of some turns, and its duration (ms)."""
 
     ms: float
     name: str
@@ -105,12 +104,16 @@ class Figures:
 
     @property
     def longest_cpu(self) -> Longest:
-        """The round trip that took most processor time of the server, in the turns by itself."""
+        """The round trip of the cancel that took most of the server's processor time, measured while the drain was
+        stopped.
+        """
         return max((Longest(max(row), name) for name, row in self.cpu.items()), default=NONE)
 
     @property
     def shares(self) -> list[float]:
-        """The jobs per second beside, as a part of the jobs per second alone, by turn beside."""
+        """For each turn in which the cancel ran: the drain's jobs per second, divided by those of the turns without the
+        cancel.
+        """
         around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
         return [beside * 2 / (before + after) for beside, (before, after) in around]
 
@@ -132,8 +135,7 @@ class Figures:
         return found
 
     def document(self) -> dict[str, Any]:
-        """Return the figures for the output. Each list of values is replaced by its length, and its least, median and
-        highest value."""
+        """Return the figures as a dict. Each list becomes its length and its least, median and highest value."""
         rows = {"beside": self.beside, "alone": self.alone, "shares": self.shares}
         spread = {name: _spread(row) for name, row in rows.items() if row}
         cpu = {name: _spread(row) for name, row in self.cpu.items()}
@@ -150,8 +152,11 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 
 def drain(url: str) -> None:
-    """Take turns until standard input ends. Each line of standard input ends the turn, and the drain waits for the line
-    "go" before it goes on. Print the time and the number of jobs so far after each line."""
+    """Claim and complete jobs, in turns, until standard input ends. This is the main function of the drain's process.
+
+    Each line of standard input ends a turn. Then print the time and the number of completed jobs, and wait for the line
+    "go".
+    """
     import threading
 
     count, stopped, going, idle = 0, threading.Event(), threading.Event(), threading.Event()
@@ -179,7 +184,7 @@ def drain(url: str) -> None:
 
 
 def drain_turn(client: Client, worker: str, run: Callable[[Plan[Any]], Any] | None = None) -> int:
-    """Claim and complete jobs, and enqueue a new job for each job of the task "drained". Return the number of jobs."""
+    """Claim and complete jobs of the task "drained", and enqueue a new job for each. Return the number of jobs."""
     run, call = run or client.run, client.calls.delivery.call
     held = run(call(claims.claim(QUEUE, worker, CLAIMS))).jobs
     high = [claim for claim in held if '"drained"' in claim.spec]
@@ -189,7 +194,7 @@ def drain_turn(client: Client, worker: str, run: Callable[[Plan[Any]], Any] | No
 
 
 class Drain:
-    """A process that claims and completes jobs of the queue, and counts them."""
+    """The process that runs :func:`drain`: it claims and completes jobs of the queue, and counts them."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
@@ -199,8 +204,10 @@ class Drain:
         self.say("go")
 
     def say(self, word: str = "mark") -> tuple[float, int]:
-        """Let the drain stop or go on ("stop", "go"), or go on as before. Return the time (s), and the number of jobs
-        that it has completed so far."""
+        """Send "stop" or "go" to the drain; without a word, the drain reports and continues.
+
+        Return the time (s), and the number of jobs that the drain has completed so far.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n")
@@ -221,7 +228,7 @@ def rate(before: tuple[float, int], after: tuple[float, int]) -> float:
 
 
 def longest(control: Any) -> Longest:
-    """Return the longest command since the last reset of the server's list of slow commands."""
+    """Return the longest command in the server's slow log, and reset the log."""
     slow = control.slowlog_get(1_000_000)
     control.slowlog_reset()
     return max(
@@ -231,13 +238,13 @@ def longest(control: Any) -> Longest:
 
 
 def name_of(command: str | bytes) -> str:
-    """Return the name of a command; for a call of a script, also the script's name or its first words."""
+    """Return the name of a Redis command. For a call of a script, add the script's name or its first words."""
     text = command.decode(errors="replace") if isinstance(command, bytes) else command
     return " ".join(text.split()[:3])[:60]
 
 
 class Cancelling:
-    """A cancel that takes turns."""
+    """A cancel that runs in turns: together with the drain, without it, or not at all while the drain runs."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float
@@ -260,7 +267,7 @@ class Cancelling:
         self._control.close()
 
     def run(self) -> None:
-        """Make the cancel."""
+        """Cancel the jobs, in turns, and store the figures."""
         change = BulkChange(CANCEL, Filter(queue=QUEUE, task="cancelled"), reason="measured")
         began = time.perf_counter()
         self._alone()
@@ -276,7 +283,7 @@ class Cancelling:
         self._alone()
 
     def _next(self, _place: BulkPlace) -> None:
-        """Begin the next turn, if the present turn is over. The cancel calls this after each step."""
+        """If the turn is over, begin the next one. The cancel calls this method after each of its steps."""
         if self._by_itself:
             drain_turn(self._client, "w-3", lambda plan: self._client.run(self._clocked(plan)))
         if time.perf_counter() < self._until:
@@ -292,7 +299,7 @@ class Cancelling:
             self._until = time.perf_counter() + self._turn_s / 4
 
     def _alone(self) -> None:
-        """Let the drain run alone, and begin a turn beside."""
+        """Let only the drain run for a while. Then begin a turn in which cancel and drain run at the same time."""
         longest(self._control)
         began, before = time.perf_counter(), self._drained.say()
         time.sleep(self._turn_s / 4)
@@ -309,7 +316,7 @@ class Cancelling:
         figures.beside_longest = max(figures.beside_longest, longest(self._control))
 
     def _clocked(self, plan: Plan[Any]) -> Plan[Any]:
-        """Carry out a plan, and note the processor time of each round trip in a turn by itself."""
+        """Run a plan. While the drain is stopped, record the server's processor time for each round trip."""
         replies: Any = None
         while True:
             try:
@@ -327,7 +334,7 @@ class Cancelling:
 def measure(
     server: RedisServer, jobs: int, turn_s: float = TURN_S, slow_us: int = SLOW_US
 ) -> Figures:
-    """Fill a queue, and cancel its first half."""
+    """Fill a queue, cancel the first half of its jobs, and return the figures."""
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
         client.run(client.calls.audit.attach(QUEUE, "none"))
@@ -367,7 +374,7 @@ def measure(
 @click.option("--small", is_flag=True)
 @click.option("--drain", "drain_url", hidden=True)
 def main(jobs: int, engine_name: str | None, drain_url: str | None, *, small: bool) -> None:
-    """Print the figures of one cancel. The exit status is 1 if a limit is exceeded."""
+    """Print the figures of one cancel. Exit with 1 if a limit is exceeded."""
     if drain_url is not None:
         drain(drain_url)
         return

@@ -2,10 +2,11 @@
 
     scripts/measure/once/run mixed-fleet OLD NEW --seconds 20
 
-checks out both commits, and replaces mirror, workers and producers in the order of docs/how-to/upgrade.md, while
-producers of both commits enqueue and a worker of each is killed; then it goes back. Each acknowledged job must have
-succeeded, and `audit verify --redis` of the newer commit must hold. Then a copy of the newer commit with another
-layout, and an audit database with another schema, must be refused, and say so.
+It checks out both commits, and replaces mirror, workers and producers in the order of docs/how-to/upgrade.md. Meanwhile
+producers of both commits enqueue, and a worker of each is killed. Then the workers go back to the old commit. Each
+acknowledged job must have succeeded, and `audit verify --redis` of the newer commit must hold.
+
+At the end, programs with another layout, and an audit database with another schema, must be refused with a message.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Fleet:
         return self.directory / "audit.db"
 
     def environment(self, commit: str) -> dict[str, str]:
-        """Return the variables by which Python imports the code of a commit."""
+        """Return the environment variables with which Python imports the code of a commit."""
         return {
             "PYTHONPATH": str(self.directory / commit),
             "RQ_CORE_REDIS_URL": self.redis_url,
@@ -97,7 +98,7 @@ class Fleet:
         }
 
     def start(self, name: str, commit: str, *words: str) -> None:
-        """Start a process of a commit. Its output goes to a file of its own."""
+        """Start a process with the code of a commit. Its output goes to a file of its own."""
         log = self.directory / f"{len(self.logs)}-{name}.log"
         self.logs.append(log)
         command = [sys.executable, *words]
@@ -114,14 +115,14 @@ class Fleet:
         self.start(name, commit, "fleet.py")
 
     def stop(self, *names: str, by: int = signal.SIGTERM) -> None:
-        """Signal processes, and wait until they have ended."""
+        """Send a signal to processes, and wait until they have ended."""
         for name in names:
             self.running[name].send_signal(by)
         for name in names:
             self.running.pop(name).wait(60)
 
     def command(self, commit: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of a commit to its end."""
+        """Run a command with the code of a commit, and wait for its end."""
         return subprocess.run(
             [sys.executable, *words],
             cwd=self.directory,
@@ -133,18 +134,18 @@ class Fleet:
         )
 
     def lines(self, word: str) -> list[str]:
-        """Return the rest of the lines of all processes that begin with a word."""
+        """Return the lines that any process printed with this first word, without the word."""
         found = (line for log in self.logs for line in log.read_text(errors="replace").splitlines())
         return [line.removeprefix(f"{word} ") for line in found if line.startswith(f"{word} ")]
 
     def claims(self) -> Counter[str]:
-        """Return the number of claims by the commit of their worker, as the handlers have written them."""
+        """Return the number of claims by each commit's workers, from the file that the handlers write."""
         witness = self.directory / "witness"
         lines = witness.read_text().splitlines() if witness.exists() else []
         return Counter(line.split()[2] for line in lines)
 
     def until(self, what: str, predicate: Callable[[], bool]) -> None:
-        """Wait until something has happened. Raises AssertionError, with the ends of the processes' outputs."""
+        """Wait until ``predicate`` holds. Raises AssertionError with the last output of all processes."""
 
         def failed() -> str:
             ends = {log.name: log.read_text(errors="replace")[-600:] for log in self.logs}
@@ -165,7 +166,7 @@ def _path(program: str) -> str:
 
 
 def check_out(commit: str, place: Path) -> None:
-    """Write the files of a commit to a directory."""
+    """Write the files of a commit into a directory."""
     place.mkdir()
     archive = subprocess.run(
         [_path("git"), "archive", "--format=tar", commit, "rq_core", "sql_audit", "lua"],
@@ -177,12 +178,13 @@ def check_out(commit: str, place: Path) -> None:
 
 
 def upgrade(fleet: Fleet, seconds: float) -> None:
-    """Replace the fleet of `old` by that of `new`, part by part under load, and go back with the workers.
+    """Replace the fleet of `old` by that of `new`, part by part, under load. Then go back with the workers.
 
-    After each step the fleet works for a fifth of ``seconds``, and until its workers and the mirror have gone on."""
+    After each step, wait a fifth of ``seconds``, and until its workers and the mirror have made progress.
+    """
 
     def load(*by: str) -> None:
-        """Let the fleet work until each of these commits has claimed more jobs, and SQL has more of them."""
+        """Let the fleet work until these commits have claimed more jobs, and the mirror has written more."""
         claims, mirrored = fleet.claims(), mirrored_jobs(fleet.audit)
         time.sleep(seconds / 5)
         for commit in by:
@@ -243,7 +245,9 @@ def states(audit: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def refusals(fleet: Fleet) -> dict[str, str]:
-    """Return what a release with another layout and commands on another schema print, by what was tried."""
+    """Run programs with another layout, and commands on another schema; all must be refused. Return their messages, by
+    case.
+    """
     shutil.copytree(fleet.directory / "new", fleet.directory / "future")
     machine = fleet.directory / "future" / "rq_core" / "model" / "table" / "machine.py"
     text, changed = re.subn(r"LAYOUT: Final = \d+", "LAYOUT: Final = 999", machine.read_text())
@@ -282,7 +286,9 @@ NEEDED: Final[Mapping[str, str]] = {
 
 
 def rehearse(old: str, new: str, seconds: float, say: Callable[[str], None]) -> bool:
-    """Rehearse the upgrade from one commit to another. Returns whether nothing was lost and each refusal said so."""
+    """Rehearse the upgrade from one commit to another. Return whether no job was lost, and each refusal had its
+    message.
+    """
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         for name, commit in (("old", old), ("new", new)):
@@ -340,7 +346,7 @@ def _judged(fleet: Fleet, seconds: float, say: Callable[[str], None]) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rehearse an upgrade. Returns the exit status."""
+    """Rehearse an upgrade. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", help="the commit of the fleet that is replaced")
     parser.add_argument("new", nargs="?", default="HEAD", help="the commit of the new fleet")

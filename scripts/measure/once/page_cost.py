@@ -5,10 +5,11 @@
     scripts/measure/once/run page-cost --fill URL [--jobs N] [--lanes N]      only fills a server
 
 ``--log`` is the directory in which ten-million keeps its SQLite file (``--keep``), or the URL of a database with such a
-log. A page is requested over HTTP, each time more than a second after the last request, so that no two requests share a
-read. The command fails if the median of a page is 150 ms or more, if a page sends Redis more commands than it may, if
-one of them takes 10 ms, or if a statement reads a large table from one end to the other. Then fifty tabs show the first
-page: they may cause no more reads than one tab.
+log. Requests over HTTP are more than a second apart, so that no two requests share a read.
+
+The command fails if the median of a page is 150 ms or more. It fails if a page sends Redis too many commands, or if one
+of them takes 10 ms. It also fails if a statement reads a large table from one end to the other. Then fifty tabs show
+the first page: they may cause no more reads than one tab.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _ROW: Final = "{:16} {:>8} {:>10} {:>10} {:>10} {:>6} {:>9} {:>9} {:>6} {:>5}"
 
 
 class Site:
-    """The server of the page, in a process of its own."""
+    """The process of the page's web server, and a client for it."""
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
         self.port = free_port()
@@ -79,7 +80,7 @@ class Site:
         wait_until(lambda: self.get("/static/icon.svg")[0] == 200, "the page answers", timeout=60)
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes, str]:
-        """Request a page, and return the status, the body and the ETag of the answer."""
+        """Request a page. Return the status, the body and the ETag of the answer."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
             connection.request("GET", path, headers=headers)
@@ -96,7 +97,7 @@ class Site:
 
 
 def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
-    """Run the server of the page with a clock that begins at the end of the log."""
+    """Run the page's web server. Its clock begins at the end of the log."""
     began = time.time()
     sources = ActingSources(redis_url, audit_url=audit_url)
     site = build_site(sources, LocalOnly(), clock=lambda: now_ms / 1000 + time.time() - began)
@@ -104,7 +105,7 @@ def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
 
 
 def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
-    """Return the addresses of each page, including pages with the largest amount of data that a page can show."""
+    """Return the addresses to measure, by name. Some show as much data as a page can."""
     plain, laned = QUEUES
     keys = "rqc:{%s}:"
     last = control.lindex(keys % plain + "ready:2", -1) or control.hrandfield(keys % plain + "jobs")
@@ -142,13 +143,14 @@ def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
 
 
 def commands(control: Any) -> int:
-    """Return the number of commands that Redis has carried out, including commands inside scripts."""
+    """Return the number of commands that Redis has carried out so far, those inside scripts included."""
     return int(control.info("stats")["total_commands_processed"])
 
 
 def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
-    """Return the number of commands that Redis carries out during a request: commands that clients send, and commands
-    inside scripts."""
+    """Return how many commands Redis carries out during a request: those that clients send, and those inside
+    scripts.
+    """
     found = [0, 0]
     with control.monitor() as monitor:
         ask()
@@ -159,9 +161,9 @@ def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
 
 
 class Statements:
-    """The SQL statements that a page sends: their rows, SQLite's steps, and the large tables that are read as a whole.
+    """The SQL statements that a page sends: the rows they return, SQLite's steps, and scans of whole large tables.
 
-    They include the statements of the look at the whole log, which all pages share.
+    The statements of the look at the whole log, which all pages share, are included.
     """
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
@@ -177,8 +179,9 @@ class Statements:
             self._found.append((statement, parameters))
 
     def of(self, path: str) -> tuple[int, int, int, list[str]]:
-        """Return the number of statements that a page sends, the numbers of their rows and steps, and the scans in
-        their plans."""
+        """Return the number of statements that a page sends, their rows, their steps (SQLite), and the scans in their
+        plans.
+        """
         from starlette.testclient import TestClient
 
         site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)
@@ -211,8 +214,10 @@ class Statements:
 
 
 def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[float], list[float]]:
-    """Return the time (ms) of each answer, for requests that share no read. Also return the time of the longest Redis
-    command of each request."""
+    """Return the duration (ms) of each request, and of the longest Redis command during each request.
+
+    Requests are far enough apart that they share no read.
+    """
     took, longest = [], []
     control.config_set("slowlog-log-slower-than", 0)
     for _ in range(requests):
@@ -228,7 +233,9 @@ def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[floa
 
 @contextlib.contextmanager
 def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
-    """Request a page every two seconds from several tabs, as browsers do. Yield the growing list of the times (ms)."""
+    """Request a page every two seconds from each of ``many`` tabs, as browsers do. Yield the growing list of durations
+    (ms).
+    """
     stop, took = threading.Event(), list[float]()
 
     def tab(number: int) -> None:
@@ -257,7 +264,7 @@ def percentile(values: list[float], part: float) -> float:
 
 @contextlib.contextmanager
 def filled(jobs: int, lanes: int) -> Iterator[str]:
-    """Yield the URL of a separate server with jobs."""
+    """Yield the URL of a new Redis server that is filled with jobs."""
     with tempfile.TemporaryDirectory() as directory:
         server = RedisServer(engines()[0], Path(directory)).start()
         try:
@@ -268,7 +275,7 @@ def filled(jobs: int, lanes: int) -> Iterator[str]:
 
 
 def fill(url: str, jobs: int, lanes: int) -> None:
-    """Put the jobs into an empty server."""
+    """Enqueue the jobs on an empty server."""
     with Client(url) as client:
         print(scrape_cost.fill(client, jobs, lanes, QUEUES))
 
@@ -276,7 +283,7 @@ def fill(url: str, jobs: int, lanes: int) -> None:
 def measure(
     redis_url: str, audit_url: str, requests: int, parts: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Measure some of PARTS. Returns the figures, and the figures that miss their bounds."""
+    """Measure some of PARTS. Return all figures, and those that miss their bounds."""
     figures: dict[str, Any] = {}
     short: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -350,8 +357,9 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """Return the commands per second that tabs with the first page cause in Redis, and the time (ms) for which the tabs
-    wait for an answer."""
+    """Return the commands per second that ``many`` tabs with the first page cause in Redis, and the tabs' waiting times
+    (ms).
+    """
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)
         took.clear()
@@ -370,7 +378,7 @@ def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[st
 
 
 def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]:
-    """Return the jobs per second of a worker that drains a queue, alternately without a tab and with fifty tabs."""
+    """Return the jobs per second of a worker that drains a queue, in alternation without tabs and with fifty tabs."""
     found: dict[str, list[float]] = {"without": [], "with": []}
     ids, sort = JobIds(), profile("none")
     with Client(redis_url) as client:
@@ -401,7 +409,7 @@ def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]
 
 
 def look_on(port: int) -> None:
-    """Simulate fifty tabs until the standard input ends."""
+    """Run fifty tabs until standard input ends. This is the main function of a separate process."""
     site = Site.__new__(Site)
     site.port = port
     with tabs(site, TABS) as took:
@@ -411,7 +419,7 @@ def look_on(port: int) -> None:
 
 
 def main() -> int:
-    """Measure. Returns the exit status."""
+    """Measure, print and store the figures. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--lanes", type=int, default=50_000)

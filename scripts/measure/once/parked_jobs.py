@@ -1,9 +1,10 @@
-"""Measures what durable jobs cost: the time from a signal until the handler continues, a run of a job with 10,000 saved
-steps, parked jobs in Redis and beside claims, and a save.
+"""Measures what durable jobs cost.
 
     scripts/measure/once/run parked-jobs [PART…] [--jobs N]
 
-Times are medians, with the 10th and the 90th percentile. Instructions are counted under callgrind, with redis-server.
+The parts are the time from a signal to the handler, and a run with 10,000 saved steps. Then come the memory of parked
+jobs, a claim in a queue with parked jobs, and a save. Times are medians, with the 10th and the 90th percentile.
+Instructions are counted under callgrind, with redis-server.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def spread(values: Sequence[float]) -> str:
 
 @contextmanager
 def staged() -> Iterator[Crew]:
-    """Yield a worker process with the app of the rig, on a server."""
+    """Yield a worker process that runs the durable tasks of ``tests/rigs/parks``, on a new server."""
     queues = [tasks.ASKED, tasks.LONG]
     with directory() as place, served(engines()[0], place) as server:
         tasks.app.connect_to(server.url)
@@ -60,8 +61,11 @@ def staged() -> Iterator[Crew]:
 
 
 def latency(rounds: int = 300) -> Iterator[tuple[str, bool]]:
-    """Send a signal to a parked job, and measure the time until its handler continues, for one job after the other.
-    Yield the figures as a line, with whether they are within their bound."""
+    """Measure the time from a signal until the handler of the parked job continues. The jobs are measured one after
+    another.
+
+    Yield the figures as a line, and whether they are within their bound.
+    """
     calls, all_ms = [], []
     with staged() as crew:
         for number in range(rounds + 20):
@@ -82,7 +86,7 @@ def latency(rounds: int = 300) -> Iterator[tuple[str, bool]]:
 
 
 def resume(runs: int = 20) -> Iterator[tuple[str, bool]]:
-    """Run a job with 10,000 steps, which fails at its end, and is run again and again."""
+    """Measure how fast a job with 10,000 saved steps resumes. It fails at its end, and runs again and again."""
     with staged() as crew:
         tasks.resume.enqueue(ENTRIES, runs)
         wait_until(
@@ -101,7 +105,7 @@ def resume(runs: int = 20) -> Iterator[tuple[str, bool]]:
 
 
 def park(client: Client, count: int) -> None:
-    """Park this number of jobs. Each has saved a step, and waits for a signal or a moment far ahead."""
+    """Park ``count`` jobs. Each has saved a step, and waits for a signal until a time far ahead."""
     ids, plain = JobIds(), profile("send")
     client.run(
         client.calls.enqueue.many(NewJob(ids(), QUEUE, plain, '{"n":1}') for _ in range(count))
@@ -120,7 +124,7 @@ def park(client: Client, count: int) -> None:
 
 
 def memory(count: int) -> Iterator[tuple[str, bool]]:
-    """Measure the bytes of parked jobs in Redis, without the outbox."""
+    """Measure the bytes per parked job in Redis, without the outbox."""
     with directory() as place, served(engines()[0], place) as server, Client(server.url) as client:
         control: Any = redis.Redis.from_url(server.url)
 
@@ -140,8 +144,10 @@ def memory(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def dumped(count: int) -> list[tuple[bytes, bytes]]:
-    """Return the keys of a queue with this number of parked jobs, as Redis dumps them. Under callgrind, parking them
-    would take an hour."""
+    """Park this number of jobs on a server without callgrind, and return the queue's keys as DUMP gives them.
+
+    Under callgrind, parking the jobs would take an hour.
+    """
     with directory() as place, served(REDIS, place) as server, Client(server.url) as client:
         park(client, count)
         control: Any = redis.Redis.from_url(server.url)
@@ -149,8 +155,7 @@ def dumped(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def beside(count: int) -> Iterator[tuple[str, bool]]:
-    """Count the instructions of a claim of a plain job in a queue without a parked job, with one parked job, and with
-    very many parked jobs."""
+    """Count the instructions of a claim of a plain job in a queue with no parked job, with one, and with very many."""
     spent = []
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
@@ -170,7 +175,7 @@ def beside(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def _median(server: instructions.Server, life: instructions.Life, script: str, nothing: int) -> int:
-    """Return the instructions of one call of this script with one job."""
+    """Return the median instructions for one call of this script with one job."""
     calls, found = instructions.CALLS[1], []
     for window in range(-1, instructions.WINDOWS):
         life.enqueue(1, calls)
@@ -185,7 +190,7 @@ def _median(server: instructions.Server, life: instructions.Life, script: str, n
 
 
 class Saves(instructions.Life):
-    """Saves of the steps of one running job."""
+    """One running job that saves step after step."""
 
     def __init__(self, server: instructions.Server) -> None:
         super().__init__(server, "kept", QUEUE)
@@ -205,8 +210,7 @@ class Saves(instructions.Life):
 
 
 def saves() -> Iterator[tuple[str, bool]]:
-    """Count the instructions of a call that saves one step. For comparison, count those of a call that reports the
-    success of one job with a kept result."""
+    """Count the instructions for saving one step. For comparison, count those of a success with a kept result."""
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
         instructions.empty(server)
@@ -245,7 +249,7 @@ PARTS: Final[dict[str, Callable[[int], Iterator[tuple[str, bool]]]]] = {
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)))
 @click.option("--jobs", default=100_000, show_default=True, help="Parked jobs.")
 def main(parts: Sequence[str], jobs: int) -> None:
-    """Measure what durable jobs cost, all PARTS or only these. Exit with 1 if a figure misses its bound."""
+    """Measure what durable jobs cost: all PARTS, or only these. Exit with 1 if a figure misses its bound."""
     missed = False
     for part in parts or PARTS:
         for text, is_met in PARTS[part](jobs):

@@ -2,9 +2,9 @@
 
     scripts/measure/once/run replays [--jobs 12431] [--kills 5]
 
-Some copies run and leave Redis before the next process goes on. The last process is not killed, and another replay
-after it finds nothing to copy. The command fails unless the log has one copy of each job, enqueued once, and `audit
-verify` accepts the log.
+Some copies run and leave Redis before the next process continues. The last process is not killed. Another replay after
+it finds nothing to copy. The command fails unless the log has one copy of each job, enqueued once, and `audit verify`
+accepts the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COPIES: Final = "SELECT COUNT(*), COUNT(DISTINCT job_id) FROM job_event WHERE ty
 
 @dataclass
 class Figures:
-    """The counted values of the replays of the same jobs."""
+    """The counts of all replays of the same jobs."""
 
     jobs: int
     kills: int
@@ -81,7 +81,9 @@ def app_of(url: str, audit: str) -> App:
 
 
 def replay(url: str, audit: str) -> None:
-    """Replay the jobs that died. Print a line after each page, and the outcomes at the end."""
+    """Replay the jobs that died. Print a line after each page, and the outcomes at the end. Runs in a process of its
+    own.
+    """
     with app_of(url, audit) as app:
         made = app.replay(
             Filter(queue=QUEUE, error="TimeoutError"),
@@ -97,8 +99,9 @@ def start(url: str, audit: str) -> subprocess.Popen[str]:
 
 
 def killed(url: str, audit: str, pages: int, after_s: float) -> bool:
-    """Start a replay, and kill it some time after this number of pages. Returns whether the replay was still running
-    when it was killed."""
+    """Start a replay, and kill it ``after_s`` seconds after ``pages`` pages. Return whether the replay was still
+    running.
+    """
     with start(url, audit) as process:
         assert process.stdout is not None
         for _ in range(pages):
@@ -109,7 +112,7 @@ def killed(url: str, audit: str, pages: int, after_s: float) -> bool:
 
 
 def whole(url: str, audit: str) -> dict[str, int]:
-    """Carry out a replay in a process, and return its outcomes."""
+    """Run a replay to its end in a process, and return the number of jobs for each outcome."""
     with start(url, audit) as process:
         said, _ = process.communicate()
         assert process.returncode == 0, "the replay failed"
@@ -118,7 +121,7 @@ def whole(url: str, audit: str) -> dict[str, int]:
 
 
 def end(app: App, most: int, error: str | None = None) -> int:
-    """Claim up to ``most`` jobs, and let them succeed, or die of an error. Returns their number."""
+    """Claim up to ``most`` jobs, and let each succeed, or die of ``error``. Return the number of jobs."""
     ended = 0
     while ended < most:
         limit = min(AT_ONCE, most - ended)
@@ -135,7 +138,7 @@ def end(app: App, most: int, error: str | None = None) -> int:
 
 
 def measure(redis: str, audit: str, jobs: int, kills: int, seed: int = 40) -> Figures:
-    """Let jobs die, and replay them."""
+    """Let jobs die, replay them, and return the counts."""
     chosen = random.Random(seed)  # noqa: S311 - it shall repeat
     migrate.upgrade_schema(audit)
     with app_of(redis, audit) as app, mirroring(redis, audit):
@@ -167,7 +170,7 @@ def measure(redis: str, audit: str, jobs: int, kills: int, seed: int = 40) -> Fi
 @click.option("--kills", default=5, show_default=True, type=click.IntRange(0, 50))
 @click.option("--replay", "replayed", nargs=2, hidden=True)
 def main(jobs: int, kills: int, replayed: tuple[str, str] | None) -> None:
-    """Print the figures of the replays. The exit status is 1 if a job has no copy, or more than one."""
+    """Print the counts of the replays. Exit with 1 if a job has no copy, or more than one."""
     if replayed is not None:
         replay(*replayed)
         return

@@ -1,8 +1,8 @@
-"""Measures what one read of all queues costs Redis while a million jobs wait, half of them in fifty thousand lanes.
+"""Measures Redis' time for one read of all queues while a million jobs wait, half of them in fifty thousand lanes.
 
     scripts/measure/once/run scrape-cost [--jobs N] [--lanes N] [--looks N]
 
-It fails if the median of the reads is 5 ms of Redis or more, by Redis' own count (INFO commandstats).
+It fails if the median of the reads is 5 ms or more, by Redis' own count (INFO commandstats).
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ QUEUES = ("plain", "lanes")
 
 
 def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[NewJob]:
-    """Yield jobs for two queues with these ``names``: plain jobs for the first queue, and jobs in this number of lanes
-    for the second queue."""
+    """Yield ``count`` jobs for the two queues ``names``: jobs without a lane for the first, jobs in ``lanes`` lanes for
+    the second.
+    """
     plainly, laned = names
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):
@@ -42,13 +43,13 @@ def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[Ne
 
 
 def redis_ms(control: Any) -> float:
-    """Return the milliseconds that Redis has spent in commands other than INFO."""
+    """Return the time (ms) that Redis has spent so far in commands other than INFO."""
     stats = control.info("commandstats")
     return float(sum(each["usec"] for name, each in stats.items() if "info" not in name)) / 1000
 
 
 def fill(client: Client, count: int, lanes: int, names: tuple[str, str] = QUEUES) -> str:
-    """Fill the two queues of an empty server, and return one line about the jobs, the lanes and the time taken."""
+    """Fill two queues on an empty server. Return a line about the jobs, the lanes and the time taken."""
     laned = names[1]
     limits = [("tenant", "1", -1), ("task=render", "100", -1)]
     client.run(client.calls.enqueue.many([NewJob(JobIds()(), laned, profile("render"), "{}")]))
@@ -64,7 +65,7 @@ def fill(client: Client, count: int, lanes: int, names: tuple[str, str] = QUEUES
 
 
 def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
-    """Fill a server, and return Redis' time (ms) for each read."""
+    """Fill a server, read all queues several times, and return Redis' time (ms) for each read."""
     with Client(url) as client, redis.Redis.from_url(url) as control:
         print(fill(client, count, lanes))
         took = []
@@ -76,7 +77,7 @@ def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
 
 
 def main() -> int:
-    """Measure on each engine. Returns the exit status."""
+    """Measure on each engine. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--lanes", type=int, default=50_000)

@@ -1,10 +1,10 @@
-"""Measures how long a queue's Cluster slot takes to move, and how long its largest key blocks the nodes.
+"""Measures how long a queue's slot in Redis Cluster takes to move, and how long its largest key blocks the nodes.
 
     scripts/measure/once/run slot-sizes 10000 100000
 
 Each number is a number of waiting jobs, with arguments of 200 bytes. MIGRATE sends a key as a whole, and both nodes do
-nothing else meanwhile. This time must be shorter than `cluster-node-timeout`; otherwise the other nodes regard the two
-as failed.
+nothing else meanwhile. This time must be shorter than `cluster-node-timeout`, or the other nodes count the two as
+failed.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     scripts/measure/once/run sqlite-crowd --seconds 60
 
-starts a server, two mirrors and eight readers, each a separate process, lets jobs run all the time, and reports locked
-databases, duplicate or missing events, overlapping transactions, and connections with wrong settings.
+It starts a server, two mirrors and eight readers, each in a process of its own, and lets jobs run all the time. It
+reports locked databases, duplicate or missing events, overlapping transactions, and connections with wrong settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUEUE = "mail"
 
 @dataclass
 class Found:
-    """The findings about the mirrors and readers."""
+    """The work of the mirrors and the readers, and the errors and faults that were found."""
 
     events: int = 0
     reads: int = 0
@@ -61,7 +61,7 @@ PRAGMAS = ("synchronous", "wal_autocheckpoint", "query_only")
 
 
 def watch(engine: Any, told: dict[str, Any]) -> None:
-    """Record the settings of each new connection, and its transactions, as SQLite itself reports them."""
+    """Record the settings of each new SQLite connection, and the begin and end of its transactions."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:
@@ -141,7 +141,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
 
 
 def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers: int = 8) -> Found:
-    """Run the mirrors and readers for some time, then check the database."""
+    """Run the mirrors and the readers for ``seconds``, then check the database. Return the findings."""
     database = Database(str(path))
     migrate.upgrade_schema(database)
     source = StreamSource(redis_url)

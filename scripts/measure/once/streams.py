@@ -1,10 +1,9 @@
-"""Measures what showing costs: the calls for a million reports of progress, and a stream that three readers read while
-they leave and come back all the time.
+"""Measures a million reports of progress, and a stream that three readers leave and read again all the time.
 
     scripts/measure/once/run streams [--chunks N]
 
-A reader must get no chunk twice, must learn of each chunk that it missed, and must come to the end only when the job
-has left Redis.
+Reports are measured by the calls that they make to Redis. A reader must get no chunk twice, and must learn of each
+chunk that it missed. Its stream must end only when the job has left Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BURST: Final = 200
 
 
 async def reports(app: App) -> str:
-    """Return how many calls a million reports cost."""
+    """Let a job report its progress a million times. Return a line with the number of calls to Redis."""
     sent: list[float] = []
 
     def counted(queue: str, worker: str, records: Sequence[Show]) -> Any:
@@ -59,8 +58,10 @@ async def reports(app: App) -> str:
 
 
 async def read(app: App, handle: JobHandle[Any], seed: int) -> tuple[int, int, int]:
-    """Read a stream, and leave it again and again. Return how many chunks the reader got and missed, and how often it
-    came back."""
+    """Read a job's stream, leaving it and coming back, until the stream ends.
+
+    Return the number of chunks that the reader got, the number that it missed, and the number of visits.
+    """
     rng = random.Random(seed)  # noqa: S311 - no secret
     got, missed, last, times = 0, 0, 0, 0
     while True:
@@ -84,7 +85,7 @@ def _check(chunk: Chunk, last: int) -> None:
 
 
 async def stream(app: App, chunks: int) -> str:
-    """Return what three readers got of a stream."""
+    """Let a job emit ``chunks`` chunks to three readers. Return a line about what each reader got."""
 
     @app.task(queue=QUEUE)
     async def emits() -> None:
@@ -107,7 +108,7 @@ async def stream(app: App, chunks: int) -> str:
 @click.command()
 @click.option("--chunks", default=100_000, show_default=True)
 def main(chunks: int) -> None:
-    """Measure the calls of a million reports, and a stream with three readers, on each engine."""
+    """Measure a million reports of progress, and a stream with three readers, on each engine."""
     for engine in engines():
         with directory() as place, served(engine, place) as server:
             for work in (reports, lambda app: stream(app, chunks)):

@@ -1,8 +1,8 @@
 """Measures queries of a log of ten million events: see scripts/measure/once/run ten-million.
 
-The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then this module runs every
-everyday query of docs/how-to/audit-log.md, and asks for a job's history, `why`, `at` and the report of a minute. It
-reports the time and the query plan of each. In the end, `audit verify` reads the whole log.
+A mirror writes a simulated log (scripts/measure/once/long_log.py). Then this module runs every everyday query of
+docs/how-to/audit-log.md. It also asks for a job's history, `why`, `at` and the report of a minute. It reports the time
+and the query plan of each. In the end, `audit verify` reads the whole log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _POSTGRES_SCAN: Final = re.compile(r"Seq Scan on (job(?:_attempt|_event\w*)?)\b"
 
 @functools.cache
 def everyday() -> list[tuple[str, str]]:
-    """Return the documented queries, each with its title."""
+    """Return the queries of docs/how-to/audit-log.md, by title."""
     readme = (ROOT / "docs" / "how-to" / "audit-log.md").read_text()
     pattern = r"^### (\d+\. [^\n]*)\n(?:(?!###).)*?```sql\n(.*?)```"
     found = re.findall(pattern, readme, re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ def everyday() -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question that people ask, and the code that asks it."""
+    """A title, and a function that asks the log."""
 
     title: str
     ask: Callable[[Database], object]
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question: the first time and the median of the later times (ms), and the query plans."""
+    """How long a question took: the first time, the median of the later times (ms), and the query plans."""
 
     title: str
     first_ms: float
@@ -73,9 +73,9 @@ class Answer:
 
 
 def build(database: Database, events: int) -> int:
-    """Let the mirror write a log of about this number of events, if the log is missing.
+    """Let a mirror write a log of about ``events`` events, unless the database has a log.
 
-    Returns the number of events that it wrote, or 0 if there is a log.
+    Return the number of events that it wrote; 0 if there is a log.
     """
     migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
@@ -98,7 +98,9 @@ def build(database: Database, events: int) -> int:
 
 
 def questions(database: Database) -> list[Question]:
-    """Return the questions that are asked of every log."""
+    """Return the questions to ask the log: a job's history and waits, a moment, a report, and the documented
+    queries.
+    """
     job_id, at_ms = _a_retried_job(database)
 
     def ask(query: str) -> Callable[[Database], object]:
@@ -121,7 +123,9 @@ def questions(database: Database) -> list[Question]:
 
 
 def _a_retried_job(database: Database) -> tuple[str, int]:
-    """Return a job in the middle of the log that failed once, and the time at which its first claim began."""
+    """Return the id of a job that failed once, from the middle of the log, and the time of its first claim (Unix
+    ms).
+    """
     with database.readers.connect() as connection:
         middle = connection.execute(
             text("SELECT epoch, seq / 2 AS seq FROM mirror_cursor WHERE queue = 'mail'")
@@ -139,7 +143,7 @@ def _a_retried_job(database: Database) -> tuple[str, int]:
 
 
 def answer(database: Database, question: Question, *, explain: bool = True) -> Answer:
-    """Ask the question REPEATS + 1 times, and once more to get the query plans of the database."""
+    """Ask a question REPEATS + 1 times. With ``explain``, ask once more to get the query plans."""
     spent = []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()
@@ -152,9 +156,9 @@ def answer(database: Database, question: Question, *, explain: bool = True) -> A
 
 
 def plans_of(database: Database, question: Question, *, no_scans: bool = False) -> list[list[str]]:
-    """Return the plan of each statement of a question.
+    """Return the query plan of each statement that a question runs.
 
-    With ``no_scans``, PostgreSQL reads a table as a whole only if there is no other way, even if the table is small.
+    With ``no_scans``, PostgreSQL avoids sequential scans even of small tables, unless there is no other way.
     """
     statements: list[tuple[str, Any]] = []
 
@@ -187,7 +191,7 @@ def _listening(database: Database, note: Callable[..., None]) -> Iterator[None]:
 
 
 def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
-    """Return the lines of plans that read a large table from one end to the other."""
+    """Return the lines of the plans that read a large table from one end to the other."""
     found = []
     for line in (line for plan in plans for line in plan):
         pattern = _SQLITE_SCAN if database.dialect == "sqlite" else _POSTGRES_SCAN
@@ -200,14 +204,13 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 
 
 def _empty(database: Database, partition: str) -> bool:
-    """Return whether a partition has no rows, so that it may be read as a whole. Partitions of future months have no
-    rows."""
+    """Return whether a partition has no rows, like those of future months. A scan of such a partition costs nothing."""
     with database.readers.connect() as connection:
         return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 
 
 def verified(database: Database) -> tuple[str, float, float]:
-    """Return the verdict of ``audit verify`` in a separate process, its seconds, and its peak memory (MB)."""
+    """Run ``audit verify`` in a separate process. Return its verdict, its seconds, and its peak memory (MB)."""
     url = database.address.render_as_string(hide_password=False)
     started = time.perf_counter()
     with (
@@ -221,7 +224,7 @@ def verified(database: Database) -> tuple[str, float, float]:
 
 @contextlib.contextmanager
 def opened(kind: str, place: Path) -> Iterator[Database]:
-    """Yield an audit database: SQLite in the directory ``place``, or PostgreSQL, whose server runs during the block."""
+    """Yield an audit database: an SQLite file in ``place``, or a PostgreSQL server that runs during the block."""
     if kind == "sqlite":
         database = Database(str(place / "audit.db"))
         yield database
@@ -237,7 +240,7 @@ def opened(kind: str, place: Path) -> Iterator[Database]:
 
 
 def report(database: Database, events: int, answers: list[Answer]) -> list[str]:
-    """Return lines of Markdown: a table of the times, and the plans."""
+    """Return a Markdown table of the times, and the query plans."""
     name = "SQLite" if database.dialect == "sqlite" else "PostgreSQL"
     lines = [
         f"## {name}, {events:,} events",
@@ -255,7 +258,7 @@ def report(database: Database, events: int, answers: list[Answer]) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Print the text at once, since the next step takes long."""
+    """Print the text and flush it, because the next step takes long."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

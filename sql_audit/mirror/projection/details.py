@@ -38,14 +38,14 @@ _SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _
 
 
 class Details:
-    """Makes the details of one batch's events, and caches them."""
+    """Makes the JSON texts for ``job_event.detail`` of one batch's events, and caches repeated texts."""
 
     def __init__(self) -> None:
         self._fences: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 
     def of(self, intake: Intake) -> list[str | None]:
-        """Return the detail of each job's event, in the order of the jobs; None where all fields are null."""
+        """Return the detail (JSON text) of each job's event, in the order of the jobs. None: all fields are null."""
         assert intake.event is not None
         why = intake.why
         if intake.event in _FENCE_ONLY and not any(
@@ -67,8 +67,10 @@ class Details:
         return [_detail(names, values, why) for values in zip(*columns, strict=True)]
 
     def of_enqueued(self, intake: Intake) -> list[str | None]:
-        """Return the details of ``enqueued`` events, as :meth:`of` does. It is faster for plain jobs, whose details
-        differ only in ``seq`` and ``digest``."""
+        """Return the details of an ``enqueued`` entry's events, as :meth:`of` does.
+
+        This is faster if the jobs' details differ in little more than ``seq`` and ``digest``.
+        """
         columns = intake.columns
         digests = columns["digest"]
         for name in _SELDOM:
@@ -96,7 +98,7 @@ class Details:
 
 
 def queue_detail(intake: Intake) -> str | None:
-    """Return the detail of an event about the queue; None if all fields are null."""
+    """Return the JSON text of the detail of an event about the queue; None if all fields are null."""
     return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 
 
@@ -105,7 +107,7 @@ def _needs_no_encoder(text: str) -> bool:
 
 
 def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
-    """Return a JSON object of the values that are not null; None if all are null."""
+    """Return a JSON object with the values that are not null, as text; None if all values are null."""
     parts = []
     for name, value in zip(names, values, strict=True):
         if value is None:

@@ -1,11 +1,12 @@
-"""Converts entries to rows: the rows of the events, and the rows of jobs and claims after these events.
+"""Makes rows from entries: the rows of the events, and the rows of jobs and claims after these events.
 
 :func:`rq_core.model.events.fold` defines how an event changes a job. This module makes the same changes for many
-thousands of events a second, and also sets the times, outcomes and errors that SQL keeps; a test folds random histories
-with both and compares the results. Both also apply an event that the table of transitions does not allow, since it has
-happened in Redis.
+thousands of events a second. It also sets the times, outcomes and errors that SQL has. A test compares both on random
+histories.
 
-A :class:`Folder` is used for one batch and does no I/O: pass it the rows of the batch's jobs, add the entries in order,
+Both also apply events that the table of transitions forbids, because these events have happened in Redis.
+
+A :class:`Folder` serves one batch, and does no I/O. Pass it the rows of the batch's jobs, add the entries in order,
 then read the rows to write.
 """
 
@@ -68,7 +69,7 @@ _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
-    """Return the ids of the jobs that the entries are about, each once."""
+    """Return the ids of the jobs in the entries, without duplicates."""
     ids: dict[str, None] = {}
     for intake in intakes:
         if intake.columns:
@@ -77,11 +78,13 @@ def job_ids(intakes: Iterable[Intake]) -> list[str]:
 
 
 class Folder:
-    """Folds the entries of one batch into rows."""
+    """Turns the entries of one batch into rows: of the events, and of the jobs and claims that they change."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
-        """Begin a batch. ``known`` are the rows of ``job`` for the ids in the batch; ``at_ms`` is the time of the last
-        event before the batch (Unix ms).
+        """Begin a batch.
+
+        ``known`` are SQL's rows of ``job`` for the ids in the batch. ``at_ms`` is the time of the last event before the
+        batch (Unix ms).
         """
         self.queue = queue
         self.at_ms = at_ms
@@ -100,7 +103,7 @@ class Folder:
     # What to write.
 
     def job_rows(self) -> tuple[Rows, Rows]:
-        """Return the rows of ``job`` to write: the new rows, and the rows that replace a row."""
+        """Return the rows of ``job`` to write: rows that are new, and rows that replace a row."""
         if not self.known:
             return Rows(self.touched.values()), Rows()
         new, old = Rows(), Rows()
@@ -109,7 +112,7 @@ class Folder:
         return new, old
 
     def attempt_rows(self) -> tuple[Rows, Rows]:
-        """Return the rows of ``job_attempt`` to write: the new rows, and the rows that may replace a row."""
+        """Return the rows of ``job_attempt`` to write: rows that are new, and rows that may replace a row."""
         return Rows(self.begun.values()), Rows(self.resumed.values())
 
     @property
@@ -120,7 +123,7 @@ class Folder:
     # Changes for which a job has no event.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Put every touched live job that has no event since ``epoch`` began into ``state``.
+        """Set ``state`` for every live job of the batch without an event in ``epoch`` or later.
 
         :func:`sql_audit.mirror.losses.end_jobs` does this for the rows in SQL.
         """
@@ -131,7 +134,7 @@ class Folder:
                 job.worker = job.due_ms = None
 
     def _lose_claim(self, job: JobRow, at_ms: int) -> None:
-        """Give the job's claim in force, which no event ended, the outcome LOST."""
+        """End the job's claim in force. If no event has given the claim an outcome, its outcome is LOST."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
             if attempt.outcome is None:
@@ -153,8 +156,10 @@ class Folder:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
     def _add_stubs(self, intake: Intake, begin: int) -> None:
-        """Add ``quarantined`` rows for the entry's events in quarantine. The entry's rows begin at the index ``begin``
-        of ``events``."""
+        """Add ``quarantined`` rows for the jobs of an entry that are in quarantine.
+
+        ``begin`` is the index in ``events`` at which the entry's rows begin.
+        """
         kept = {q.ordinal: q for q in intake.quarantined}
         for ordinal in intake.stubs:
             found = kept.get(ordinal) or kept[None]
@@ -184,7 +189,7 @@ class Folder:
         self.lines.append(event_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> JobRow:
-        """Return the row of an event's job, or a new row if SQL has none, and mark the row to be written."""
+        """Return the row of an event's job, and mark it to be written. If SQL has no row, make a new one."""
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = JobRow.new(self.queue, job_id)
@@ -193,7 +198,9 @@ class Folder:
         return job
 
     def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
-        """End the claim that has ``fence``. Return the claim's number; None if it is not known."""
+        """Set the outcome, the end and the run time of the claim with ``fence``. Return the claim's number; None: not
+        known.
+        """
         if error is not None:
             job.error_type, job.error_message = error_text(error)
         if fence is None:
@@ -341,8 +348,10 @@ class Folder:
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
     def _apply(self, job: JobRow, intake: Intake, facts: dict[str, Any]) -> int | None:
-        """Change a job's row as the event says. Return the number of the claim that the event is about; None if the
-        event is about no claim, or its number is not known."""
+        """Change a job's row by one event. Return the number of the event's claim.
+
+        Return None if the event is about no claim, or if the claim's number is not known.
+        """
         event, fence = intake.event, facts.get("fence")
         assert event is not None
         effect, state, restated = EFFECTS[event], target(event, facts), event is Event.BASELINE
@@ -377,7 +386,7 @@ class Folder:
         return claim
 
     def _enter(self, job: JobRow, event: Event, state: State | None) -> None:
-        """Put a job into a state, and set the fields that depend only on the state."""
+        """Set a job's state after an event, and the fields that follow from the state alone."""
         if state not in CLAIMED_STATES:
             job.fence = job.worker = None
         if state is not None:

@@ -1,4 +1,4 @@
-"""Changes of a job's row that need no other row: makes the row of a new job, and sets the fields that an event sets."""
+"""Makes the row of a new job, and sets the fields of a job's row that one event changes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ new_row: Final = itemgetter(
 
 
 def take_fields(job: JobRow, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
-    """Change the fields of the job's row that the event's effect names. ``facts`` are the event's fields; ``at_ms`` is
-    its time (Unix ms)."""
+    """Set the fields of a job's row that an event changes.
+
+    ``effect`` names the fields, ``facts`` are the event's fields, and ``at_ms`` is the time of the event (Unix ms).
+    """
     for name in effect.clears:
         setattr(job, name, None)
     for name in effect.zeroes:
@@ -54,7 +56,7 @@ def waited_ms(job: JobRow) -> int | None:
 
 
 def error_text(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of an event's error, as texts that SQL can keep; None for a missing part."""
+    """Return the type and the message of a job's error as texts that SQL can store. None: a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

@@ -1,7 +1,6 @@
-"""Makes the rows of jobs again from their surviving events, after some of their events were orphaned.
+"""Makes the rows of jobs again from their surviving events, after Redis forgot some of their events.
 
-The mirror writes these rows when Redis has forgotten events, under the cursor's lock; ``audit why`` and ``audit
-restore`` only read them.
+The mirror writes the rows to SQL, with the cursor locked. ``audit why`` and ``audit restore`` only read them.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -48,7 +47,7 @@ def refold(
     ids: Sequence[str],
     orphaned: Sequence[Range],
 ) -> None:
-    """Replace the rows of jobs and their claims by the rows that the jobs' surviving events give."""
+    """Delete the rows of some jobs and of their claims, and write them again from the jobs' surviving events."""
     met = ends(connection, queue, orphaned)
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
@@ -62,7 +61,7 @@ def refold(
 
 
 def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
-    """Return all events of some jobs, orphaned events included, oldest first."""
+    """Return all events of some jobs, oldest first, orphaned events included."""
     of_jobs = {"queue": queue, "ids": list(ids)}
     return [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
 
@@ -74,10 +73,10 @@ def folded(
     orphaned: Sequence[Range],
     met: Sequence[LossEnd] = (),
 ) -> tuple[list[JobRow], list[Attempt]]:
-    """Return the rows of ``job`` and of ``job_attempt`` that the jobs' surviving events give.
+    """Return the rows of ``job`` and of ``job_attempt`` that follow from the jobs' surviving events.
 
-    ``rows`` are all events of the jobs, oldest first; ``orphaned`` are the ranges of orphaned events; ``met`` are the
-    losses that ended jobs. A job that has no surviving event gets the state ``lost``; its other fields come from all
+    ``rows`` are all events of the jobs, oldest first. ``orphaned`` are the ranges of orphaned events. ``met`` are the
+    losses that ended jobs. A job without a surviving event gets the state ``lost``, and its other fields come from all
     its events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
@@ -118,8 +117,11 @@ _FIELDS: Final = {
 
 
 def intake_of(row: EventRow) -> Intake | None:
-    """Return the intake of one job's event, made from the event's row in SQL; None if the event is not about a job.
-    Raise RowDamaged if its detail cannot be read."""
+    """Make the checked form (intake) of an event again, from the event's row in SQL. Return None for an event without a
+    job.
+
+    Raise RowDamaged if the detail cannot be read.
+    """
     queue, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
     if event_type not in _FIELDS or job_id is None:
         return None

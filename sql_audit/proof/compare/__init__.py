@@ -2,6 +2,6 @@
 
 - ``drift``: the comparison.
 - ``consistent_read``: reads Redis and SQL in the state of one moment.
-- ``box_histories``: adds SQL's history of the boxes of durable jobs to the doctor's log.
-- ``job_histories``: adds SQL's history of a queue to the doctor's log.
+- ``box_histories``: adds the events about steps and signals of durable jobs from SQL to the doctor's log.
+- ``job_histories``: adds a queue's events from SQL to the doctor's log.
 """

@@ -1,8 +1,8 @@
-"""Adds SQL's history of the boxes of durable jobs to the doctor's log.
+"""Adds SQL's history of the boxes of durable jobs to the doctor's log. (A box has a job's steps and signals.)
 
-Only events after the last place where SQL may lack events of a job are used. If that place comes after the job's
-beginning, the doctor reports entries and signals of the box without an event as unknown. Where Redis forgot events, a
-restore may have put back what they had written.
+SQL may lack events of a job up to some entry. Only later events are used. If the job began before that entry, the
+doctor reports what has no event in the box as unknown. Where Redis forgot events, a restore may have put their steps
+and signals back.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -61,8 +61,11 @@ def tell_boxes(
     standing: Mapping[str, str],
     position: OutboxId,
 ) -> None:
-    """Replace the boxes in the doctor's log by SQL's, up to the entry ``position``, and the outbox's after it.
-    ``standing`` are the state lines of the jobs in Redis, by id. For a queue without durable jobs, SQL is not read."""
+    """Replace the boxes in the doctor's log by those that the events in SQL and in the outbox give.
+
+    SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` are the jobs'
+    state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
+    """
     lives = _lives(standing, log)
     if not lives:
         return
@@ -86,8 +89,11 @@ def tell_boxes(
 
 
 def distrust_of(database: Database, queue: str) -> Distrust:
-    """Return the check of the batches from which a repair would copy events about boxes. The check opens the database
-    again, since most looks at a queue do not need it."""
+    """Return a function that checks the batches from which a repair would copy events about boxes.
+
+    The function returns, by job id, why the events must not be copied. It opens the database again when it is called,
+    because most examinations of a queue do not need it.
+    """
 
     def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
         opened = Database(database.address)
@@ -109,7 +115,7 @@ def distrust_of(database: Database, queue: str) -> Distrust:
 def _entries_of(
     connection: Connection, queue: str, ids: Sequence[str]
 ) -> Mapping[str, list[OutboxId]]:
-    """Return the entries that have events about the boxes of some jobs, by job id."""
+    """Return, by job id, the outbox entries with events about the jobs' boxes."""
     found: defaultdict[str, list[OutboxId]] = defaultdict(list)
     for begin in range(0, len(ids), JOBS_CHUNK):
         asked = {"queue": queue, "types": _TYPES, "ids": ids[begin : begin + JOBS_CHUNK]}
@@ -119,9 +125,10 @@ def _entries_of(
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
-    """Return the ids (lives) of the boxes of durable jobs, by the ids of the jobs. The log's life counts, as in the
-    line that the doctor restores: a line may name the box of another job, and a broken script may have logged a box
-    that the line does not have."""
+    """Return the id (life) of the box of each durable job, by job id.
+
+    If the log and the state line differ, the log's life is used: the line may name another job's box.
+    """
     found = {i: record.life for i, record in log.records.items() if record.state and record.life}
     for job_id, line in standing.items():
         if job_id not in found and " life=" in line:
@@ -131,7 +138,7 @@ def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
 
 
 def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the jobs in chunks. One statement reads the events of a chunk."""
+    """Yield the jobs in chunks, each for one SQL statement."""
     chunk: dict[str, str] = {}
     members = 0
     for job_id, life in lives.items():
@@ -146,7 +153,7 @@ def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[di
 
 
 class _Boxes:
-    """The boxes of a queue's jobs, by the events in SQL up to the entry ``upto``."""
+    """Reads the boxes of a queue's jobs from the events in SQL, up to the entry ``upto``."""
 
     def __init__(self, connection: Connection, queue: str, upto: OutboxId) -> None:
         of_queue = {"queue": queue}
@@ -161,7 +168,7 @@ class _Boxes:
         self._last_break = max(breaks, default=_NEVER)
 
     def of_jobs(self, lives: Mapping[str, str]) -> dict[str, LoggedBox]:
-        """Return the boxes of some jobs, by their ids (lives)."""
+        """Return the boxes of some jobs, by the box's id (life). ``lives`` has the id of each job's box, by job id."""
         boxes = {life: LoggedBox() for life in lives.values()}
         floors = {job_id: self._floor(job_id) for job_id in lives}
         began: dict[str, OutboxId] = {}
@@ -201,7 +208,7 @@ class _Boxes:
         return boxes
 
     def _floor(self, job_id: str) -> OutboxId:
-        """Return the first entry from which on SQL has all events of a job."""
+        """Return the entry from which on SQL has every event of a job."""
         unread, after = self._places.unread(job_id, _NEVER), self._last_break
         while unread is not None:
             after = max(after, OutboxId(unread.epoch, unread.seq + 1))

@@ -1,12 +1,12 @@
-"""Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis during the reads.
+"""Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis meanwhile.
 
 SQL is read first, then one snapshot of Redis, then the events that were mirrored in between. If the mirror has trimmed
-Redis past SQL's first state, SQL's newer events are folded onto the jobs up to the oldest entry that Redis still has.
-So no read has to be fast, and a busy queue can be compared like an idle queue.
+events that the first read of SQL lacks, they are applied to the jobs from SQL. So no read has to be fast, and a busy
+queue can be compared like an idle queue.
 
-If the two sides cannot be compared, CannotTell gives the reason: SQL lacks entries that Redis has trimmed (a standby, a
-copy, a restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between for which
-a job has no event (a gap, a loss).
+If Redis and SQL cannot be compared, CannotTell gives the reason. SQL may lack entries that Redis has trimmed (a
+standby, a copy, a restored backup). Redis may have begun an epoch that is not mirrored yet. Or a gap or a loss came in
+between, which no event of a job shows.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -53,7 +53,7 @@ RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class CannotTell(Exception):
-    """Redis and SQL cannot be compared, which does not mean that either is wrong. ``str()`` is the reason."""
+    """Redis and SQL cannot be compared; either may still be right. ``str()`` is the reason."""
 
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)
@@ -74,7 +74,7 @@ class Deleted(CannotTell):
 
 
 class Sides(NamedTuple):
-    """The data of a queue in Redis and in SQL. The jobs in ``records`` are in their state after the entry ``upto``."""
+    """The data of a queue in Redis and in SQL. ``records`` has the jobs in their state after the entry ``upto``."""
 
     cursor: Row[Any]
     """The queue's row of ``mirror_cursor``, read after Redis."""
@@ -97,15 +97,15 @@ class Sides(NamedTuple):
 
     @property
     def position(self) -> OutboxId:
-        """The number of the last entry that SQL has."""
+        """The number of the last outbox entry that SQL has."""
         return OutboxId(self.cursor.epoch, self.cursor.seq)
 
 
 def read_both(client: Client, database: Database, queue: str) -> Sides:
-    """Read Redis and SQL, and return the data of both.
+    """Read Redis and SQL until both show the state of one moment, and return the data of both.
 
-    Raise CannotTell if they cannot be compared, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and the
-    errors of Redis and SQL if they do not answer.
+    Raise CannotTell if they cannot be compared. Raise sqlalchemy.exc.NoResultFound if SQL does not have the queue.
+    Raise the errors of Redis and SQL if they do not answer.
     """
     of_queue = {"queue": queue}
     for _ in range(LOOKS):
@@ -159,7 +159,7 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
 
 
 def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
-    """Fold SQL's rows of events onto ``records``, the jobs by id."""
+    """Apply SQL's rows of events, in order, to ``records``, the jobs by id."""
     for row in rows:
         intake = intake_of(row)
         if intake is None:
@@ -183,8 +183,10 @@ def _refuse_other_source(cursor: Row[Any], prefix: str, meta: Mapping[str, str])
 def _refuse_unattached(
     cursor: Row[Any], meta: Mapping[str, str], ours: str, alive: int, *, given_up: bool
 ) -> None:
-    """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events, or
-    another database has the trimmed entries. Raise QueueLost if Redis has lost the queue."""
+    """Raise CannotTell if this database does not mirror the queue, and QueueLost if Redis has lost the queue.
+
+    Without the mirror, SQL lacks events: the outbox has only recent ones, or another database has the trimmed ones.
+    """
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
         says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
@@ -201,7 +203,9 @@ def _refuse_unattached(
 
 
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
-    """Raise CannotTell if entries are missing between the two sides for a reason that proves no fault."""
+    """Raise CannotTell if SQL lacks entries that Redis has trimmed, or if Redis has begun an epoch that is not
+    mirrored.
+    """
     position = OutboxId(cursor.epoch, cursor.seq)
     try:
         trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")

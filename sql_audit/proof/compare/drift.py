@@ -1,10 +1,10 @@
 """Compares the current state of Redis with SQL (invariants I7, I8, I13 and I14), for ``audit verify`` and the doctor.
 
-I7: the mirrored entries that are still in the outbox equal SQL's events, and no entry is missing after them. For the
-other invariants, :mod:`rq_core.doctor` compares the data: :mod:`sql_audit.proof.compare.job_histories` adds SQL's
-history to the doctor's log.
+For I7, the mirrored entries that are still in the outbox must equal SQL's events, and no later entry may be missing.
+For the other invariants, :mod:`rq_core.doctor` compares the data. :mod:`sql_audit.proof.compare.job_histories` gives it
+SQL's history.
 
-The queue may be busy, and the mirror may lag: :mod:`sql_audit.proof.compare.consistent_read` reads both sides in the
+The queue may be busy, and the mirror may lag: :mod:`sql_audit.proof.compare.consistent_read` reads Redis and SQL in the
 state of one moment.
 """
 
@@ -54,9 +54,10 @@ _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
 def drift_of(url: str, client: Client, queue: str) -> Evidence:
-    """Compare a queue in Redis with the database at ``url``, for ``rq-core doctor``. Return the evidence.
+    """Compare a queue in Redis with the database at ``url``. Return the evidence from which ``rq-core doctor`` judges
+    the queue.
 
-    Raise RqCoreError if Redis or SQL does not answer, or if SQL does not know the queue.
+    Raise RqCoreError if Redis or SQL does not answer, or if SQL does not have the queue.
     """
     database = Database(url)
     try:
@@ -84,8 +85,8 @@ def _known(database: Database) -> str:
 
 
 def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """Return the differences between Redis and SQL, and between Redis' indexes and its state lines, as violations; and
-    notes on what is unknown.
+    """Compare a queue in Redis with SQL, and Redis' indexes with its state lines. Return violations, and notes on what
+    is unknown.
 
     Raise the errors of Redis if it does not answer.
     """
@@ -115,8 +116,10 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return results for the queues that Redis has attached to this database and that have no row in SQL, by queue.
-    Each result has a note on the cause."""
+    """Return, by queue, a result for each queue that Redis has attached to this database but SQL does not have.
+
+    Each result has a note on the cause.
+    """
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
         known = origins(connection)
@@ -144,7 +147,9 @@ _WHY: Final = (
 
 
 def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
-    """Read a queue from Redis and from SQL, and compare the two. Return the evidence and the queue's cursor."""
+    """Read a queue from Redis and from SQL, and compare the two. Return the doctor's evidence, and the queue's
+    cursor.
+    """
     try:
         both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
@@ -210,8 +215,10 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Yield a finding if a job's state line differs from the job's record in the log. Which of the two is wrong is
-    unknown, since the quarantined entry ``at`` names the job."""
+    """Yield a finding if a job's state line in Redis differs from its record in the log.
+
+    The finding is "unknown" because the quarantined entry ``at`` names the job: either side may be wrong.
+    """
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
@@ -222,8 +229,10 @@ def _doubted(
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
-    """Yield a sentence for each break between Redis' entries, and for about REPORTED_MAX entries at most that differ
-    between Redis and SQL."""
+    """Yield a sentence for each missing entry number in Redis, and for each entry that differs between Redis and SQL.
+
+    After about REPORTED_MAX differing entries, no more of these are reported.
+    """
     before: OutboxId | None = None
     reported = 0
     for entry_id, raw in both.log:
@@ -258,7 +267,7 @@ _Event = tuple[int, str, int, str | None, dict[str, Any]]
 
 
 def _by_redis(told: Intake) -> Iterator[_Event]:
-    """Yield the events of an entry in Redis, except those that the mirror puts into quarantine."""
+    """Yield the events of an entry in Redis, without those that the mirror puts into quarantine."""
     kind, why = str(told.event), {} if told.why is None else {"why": told.why}
     of_job = [
         zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
@@ -274,10 +283,9 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """Return the event in a row of SQL.
+    """Return the event in a row of SQL as a tuple to compare with Redis' event.
 
-    If the event in Redis has no task or claim, the task and claim of the row are left out, since the mirror took them
-    from the job's row.
+    If Redis' event has no task or claim, those of the row are left out: the mirror took them from the job's row.
     """
     columns = {"id": row[6], "claim": row[7], "task": row[9]}
     named = {name: value for name, value in columns.items() if name in told.columns}

@@ -1,7 +1,7 @@
-"""Adds a queue's history in SQL to the doctor's log, which has only the events of Redis' outbox, mostly trimmed.
+"""Adds a queue's history in SQL to the doctor's log, which has only the events that are still in Redis' outbox.
 
-SQL's events up to the last entry that was read from Redis are used, then those that only the outbox has. A line of
-``results`` is not compared if it may belong to a job without events in the log.
+SQL's events are used up to the last entry that was read from Redis, then the events that only the outbox has. A line of
+``results`` is not compared if its job may have no event in the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -89,9 +89,11 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """The history of a queue in SQL. ``redis`` are the queue's keys, read before; rows of later entries, and of entries
-    that Redis forgot, are ignored. ``log`` is the doctor's log with the events of the outbox; ``position`` is the last
-    entry that SQL has."""
+    """The history of a queue in SQL, for the doctor's log.
+
+    ``redis`` are the queue's keys, read before SQL. ``log`` is the doctor's log with the events of the outbox.
+    ``position`` is the last entry that SQL has. Rows of later entries, and of entries that Redis forgot, are ignored.
+    """
 
     def __init__(
         self,
@@ -120,7 +122,9 @@ class History:
         no complete baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Add this history to the doctor's log. Yield a sentence for each fault that cannot be repaired."""
+        """Add the queue's history in SQL to the doctor's log. Yield a sentence for each fault that cannot be
+        repaired.
+        """
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -143,17 +147,18 @@ class History:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
     def unread(self, job_id: str) -> OutboxId | None:
-        """Return the number of the first quarantined entry after the last complete baseline that names the job, or
-        None."""
+        """Return the first quarantined entry after the last complete baseline that contains the job's id, or None."""
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:
-        """Return whether SQL may lack events of the id ``job_id`` after the entry ``at``."""
+        """Return whether SQL may lack events of the job ``job_id`` after the entry ``at``."""
         return bool(self._log.gaps) or self._places.of(job_id, at) is not None
 
     def _since(self) -> Since | None:
-        """Return the first entry of the log; None if the log has a gap, a loss or a quarantined entry, or if it was
-        pruned."""
+        """Return the first entry of the log, or None if the log is not complete.
+
+        A gap, a loss, a quarantined entry or a prune makes the log incomplete.
+        """
         asked = self._queue | {"lost": str(Began.OUTBOX_LOST)}
         if any(self._connection.execute(each, asked).first() for each in _MISSES):
             return None
@@ -163,8 +168,10 @@ class History:
     # The queue itself.
 
     def _tell_of_queue(self) -> None:
-        """Add the queue's settings and limits to the doctor's log, by the last event about each. After a break they are
-        unknown until the next event."""
+        """Add the queue's settings and limits to the doctor's log, from the last event about each.
+
+        After a break in the log, a setting is unknown until its next event.
+        """
         log = self._log
         forget_queue(log)
         log.at_beginning = True
@@ -191,7 +198,7 @@ class History:
             note(log, entry)
 
     def _tell_of_ticks(self) -> None:
-        """Add the last instant of each schedule to the doctor's log, unless a later event is about the schedule."""
+        """Add the last tick of each schedule to the doctor's log, unless a later event has changed the schedule."""
         log, stored = self._log, self._redis["schedules"]
         since = log.schedules_since or OutboxId(0, -1)
         for name in log.schedules.keys() | {n for n in stored if not n.endswith(JOB_FIELD)}:
@@ -220,7 +227,7 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """The events in the entries of the outbox that SQL does not have, by job; empty if the outbox has a gap."""
+        """The events of outbox entries that SQL does not have, by job id. Empty if the outbox has a gap."""
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -228,8 +235,10 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the records and the ends of some jobs, by their events. The beginning of a job is left out if SQL
-        may lack later events of the job."""
+        """Return the records and the ends of some jobs, from their events.
+
+        The beginning of a job is left out if SQL may lack later events of that job.
+        """
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
@@ -258,12 +267,15 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """Return the end with its field ``is_last``, which is true if no job of this id can have ended later."""
+        """Return ``end`` with its field ``is_last`` set: True if no later job of this id can have ended."""
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Add the end of the last job of an id to the doctor's log. Yield faults of its line in ``results`` that cannot
-        be repaired."""
+        """Add the end of the last job with an id to the doctor's log. ``line`` is the id's line in Redis' key
+        ``results``.
+
+        Yield a sentence for a fault of the line that cannot be repaired.
+        """
         log, result, newest, end = (
             self._log,
             read_result(job_id, line),
@@ -286,21 +298,20 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks this job's end.
+        """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks that job's end.
 
-        The line may belong to such a job if the line's claim (or the line's time, if it has no claim) is not before
-        ``end``, and SQL may lack events after ``end``.
+        This is so if the line is not older than ``end``, and SQL may lack events after ``end``. The age of a line is
+        that of its claim, or its time if it has no claim.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
     def _is_anothers(self, result: ResultLine) -> bool:
-        """Return whether the claim that a result names belongs to another job.
+        """Return True if SQL proves that the claim in a result belongs to another job.
 
-        It does if SQL has the claim's entry, and the entry does not claim the result's job. Return False if this cannot
-        be proved. There are three reasons for that: a prune may have removed the job's event; another entry may have
-        had the same number (Redis forgot one of the two, or one is in quarantine); or entries after the claim's entry
-        may be missing.
+        It does if SQL has the outbox entry of the claim, and the entry does not claim this job. Nothing is proved if a
+        prune may have removed the job's event, or if later entries may be missing. Nor is it proved if the entry's
+        number may have been used twice.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

@@ -7,9 +7,9 @@ Read ``replay`` first.
 - ``live_job``: the state of one live job.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
-- ``settled_costs``: replays what jobs have really taken of units.
+- ``settled_costs``: replays the real costs that jobs report, and the rates that they pause.
 - ``saved_steps``: checks the steps of durable jobs.
-- ``mail``, ``parked_jobs``: the signals and waits of durable jobs; checks them.
+- ``mail``, ``parked_jobs``: the signals and waits of a durable job; checks the events about them.
 - ``schedule_ticks``: replays the instants of schedules.
 - ``contradictions``: compares an event with the earlier events of its job, and checks its fields.
 """

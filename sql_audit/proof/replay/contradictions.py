@@ -1,12 +1,11 @@
-"""Finds events that contradict themselves or the earlier events of their job, although the transition itself is legal.
+"""Finds events that contradict themselves or earlier events of their job, although their transition is legal.
 
-A script decides and writes at one moment of Redis' clock, which is the event's time. So the script's comparisons with
-the clock can be repeated here. No rule compares the times of two calls, since the clock may have been set back between
-them.
+A script compares times with Redis' clock, and writes that time into the event. So the script's comparisons can be
+repeated here. No rule compares the times of two calls, because the clock may have been set back in between.
 
-An event must also have exactly the fields of its type, each once, and the task and claim of its job. Otherwise readers
-of SQL could be misled: if a field's name occurs twice in the JSON, one database reads the first value and another the
-last, and a field that no such event has is displayed like any other.
+An event must also have exactly the fields of its type, each once, and its job's task and claim. Other details could
+mislead readers. If a field occurs twice in the JSON, one database returns the first value and another the last. And a
+field of no event type is displayed like any other.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iter
 
 
 def _of_spec(spec: str, facts: Facts, task: str | None) -> Iterator[Fault]:
-    """Yield the differences between a job's JSON and the task, limits and digest of its event."""
+    """Yield the differences between a job's stored JSON and the task, limits and digest in the event."""
     # In a JSON with U+FFFD, characters that SQL cannot keep may have been replaced: its digest differs.
     digest = None if "\ufffd" in spec else facts.get("digest") or "none"
     if wrong := spec_fault(spec, task, digest):
@@ -118,8 +117,10 @@ def _of_refused(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
-    """Yield the faults of an edit, which may change only the due time, the priority (with its lane) and the deadline of
-    a waiting job, and must name the old values."""
+    """Yield the faults of an event ``edited`` of a waiting job.
+
+    An edit changes the due time, the priority (with its lane) or the deadline, and must name the old values.
+    """
     if record.priority is None:
         return
     at_ms, before = row[5], (record.due, record.priority, record.expires)
@@ -141,10 +142,9 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return a phrase that names the fault of an edit's lane; None if the lane is right.
+    """Return a phrase for the fault of the lane to which an edit moves the job; None if the lane is right.
 
-    The lane must change with the priority and keep its scopes, except the scope of the task, which may change without
-    an event.
+    The lane must have the new priority and the old scopes. Only the task's scope may differ.
     """
     if lane is None:
         stays = new != old and before is not None
@@ -176,8 +176,11 @@ the event's row; it yields the faults of the event."""
 
 
 def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
-    """Yield the faults of an event ``discarded``. ``limit`` is the stored limit of the scope that was full; None if it
-    is not known, "none" if no limit is stored, so that the producer's own limit counted."""
+    """Yield the faults of an event ``discarded``.
+
+    ``limit`` is the stored limit of the full scope; None: not known. With "none", no limit is stored, and the
+    producer's own limit was used.
+    """
     scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
     if lane is not None and scope not in scopes_of(lane):
         yield "I6", f"finds {scope} full, and that is no scope of lane {lane}"
@@ -186,14 +189,15 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 
 
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
-    """Yield the fault of a row whose event, time or actor differs from the first row of its entry."""
+    """Yield a fault because two rows of one entry, ``first`` and ``row``, differ in event, time or actor."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 
 
 def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
-    """Yield the faults of the value in an event ``succeeded``. ``is_kept`` is whether the job's result is kept; None if
-    that is not known."""
+    """Yield the faults of the result in an event ``succeeded``. ``is_kept``: whether the job keeps its result; None:
+    not known.
+    """
     digest, value = facts.get("value_digest"), facts.get("value")
     if digest is None and value is None:
         return
@@ -204,8 +208,10 @@ def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
 
 
 class Replacing:
-    """The jobs that must begin because they replaced other jobs: one call ends the old jobs and enqueues the new
-    ones."""
+    """The jobs that must begin next, because they have replaced other jobs.
+
+    A call first ends the old jobs in one entry, then enqueues the new jobs in another.
+    """
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
@@ -214,17 +220,18 @@ class Replacing:
         """True if the entry with which the call enqueues jobs was replayed already."""
 
     def forget(self) -> None:
-        """Forget the jobs that must begin, so that their absence is no fault."""
+        """Forget the jobs that must begin; none of them is reported."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
-        """Note that ``by_job`` replaced ``job_id`` and must begin."""
+        """Note that ``by_job`` has replaced ``job_id``, so that ``by_job`` must begin."""
         self.by_jobs[by_job] = job_id
         self._is_enqueued = False
 
     def pass_entry(self, kind: str) -> Iterator[Fault]:
-        """Note an entry of type ``kind``. If it is after the entries of the call, yield a fault for each job that has
-        not begun."""
+        """Go to the next entry, of type ``kind``. If the replacing call is over, yield a fault for each job that has
+        not begun.
+        """
         if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
             self._is_enqueued = kind == Event.ENQUEUED
             return
@@ -278,7 +285,10 @@ _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
 
 
 def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
-    """Return the faults of an event's detail. Raise ValueError if it is not a JSON object."""
+    """Return the faults of an event's detail, judged by the event's type alone.
+
+    Raise ValueError if the detail is not a JSON object.
+    """
     if detail is None or len(detail) <= LENGTH_MAX:
         return _remembered(kind, detail)
     return tuple(_of_event(kind, detail))
@@ -303,7 +313,10 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
 
 
 def _is_as_written(facts: Facts, detail: str) -> bool:
-    """Return whether a detail is the JSON text that the mirror makes of its fields, which all readers read alike."""
+    """Return whether a detail is exactly the JSON text that the mirror writes for these fields.
+
+    Databases may read any other text differently.
+    """
     if _dumps(facts) == detail:
         return True
     # The mirror encodes each value on its own.
@@ -312,7 +325,7 @@ def _is_as_written(facts: Facts, detail: str) -> bool:
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Yield the faults of the task and the claim number in a row whose event is about a job."""
+    """Yield the faults of the task and of the claim number in the row of a job's event."""
     kind, claim, task = row[4], row[7], row[9]
     if record.task is not None and task != record.task:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
@@ -328,7 +341,7 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield the fault of the claim number in a row whose event begins a job in ``state``."""
+    """Yield a fault if the row of an event that begins a job has another claim number than the event's fields."""
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
     if claim != expected:
@@ -336,6 +349,6 @@ def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
 
 
 def of_queue(row: EventRow) -> Iterator[Fault]:
-    """Yield the fault of an event about the queue whose row names a job, a claim or a task."""
+    """Yield a fault if the row of an event about the queue names a job, a claim or a task."""
     if (row[6], row[7], row[9]) != (None, None, None):
         yield "I6", f"is about the queue, and names job {row[6]}, claim {row[7]}, task {row[9]}"

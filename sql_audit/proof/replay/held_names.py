@@ -1,11 +1,11 @@
-"""Replays the names that unique jobs hold (I13), and the ids that are remembered after their jobs' ends (I14).
+"""Replays the names of unique jobs (I13), and the ids that are remembered after their jobs' ends (I14).
 
-A name is held until its job ends, until its job is claimed, or until an instant, regardless of the job. An instant is
-forgotten when the log's time passes it, as in Redis.
+A job holds its name until the job ends, or until it is claimed. Or it holds the name until an instant, even after its
+end. When the log's time passes the instant, the name is free, as in Redis.
 
-While an id is remembered, no other job with this id may begin. Redis forgets an id when its clock passes the end of the
-id's window, and may forget it in a loss. So a window is checked only within one epoch, and only until the log's time
-passes its end. The memory is bounded, as the key ``results`` is.
+While an id is remembered, no other job with this id may begin. Redis forgets an id when the id's window is over, and
+may forget it in a loss. So a window is checked only within one epoch, and only until the log's time passes its end.
+Memory is bounded as that of Redis' key ``results``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Holder(NamedTuple):
 
 
 class HeldNames:
-    """The names of one queue that jobs hold."""
+    """The names of one queue that jobs hold, and the holder of each."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
@@ -40,8 +40,10 @@ class HeldNames:
         self._ends.clear()
 
     def pass_time(self, at_ms: int) -> None:
-        """Move the log's time to ``at_ms``, and free the names that were held until then. They stay free even if Redis'
-        clock goes back afterwards, since a claim may have removed them."""
+        """Move the log's time to ``at_ms`` (Unix ms), and free the names that were held until then.
+
+        These names stay free even if Redis' clock goes back, because a claim may have removed them in Redis.
+        """
         while self._ends and self._ends[0][0] <= at_ms:
             until_ms, name = heapq.heappop(self._ends)
             holder = self._holders.get(name)
@@ -49,7 +51,7 @@ class HeldNames:
                 del self._holders[name]
 
     def take(self, name: str, job_id: str, stands: Stands, at_ms: int) -> str | None:
-        """Give a name to a job. Return the id of the other job that still holds the name, or None."""
+        """Give a name to a job. If another job still holds the name, return that job's id; otherwise return None."""
         before = self._holders.get(name)
         until_ms = stands.at_ms if stands.how == "until" else None
         self._holders[name] = _Holder(job_id, until_ms)
@@ -60,12 +62,12 @@ class HeldNames:
         return before.job_id if before.until_ms is None or at_ms < before.until_ms else None
 
     def end(self, name: str | None, job_id: str) -> None:
-        """Free the name that a job holds, unless it is held until an instant."""
+        """Free the name that an ending job holds, unless the name is held until an instant."""
         if name is not None and self._holders.get(name) == (job_id, None):
             del self._holders[name]
 
     def free(self, name: str) -> str | None:
-        """Free a name, as an operator does. Return the id of the job that held it, or None."""
+        """Free a name, as an operator does. Return the id of the job that held the name; None: no job held it."""
         holder = self._holders.pop(name, None)
         return None if holder is None else holder.job_id
 
@@ -76,7 +78,7 @@ end."""
 
 
 class Windows:
-    """The ids of a queue that are still remembered after their jobs ended, each until the end of its window."""
+    """The ids of a queue that are remembered after their jobs ended, and the end of each id's window."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
@@ -86,13 +88,15 @@ class Windows:
         """The latest time of an event in the current epoch (Unix ms)."""
 
     def forget(self) -> None:
-        """Forget all ids, because Redis may have lost the ids that it remembered."""
+        """Forget all ids, because Redis may have lost them."""
         self._until.clear()
         self._by_end.clear()
         self._latest = 0
 
     def pass_to(self, at_ms: int) -> None:
-        """Move the log's time to ``at_ms``, unless it is later already, and forget the ids whose windows are over."""
+        """Move the log's time forward to ``at_ms`` (Unix ms), and forget the ids whose windows are over. The time never
+        goes back.
+        """
         self._latest = max(self._latest, at_ms)
         while self._by_end and self._by_end[0][0] <= self._latest:
             until, job_id = heapq.heappop(self._by_end)
@@ -100,11 +104,13 @@ class Windows:
                 del self._until[job_id]
 
     def ended(self, job_id: str, event: Event, claims: int | None, once_ms: int | None) -> None:
-        """Note that ``event`` ended a job. Its id is remembered up to ``once_ms``, if the job was ever claimed."""
+        """Note that ``event`` ended a job. If the job was ever claimed, its id is remembered until ``once_ms`` (Unix
+        ms).
+        """
         if once_ms is not None and claims and event not in LEAVES_NONE and once_ms > self._latest:
             self._until[job_id] = once_ms
             heapq.heappush(self._by_end, (once_ms, job_id))
 
     def until(self, job_id: str) -> int | None:
-        """Return the Unix ms up to which an id is remembered; None if the id is free, or if that is not known."""
+        """Return the time (Unix ms) until which an id is remembered; None if no window is known."""
         return self._until.get(job_id)

@@ -1,8 +1,8 @@
 """Replays caps and rates: counts the holders of each scope, and checks whether each claim was allowed (invariant I3).
 
-A ``claimed`` event has every scope of the claim, with the limit in force. So the log itself shows whether a claim was
-allowed: the holders of a scope, the new claim included, must be at most the cap. The limits in claims must agree with
-those of ``cap_changed`` events.
+A ``claimed`` event names every scope of the claim, with the limit in force. So the log shows whether the claim was
+allowed: a scope's holders, the new claim included, must be at most the cap. The limits in claims must agree with those
+in ``cap_changed`` events.
 
 This module does no I/O: :mod:`sql_audit.proof.replay.replay` calls it with the events in order.
 """
@@ -27,7 +27,7 @@ _TASK: Final = "task="
 
 
 class ClaimScopes(NamedTuple):
-    """The scopes of a ``claimed`` event."""
+    """The scopes of a claim with their limits, from the ``claimed`` event."""
 
     held: tuple[str, ...]
     """The scopes that the claim holds, without the scope of the queue and the scope of the task."""
@@ -40,7 +40,9 @@ class ClaimScopes(NamedTuple):
 
     @classmethod
     def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
-        """Return the scopes from an event's JSON. Raise ValueError or TypeError if they are invalid."""
+        """Return the scopes from the JSON in a ``claimed`` event. Raise ValueError or TypeError if they are not
+        valid.
+        """
         held, caps, rates, limits = [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
@@ -69,13 +71,13 @@ def _number(value: Any) -> int:
 
 
 def held_in(lane: str | None) -> tuple[str, ...]:
-    """Return the scopes that a claimed job of a lane holds, except the scope of its task."""
+    """Return the scopes in a lane's name that a claim counts against, without the task's scope."""
     scopes = scopes_of(lane or "")
     return tuple(s for s in scopes if is_counted(s) and not s.startswith(_TASK))
 
 
 class Limits:
-    """The limits in force, according to the ``cap_changed`` events."""
+    """The limits of caps and rates in force, according to the ``cap_changed`` events."""
 
     def __init__(self) -> None:
         self.whole = False
@@ -85,8 +87,10 @@ class Limits:
         """Pairs of (limit as text, its version), by scope or family."""
 
     def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
-        """Apply a change of a limit, and yield the faults of its event. With ``new=None`` the scope has the limit of
-        its family again."""
+        """Apply a change of a scope's limit, and yield the faults of the event.
+
+        ``new=None`` removes the scope's own limit, so that the limit of its family is in force.
+        """
         before = self.known.get(scope)
         if before is not None or self.whole:
             text, last = before or (None, 0)
@@ -100,8 +104,10 @@ class Limits:
             self.known[scope] = new, version
 
     def of(self, scope: str) -> str | None:
-        """Return the limit in force of a scope as text: "none" for a scope without a limit. Return None if the log does
-        not show the limit."""
+        """Return the limit in force of a scope as text, or "none" for a scope without a limit.
+
+        Return None if the log does not show the limit.
+        """
         own = self.known.get(scope)
         if own is not None:
             return own[0]
@@ -112,14 +118,14 @@ class Limits:
 
 
 class Holders:
-    """The holders of each scope, at one moment of the replay."""
+    """The number of claims that hold each scope, and the use of each rate, at one moment of the replay."""
 
     def __init__(self) -> None:
         self.limits = Limits()
         self.forget()
 
     def forget(self) -> None:
-        """Forget all holders, limits and rates, because something happened that the log does not show."""
+        """Forget all holders, limits and rates, because the log lacks events."""
         self.total = 0
         self.tasks: Counter[str | None] = Counter()
         self.keys: dict[str, int] = {}
@@ -129,7 +135,7 @@ class Holders:
         self._agreed: set[tuple[str | None, str | None, str | None]] = set()
 
     def forget_rates(self) -> None:
-        """Forget all use of rates, because later events may have the times of another clock."""
+        """Forget the use of all rates, because later events may have the times of another clock."""
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
@@ -139,8 +145,9 @@ class Holders:
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """Count a claim that begins as a holder of its scopes. ``held`` are these scopes, except the queue's and the
-        task's."""
+        """Count a new claim as a holder of its scopes. ``held`` are its scopes without those of the queue and the
+        task.
+        """
         self.total += 1
         self.tasks[task] += 1
         keys = self.keys
@@ -148,7 +155,7 @@ class Holders:
             keys[scope] = keys.get(scope, 0) + 1
 
     def release(self, task: str | None, held: Sequence[str]) -> None:
-        """Stop counting a claim that has ended as a holder of its scopes."""
+        """Stop counting an ended claim as a holder of its scopes."""
         self.total -= 1
         self.tasks[task] -= 1
         if not self.tasks[task]:
@@ -170,7 +177,7 @@ class Holders:
         return self.keys.get(scope, 0)
 
     def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
-        """Yield a sentence for each limit that a claim exceeds. The claim must be counted by :meth:`hold` already."""
+        """Yield a sentence for each limit that a claim exceeds. Call :meth:`hold` with the claim first."""
         for scope, cap in listed.caps:
             holders = self.of(scope)
             if holders > cap:
@@ -187,9 +194,9 @@ class Holders:
     def disagreements(
         self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
-        """Return a sentence for each difference between the limits in a claim and the limits in ``cap_changed`` events.
+        """Return a sentence for each scope whose limit in a claim differs from the limit in ``cap_changed`` events.
 
-        ``text`` is the event's detail. A detail without a difference is cached.
+        ``text`` is the detail of the claim's event. Details without a difference are cached.
         """
         key = task, lane, text
         if key in self._agreed:
@@ -209,8 +216,10 @@ class Holders:
         return found
 
     def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
-        """Yield a sentence for each rate that took another cost from a claim than the job has. ``costs`` are the job's,
-        as text."""
+        """Yield a sentence for each rate from which a claim took another cost than its job has.
+
+        ``costs`` are the job's costs, as text.
+        """
         for scope, _, _, _, cost in listed.rates:
             try:
                 known = cost_of(costs, scope)
@@ -221,13 +230,15 @@ class Holders:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 
     def pause(self, scope: str, until_ms: int) -> bool:
-        """Count that a scope is paused until a moment (Unix ms). Return whether this is no earlier than before."""
+        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer."""
         is_longer = until_ms >= self._paused.get(scope, 0)
         self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
         return is_longer
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
-        """Count that a claim has taken so much more from a rate than it said; less than 0 comes back."""
+        """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be
+        negative.
+        """
         known = self._rates.get(scope)
         if known is None:
             return
@@ -242,7 +253,7 @@ class Holders:
         self._rates[scope] = arrival, most, window_ms, burst, rest
 
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
-        """Apply the change of a limit. Return the faults of its event."""
+        """Apply a change of a scope's limit, and return the faults of the event."""
         self._agreed.clear()
         # The log does not show how much of the new rate is in use: the rate counts as unused.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
@@ -253,10 +264,11 @@ class Holders:
     def _spend(
         self, scope: str, most: int, window_ms: int, burst: int, cost: int, *, at_ms: int
     ) -> str | None:
-        """Count a claim against a rate, by the generic cell rate algorithm. Return a sentence if the claim came earlier
-        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None.
+        """Count a claim against a rate, by the generic cell rate algorithm.
 
-        A claim needs room for its cost, but at most for the burst."""
+        Return a sentence if the rate is 0, or if the claim came more than TOLERANCE_US too early; otherwise None. A
+        claim needs room for its cost, but never for more than the burst.
+        """
         if most == 0:
             return f"claimed under {scope}, which is stopped"
         now_us = at_ms * 1000

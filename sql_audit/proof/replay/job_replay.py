@@ -1,8 +1,8 @@
-"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19,
-I20 to I23).
+"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19 to
+I23).
 
-:mod:`sql_audit.proof.replay.replay`, which checks the order and the numbers of events, passes each event that happens
-to a job to :class:`JobReplay`. A wrong event is reported and then applied.
+:mod:`sql_audit.proof.replay.replay` checks the order and the numbers of events. It passes each event of a job to
+:class:`JobReplay`. A wrong event is reported and then applied.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name 
 
 
 class JobReplay:
-    """The live jobs of a queue, and the scopes, names and ids that they hold, after an event of its log."""
+    """The live jobs of a queue after the events so far, and the scopes, names and ids that they hold."""
 
     def __init__(self, found: LogFindings) -> None:
         self.jobs: dict[str, Record] = {}
@@ -90,8 +90,9 @@ class JobReplay:
         self._scopes_read: dict[str, ClaimScopes] = {}
 
     def steps(self) -> dict[str, Callable[[EventRow, str], None]]:
-        """Return the methods that replay the events of jobs, by event. A method takes the event's row and the job's
-        id."""
+        """Return, for each type of event, the method that replays it. The method gets the event's row and the
+        job's id.
+        """
         return {
             **dict.fromkeys(map(str, EFFECTS), self._moved),
             # Most events have these types, or they begin a job.
@@ -126,8 +127,10 @@ class JobReplay:
     # A job's life, and the claim in force.
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
-        """Return the job of an event that may happen only to a live job. Report a job that is not alive, or is in a
-        state in which the event may not happen."""
+        """Return the job of an event that only a live job can have. Report an illegal transition.
+
+        Also report a job that is not live, and a wrong task or claim number.
+        """
         record = self.jobs.get(job_id)
         kind = row[4]
         if record is None:
@@ -155,8 +158,11 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """End the claim in force by an event that names ``fence``. ``holder`` is the worker whose claim the event ends;
-        None if the event does not name the worker. Report a fence or a worker that differs from the claim in force."""
+        """End the claim in force by an event that presents ``fence``. Report another fence or another worker than the
+        claim's.
+
+        ``holder`` is the worker whose claim the event ends; None if the event names no worker.
+        """
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:
@@ -164,7 +170,7 @@ class JobReplay:
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
-        """Begin a job in ``state`` and return it. Report a job that is alive already."""
+        """Add a job in ``state``, and return it. Report a violation if a job with this id is already live."""
         old = self.jobs.get(job_id)
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
@@ -191,8 +197,7 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Record that the job holds its name, unless a job in this state holds none. Report another job that holds the
-        name."""
+        """Give a unique job its name, if jobs in this state hold names. Report another job that holds the name."""
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands
@@ -205,8 +210,7 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """Free the job's name: an operator freed it, or it was overdue and another job takes it. Report a job that did
-        not hold the name."""
+        """Free a job's name by an event ``freed``. Report a job that did not hold the name."""
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.
@@ -217,8 +221,7 @@ class JobReplay:
             record.unique = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
-        """Free the name of a job that an event ends or puts into the state dead, or give a requeued job its name
-        again."""
+        """Free the name of a job that an event ends or makes dead. Give a requeued job its name again."""
         if state is None or state is State.DEAD:
             self.names.end(record.unique, job_id)
         elif event is Event.REQUEUED and record.stands.how == "done":
@@ -308,7 +311,7 @@ class JobReplay:
         self._moved(row, job_id)
 
     def _compare(self, row: EventRow, job_id: str) -> None:
-        """Report the contradictions between an event and the earlier events of its job."""
+        """Report contradictions between an event and the earlier events of its job."""
         record, rule = self.jobs.get(job_id), _RULES.get(row[4])
         if record is not None and record.waits is not None:
             self._judge(stay(row[4], record))
@@ -316,7 +319,7 @@ class JobReplay:
             self._judge(rule(facts_in(row[10]), record, row))
 
     def box_forgotten(self, row: EventRow) -> None:
-        """Pass an orphaned event about a box."""
+        """Note the box that an orphaned event is about; Redis forgot the event."""
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
 
@@ -387,8 +390,11 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """Report a failure or a loss that does not have the next number. Also report a number above the limit, a number
-        at the limit that does not make the job dead, and a loss below the limit that makes the job dead."""
+        """Set the number of a job's failures or losses, and report a wrong number.
+
+        The number must be the next one, and at most the limit. At the limit the job must be dead; a loss below the
+        limit must not make it dead.
+        """
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)
         # A job may die without a failure if no worker knew its task.

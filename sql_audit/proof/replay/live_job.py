@@ -1,4 +1,4 @@
-"""The record of a live job during the replay."""
+"""The record of one live job during the replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Entries(dict[int, tuple[str, str | None]]):
-    """The entries of a job's box, by number. Each is the step's name, and the digest if the step was saved."""
+    """The steps in a durable job's box, by number: each step's name, and its digest if the step was saved."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -21,11 +21,10 @@ class Entries(dict[int, tuple[str, str | None]]):
 
 
 class Record:
-    """A live job after the events that were replayed. ``state`` and the counters have the value None until an event
-    states them.
+    """A live job after the events so far. Until an event states them, ``state`` and the counters have the value None.
 
-    Each trait is an attribute, named as in a state line; None if the job does not have the trait, or if the log does
-    not have the job's beginning.
+    Each trait is an attribute, named as in a state line. None: the job does not have the trait, or the log lacks the
+    job's beginning.
     """
 
     __slots__ = (

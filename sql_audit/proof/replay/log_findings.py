@@ -12,12 +12,10 @@ from sql_audit.store.job_rows import EventRow
 
 
 class LogFindings:
-    """The findings of the events that were replayed already. Each finding is about ``row``, which the replay sets to
-    each event."""
+    """The findings of one queue's replay so far. Each new finding is about ``row``, the current event."""
 
     def __init__(self, queue: str, *, since_ms: int, before_cut: bool) -> None:
-        """Begin without findings. Of the findings about events before ``since_ms`` (Unix ms), only losses are
-        recorded."""
+        """Begin without findings. Events before ``since_ms`` (Unix ms) give no findings except losses."""
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut
@@ -38,7 +36,7 @@ class LogFindings:
         """Number of orphaned events since the last loss."""
 
     def violated(self, invariant: str, says: str) -> None:
-        """Record that the row violates an invariant. ``says`` continues a sentence about the event."""
+        """Record that the current event violates an invariant. ``says`` is a predicate: the event is its subject."""
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self.row
         if at_ms < self.since_ms or self.before_cut:
             return
@@ -50,12 +48,12 @@ class LogFindings:
             self.violations.append(found)
 
     def judge(self, faults: Iterable[Fault]) -> None:
-        """Record each fault of the row as a violation."""
+        """Record each fault of the current event as a violation."""
         for invariant, says in faults:
             self.violated(invariant, says)
 
     def note(self, says: str) -> None:
-        """Record a note: the reason why something cannot be judged from the row on."""
+        """Record that something cannot be judged from the current event on. ``says`` is the reason."""
         row = self.row
         if self.before_cut:
             return
@@ -63,14 +61,16 @@ class LogFindings:
             self.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
 
     def clock_went_back(self, before: EventRow) -> None:
-        """Record that the row has an earlier time than ``before``, the first row of the entry before."""
+        """Record that the current event is earlier than ``before``, the first row of the preceding entry."""
         row = self.row
         if row[1] == before[1] and row[5] >= self.since_ms and len(self.set_back) < VIOLATIONS_KEPT:
             self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
 
     def lost(self, after: OutboxId, jobs: int, says: str) -> None:
-        """Record a loss of the events after the entry ``after``; the row begins the epoch with which Redis continued.
-        ``jobs`` is the number of live jobs that were lost."""
+        """Record that Redis lost the events after the entry ``after``, and ``jobs`` live jobs.
+
+        The current event begins the epoch with which Redis continued.
+        """
         if self.before_cut:
             # The numbers and the entry in the text are those of jobs that the prune left in the log.
             says = f"{says} (of what the prune left)"

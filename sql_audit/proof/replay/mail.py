@@ -1,4 +1,4 @@
-"""The signals and the waits of a durable job during the replay."""
+"""The signals and the waits of one durable job during the replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rq_core.model.durable.boxes import signal_of
 
 
 class WaitingEntry(NamedTuple):
-    """The entry of a wait or a sleep that is not over."""
+    """A wait or a sleep in a job's box that is not over yet."""
 
     name: str
     kind: str
@@ -18,7 +18,7 @@ class WaitingEntry(NamedTuple):
 
 
 class Signals:
-    """The signals and the waits of a job, after an event."""
+    """The signals of a durable job and its waits, after the events so far."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -39,15 +39,14 @@ class Signals:
         """True if a signal has arrived for which the job is parked. The next event of the job must be ``woken``."""
 
     def oldest(self, entry: str) -> int | None:
-        """Return the number of the oldest signal that the wait of this entry can take; None if there is no such
-        signal."""
+        """Return the number of the oldest signal that the wait named ``entry`` can take; None: no such signal."""
         numbers = self.names.get(signal_of(entry))
         return numbers[0] if numbers else None
 
     def receive(
         self, number: int, name: str, key: str | None, digest: str, size: int | None
     ) -> None:
-        """Add a signal that no wait has taken."""
+        """Add a signal; no wait has taken it yet."""
         self.sent = max(self.sent, number)
         self.digests[number], self.sizes[number] = digest, size
         insort(self.names.setdefault(name, []), number)
@@ -55,8 +54,10 @@ class Signals:
             self.keys[key] = number
 
     def lose(self, number: int) -> bool:
-        """Note that Redis has lost a signal for good: its sender may send it again, with a new number. Return False if
-        a wait has taken the signal, or if there was no such signal."""
+        """Note that Redis has lost a signal for good. Its sender may send it again, with a new number.
+
+        Return False if a wait has taken the signal, or if no signal has this number.
+        """
         if number in self.lost:
             return True  # A restore that was interrupted was repeated.
         waiting = next((name for name, numbers in self.names.items() if number in numbers), None)
@@ -69,8 +70,7 @@ class Signals:
         return True
 
     def forget(self, number: int, name: str, digest: str) -> bool:
-        """Forget a signal, and return True; return False if a wait has taken it, or if it has another name or
-        digest."""
+        """Remove a signal that no wait has taken. Return False if no such signal has this number, name and digest."""
         if self.digests.get(number) != digest or number not in self.names.get(name, ()):
             return False
         del self.digests[number], self.sizes[number]

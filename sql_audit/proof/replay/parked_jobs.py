@@ -1,6 +1,9 @@
-"""Checks the signals of durable jobs, and their waits: a job's signals have the numbers 1, 2, 3…, and each is taken
-at most once, in order (I21); a job parks only for waits and sleeps that are not over (I22); and a job is woken only
-by a signal that it waits for, or at the time for which it waits (I23)."""
+"""Checks the events about signals and waits of durable jobs.
+
+- I21: a job's signals have the numbers 1, 2, 3…, and waits take each at most once, in order.
+- I22: a job parks only for waits and sleeps that are not over.
+- I23: only a signal for which it waits, or the end of its wait, wakes a job.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _PARKED: Final = str(State.PARKED)
 
 
 def send(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``signalled`` to its job, and yield the faults of the event."""
+    """Apply an event ``signalled`` to its job, and yield the event's faults."""
     facts, mail = facts_in(row[10]), record.mail
     if record.life is not None and facts["life"] != record.life:
         yield "I21", f"is in box {facts['life']}, the job's is {record.life}"
@@ -55,8 +58,10 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
-    """Forget the entries and signals of a box if an event has a higher number than can follow them. Redis had
-    forgotten events about the box, and a restore has put back the entries and signals of these events."""
+    """Forget a box's steps and signals if the event has a number that is too high to be the next.
+
+    Redis then lost events about the box, and a restore put the lost steps and signals back.
+    """
     entries, mail, entry = record.entries, record.mail, facts.get("entry")
     message, is_sent = facts.get("message"), entry is None
     if not is_sent and _is_older(facts.get("fence"), row[1]):
@@ -70,14 +75,14 @@ def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
 
 
 def lose(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``signal_lost`` to its job, and yield the fault of the event."""
+    """Apply an event ``signal_lost`` to its job, and yield the event's fault."""
     facts, mail = facts_in(row[10]), record.mail
     if mail is not None and facts["life"] == record.life and not mail.lose(facts["message"]):
         yield "I21", f"is about signal {facts['message']}, and no such signal waits"
 
 
 def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
-    """Yield the faults of an event that has the value of a step or a signal, with its size and its digest."""
+    """Yield a fault if the value of a step or a signal does not have the event's digest and size."""
     value, digest, size = facts.get("value"), facts.get("digest"), facts.get("bytes")
     if value is None:
         return
@@ -89,7 +94,7 @@ def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
 
 
 def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` of a wait or a sleep."""
+    """Apply an event ``step_begun`` to the waits of its job, and yield the event's faults. Other steps are ignored."""
     mail, kind, until_ms = record.mail, facts.get("kind"), facts.get("until_ms")
     if mail is None or kind is None:
         return
@@ -102,8 +107,10 @@ def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
 
 
 def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> Iterator[Fault]:
-    """Apply an event ``step_saved`` to the waits and the signals of its job. ``is_again``: the entry was saved
-    before."""
+    """Apply an event ``step_saved`` to the waits and the signals of its job, and yield the event's faults.
+
+    ``is_again``: the step was saved before.
+    """
     mail, message, name = record.mail, facts.get("message"), facts["name"]
     if mail is None:
         return
@@ -182,7 +189,7 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def stay(kind: str, record: Record) -> Iterator[Fault]:
-    """Yield the fault of an event of a parked job that should have been woken before."""
+    """Yield a fault if a job has another event although a signal should have woken it first."""
     mail = record.mail
     if mail is not None and mail.must_wake and kind not in (Event.WOKEN, Event.SIGNALLED):
         mail.must_wake = False
@@ -190,11 +197,11 @@ def stay(kind: str, record: Record) -> Iterator[Fault]:
 
 
 def _is_older(fence: object, epoch: int) -> bool:
-    """Return whether a claim began in an earlier epoch."""
+    """Return whether the claim with this fence began before ``epoch``."""
     begun = str(fence).partition("-")[0]
     return begun.isascii() and begun.isdigit() and len(begun) < 20 and int(begun) < epoch
 
 
 def _numbers(waits: str | None) -> list[int]:
-    """Return the numbers of the entries for which a job is parked."""
+    """Return the numbers of the waits and sleeps in ``waits``, a text such as ``3,4``."""
     return [int(each) for each in (waits or "").split(",") if each.isascii() and each.isdigit()]

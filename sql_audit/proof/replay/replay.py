@@ -1,12 +1,13 @@
 """Replays the log of one queue event by event.
 
 :class:`Replay` takes the rows of ``job_event`` in order. From these rows alone it checks the numbering (I5) and the
-losses that epochs show; :class:`sql_audit.proof.replay.job_replay.JobReplay` checks the other invariants. It keeps only
-live jobs, holders and names in memory, and does no I/O. A wrong event is reported and then applied, since it has
-happened in Redis.
+losses that epochs show. :class:`sql_audit.proof.replay.job_replay.JobReplay` checks the other invariants.
 
-If the log itself says that it is incomplete (a gap, events in quarantine, an unfinished baseline), the replay forgets
-all jobs, accepts any event as the first event of a job, and adds a note with the reason.
+Only live jobs, holders and names are in memory, and no I/O is done. A wrong event is reported and then applied, because
+it has happened in Redis.
+
+The log itself may show that it is incomplete: a gap, events in quarantine, an unfinished baseline. Then the replay
+forgets all jobs, accepts any event as the first event of a job, and adds a note with the reason.
 
     >>> replay = Replay("mail")
     >>> replay.feed([("mail", 7, 0, 0, "paused", 1, None, None, "ada", None, None)])
@@ -39,8 +40,10 @@ _OF_BOXES: Final = frozenset(map(str, BOX_EVENTS))
 
 
 class Replay:
-    """The state of one queue after the events of its log. Call :meth:`feed` with the rows in order, then
-    :meth:`finish`; then read the attributes."""
+    """The state of one queue after the events so far. Call :meth:`feed` with the rows in order, then :meth:`finish`.
+
+    The findings are attributes, such as ``violations``.
+    """
 
     def __init__(
         self,
@@ -55,14 +58,14 @@ class Replay:
     ) -> None:
         """Begin before the first event of a queue.
 
-        - ``beginnings``: the beginnings of all epochs in the log, in order.
-        - ``recorded``: the kinds of the rows of ``mirror_epoch``, by the entry that they are about.
-        - ``orphaned``: the recorded ranges of orphaned events, in order, each as the entry before the range and the
-          first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
-        - ``passed``: the number of entries before an epoch that could not be mirrored, by epoch.
-        - ``since_ms``: events before this time (Unix ms) are replayed, but violations of them are not reported.
-        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only the jobs that the prune kept, and
-          events of the queue; violations of them are not reported until :meth:`pass_cut` is called.
+        - ``beginnings``: the first events of all epochs in the log, in order.
+        - ``recorded``: for each entry that has rows in ``mirror_epoch``, the kinds of these rows.
+        - ``orphaned``: the recorded ranges of orphaned events, in order. A range is a pair: the entry before it, and
+          the first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
+        - ``passed``: by epoch, the number of earlier entries that could not be mirrored.
+        - ``since_ms``: events before this time (Unix ms) are replayed, but their violations are not reported.
+        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only events of the queue, and of
+          the jobs that the prune kept. Their violations are not reported until :meth:`pass_cut` is called.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -157,7 +160,7 @@ class Replay:
                 found.violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:
-        """Report violations from here on: all events up to the cut of the prune have been replayed."""
+        """Report violations from the next event on: all events up to the cut of the prune have been replayed."""
         assert self._cut is not None
         self._pass_unknown(self._cut)
         self.at, self._found.before_cut = self._cut, False
@@ -165,7 +168,7 @@ class Replay:
         self._live.ticks.forget()
 
     def finish(self) -> None:
-        """End the replay. Add a note if the log has no events, or if jobs without an event in it may be alive."""
+        """End the replay. Add a note if the log has no events, or if the log may lack live jobs."""
         if not self.events:
             self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
         elif self._live.open:
@@ -176,7 +179,7 @@ class Replay:
     # The numbering (I5).
 
     def _pass_unknown(self, entry: tuple[int, int]) -> None:
-        """Forget all jobs if there is a recorded gap between the last entry and ``entry``."""
+        """Forget all jobs if a recorded gap lies between the last entry and ``entry``."""
         while self._unknown_from and self._unknown_from[0] <= entry:
             if self._unknown_from.pop(0) > self.at:
                 self._live.forget()
@@ -271,7 +274,7 @@ class Replay:
             self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss before an epoch that Redis began and forgot later."""
+        """Record the loss at the beginning of an epoch that Redis itself forgot later."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
@@ -279,8 +282,7 @@ class Replay:
             self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
     def _went_ahead(self, last: OutboxId, before: OutboxId) -> None:
-        """Add a note that Redis had entries after the last entry of the log; report a violation if no gap is
-        recorded."""
+        """Add a note that the log lacks entries that Redis had. Report a violation if no gap is recorded."""
         if self._found.before_cut:
             return
         if not self._is_recorded(self.at, "gap"):
@@ -292,7 +294,7 @@ class Replay:
     def _went_back(
         self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Record a loss: the last entry that Redis knew is before the last entry that SQL has."""
+        """Record a loss: when the epoch began, Redis' last entry was older than the last entry in SQL."""
         count = 0
         if last is not None:
             if self._orphans_are_recorded and self._survivors.get(row[1]) != last:
@@ -311,8 +313,7 @@ class Replay:
         self._found.lost(before, count, says)
 
     def _passed_over(self, row: EventRow, before: OutboxId) -> None:
-        """Record the loss before an epoch, and add a note that entries of Redis before the epoch could not be
-        mirrored."""
+        """Record the loss before an epoch. Add a note that some of Redis' entries could not be mirrored."""
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"
@@ -360,8 +361,7 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Return a phrase that says which server the queue has been on since the epoch began, as far as the ids of the
-    servers' histories show it."""
+    """Return a phrase that says which server has the queue since an epoch began, from the event ``epoch_started``."""
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

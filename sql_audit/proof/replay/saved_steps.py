@@ -1,7 +1,9 @@
-"""Checks the entries of durable jobs (I20): in each box they have the numbers 1, 2, 3…, and each is written under the
-claim in force. From a saved step on, earlier failures and losses do not count (I4).
+"""Checks the steps of durable jobs (I20). In each box the steps have the numbers 1, 2, 3…, written under the claim in
+force.
 
-An entry that a failover took from Redis may be written again. It must then have the same contents as before.
+After a saved step, earlier failures and losses no longer count towards the job's limits (I4).
+
+A worker may write a step again that a failover took from Redis. The step must then have the same contents.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
 def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the faults of the event."""
+    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the event's faults."""
     facts = facts_in(row[10])
     entry, name = facts["entry"], facts["name"]
     yield from _written_under(row, facts, record)
@@ -62,7 +64,10 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
-    """Yield the fault of an entry that the worker of the claim in force did not write, or whose name is impossible."""
+    """Yield a fault if a step was written under another claim or worker than those in force.
+
+    Also yield a fault if the step's name is not valid.
+    """
     fence, name = facts.get("fence"), facts["name"]
     if record.state is not None and record.state not in _CLAIMED:
         yield "I20", f"is written, and the job is {record.state}"
@@ -75,8 +80,10 @@ def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> I
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:
-    """Take over the failures and losses that no longer count after a saved step. Yield a fault if the event has
-    other numbers than the log."""
+    """Set the job's base: the failures and losses before its last saved step, which no longer count.
+
+    Yield a fault if the event's numbers differ from the log's.
+    """
     if record.failures is not None and record.losses is not None:
         base = Base(record.failures, record.losses)
         if said != (None if base == NO_BASE else str(base)):

@@ -1,6 +1,6 @@
-"""Replays the schedules of one queue: each instant must be the instant that the event before named as the next (I15).
+"""Replays the schedules of one queue: each instant must be the one that the preceding event named as the next (I15).
 
-The replay of a schedule begins with the schedule's first event in the log, even if earlier events are missing.
+The replay of a schedule begins with its first event in the log, even if earlier events are missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Schedule(NamedTuple):
 
 
 class ScheduleTicks:
-    """The schedules of a queue after one event of its log."""
+    """The schedules of a queue after the events so far, and the next instant of each."""
 
     def __init__(self, found: LogFindings, jobs: Mapping[str, Record]) -> None:
         self._violated = found.violated
@@ -50,7 +50,7 @@ class ScheduleTicks:
         self._schedules.clear()
 
     def changed(self, row: EventRow, _: str) -> None:
-        """Replay an event ``schedule_changed``."""
+        """Replay an event ``schedule_changed``, and report its faults."""
         facts = facts_in(row[10])
         name, version = facts["name"], facts["version"]
         known = self._schedules.get(name)
@@ -79,7 +79,7 @@ class ScheduleTicks:
         self._schedules[name] = _Schedule(version, next_ms, facts["new"])
 
     def ticked(self, row: EventRow, job_id: str) -> None:
-        """Replay an event ``ticked``."""
+        """Replay an event ``ticked``: a schedule came to an instant, or an operator asked for a run."""
         facts = facts_in(row[10])
         name, nominal, outcome = facts["name"], facts["nominal_ms"], facts["outcome"]
         if job_id != f"tick-{name}-{nominal}":
@@ -107,7 +107,7 @@ class ScheduleTicks:
             self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
 
     def _run(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
-        """Replay a run that an operator asked for. Such a run does not change the schedule's next instant."""
+        """Replay a run that an operator asked for, which does not change the schedule's next instant."""
         if facts["missed"]:
             self._violated("I15", f"passes over {facts['missed']} instants")
         if known is None:

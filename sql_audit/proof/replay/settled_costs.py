@@ -1,5 +1,4 @@
-"""Replays what jobs have really taken of units, and the scopes that they paused: the events ``cost_settled`` and
-``scope_paused``. No I/O."""
+"""Replays the events ``cost_settled`` (a job's real cost) and ``scope_paused`` (a job pauses a rate). No I/O."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ _TOLD: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,1
 def judge_cost(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Correct the rates of a job by what it has really taken, and yield the faults of the event: only the worker of the
-    claim in force says what its job has taken, once, and only of units that the job's rates count."""
+    """Apply an event ``cost_settled`` to the rates of its job, and yield the event's faults.
+
+    Only the worker of the claim in force may report the cost, once, and only for units that the job's rates count.
+    """
     fence = facts.get("fence")
     if record.fence is None or fence != record.fence:
         if record.state is not None:
@@ -60,8 +61,11 @@ def judge_cost(
 def judge_pause(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Note that a job has paused one of its scopes, and yield the faults of the event: only the worker of the claim in
-    force pauses a scope, it is a rate of the job, and a pause is never made shorter."""
+    """Apply an event ``scope_paused``, and yield the event's faults.
+
+    Only the worker of the claim in force may pause a scope. The scope must be a rate of the job. No pause may get
+    shorter.
+    """
     fence, scope, until_ms = facts.get("fence"), facts.get("scope"), facts.get("until_ms")
     if record.state is not None and (record.fence is None or fence != record.fence):
         in_force = "no claim is" if record.fence is None else f"{record.fence} is"
@@ -78,7 +82,7 @@ def judge_pause(
 
 
 def _rates_of(record: Record) -> list[str] | None:
-    """Return the rates of a job, also those without a limit when it was claimed; None if they are unknown."""
+    """Return the names of a job's rates, also of rates without a limit; None if they are unknown."""
     known = record.lane if record.priority is not None else None
     names = record.listed.limits if record.listed is not None else ()
     if known is None and record.listed is None:

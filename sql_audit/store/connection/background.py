@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """A call that starts at once on its own thread. The caller must wait for it, so that no thread is left."""
+    """A call that starts at once on its own thread. Call :meth:`wait` or :meth:`result`, so that no thread is left."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -42,7 +42,7 @@ class BackgroundCall(Generic[T]):
             self._thread.join()
 
     def result(self) -> T:
-        """Wait for the call, and return its value. Raise the error that the call raised."""
+        """Wait for the call, and return its value. Raise the call's error."""
         self.wait()
         if self._error is not None:
             raise self._error

@@ -1,5 +1,6 @@
 """Makes the text of rows in PostgreSQL's COPY format. The mirror sends this text to COPY, and batches are hashed over
-it."""
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ Row = Sequence[Any]
 
 
 class Rows(list[Row]):
-    """The rows of one table that will be written."""
+    """The rows of one table to write."""
 
     _text: str | None = None
 
     def text(self) -> str:
-        """Return the rows in COPY's text format. The text is made once."""
+        """Return the rows in the text format of COPY. The text is computed once."""
         if self._text is None:
             self._text = self._make_text()
         return self._text
@@ -26,10 +27,10 @@ class Rows(list[Row]):
 
 
 class EventRows(Rows):
-    """Rows of ``job_event`` whose plain lines were made before."""
+    """Rows of ``job_event`` to write. Their lines of COPY may already be known."""
 
     def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
-        """``lines`` are the lines that :func:`plain_line` makes of the rows."""
+        """``lines`` are the lines that :func:`plain_line` makes of the rows; None: not known yet."""
         super().__init__(rows)
         self._lines = lines
 
@@ -48,9 +49,9 @@ _CHUNK: Final = 64
 
 
 def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
-    """Return rows in the text format of PostgreSQL's COPY. Each line, including the last line, ends with a line break.
+    """Return rows in the text format of PostgreSQL's COPY. Each line, including the last one, ends with a line break.
 
-    ``lines`` are the lines of these rows, if :func:`plain_line` or :func:`event_line` has already made them.
+    ``lines`` are the rows' lines from :func:`plain_line` or :func:`event_line`, if they are already known.
     """
     if lines is None:
         lines = list(map(plain_line, rows))
@@ -63,12 +64,12 @@ def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
 
 
 def plain_line(row: Row) -> str:
-    """Return a row as a line of COPY without escapes; a null value is the character NUL."""
+    """Return a row as a line of COPY in which nothing is escaped yet. A null value is the character NUL."""
     return "\t".join(["\0" if value is None else str(value) for value in row])
 
 
 def event_line(row: Row) -> str:
-    """Return the line that :func:`plain_line` makes, for a row of ``job_event``, in less time."""
+    """Return the line of a row of ``job_event``, as :func:`plain_line` does, but faster."""
     queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
     return (
         f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{job_id if job_id is not None else _NULL}"

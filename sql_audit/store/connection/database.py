@@ -1,11 +1,11 @@
 """The audit database: its address, its connections, its transactions, and the writing of many rows at once.
 
-No setting outlives a transaction on a connection to PostgreSQL: each transaction makes its own settings. So a pooler
-may be used that gives a server's connection to other clients after each transaction (PgBouncer).
+The connections work behind a pooler such as PgBouncer, which may give a server's connection to other clients after each
+transaction. So each transaction on PostgreSQL makes its own settings, and none outlives it.
 
 One process writes at a time. On PostgreSQL, a mirror locks the cursor of its queue. On SQLite, a writer uses BEGIN
-IMMEDIATE and holds a lock file: SQLite before 3.51.3 can damage its write-ahead log if one connection checkpoints while
-another writes, so only a connection that holds the lock file writes or checkpoints.
+IMMEDIATE and holds a lock file. SQLite before 3.51.3 can damage its write-ahead log if one connection checkpoints while
+another writes. So only the connection that holds the lock file writes or checkpoints.
 
     database = Database("audit.db")
     with database.writing() as connection:      # None if another process is writing
@@ -91,9 +91,9 @@ T = TypeVar("T")
 
 
 def normalise(text: str) -> URL:
-    """Return the URL of an audit database from a text: a path, ``sqlite:///path`` or ``postgresql://…``.
+    """Return the URL of an audit database. ``text`` is a path, ``sqlite:///path`` or ``postgresql://…``.
 
-    Raise AuditUrlInvalid if the text is invalid.
+    Raise AuditUrlInvalid for any other text.
     """
     text = text.strip()
     if not text:
@@ -126,7 +126,7 @@ def normalise(text: str) -> URL:
 
 
 class Database:
-    """One audit database. It connects when it is first used. Several threads may use it."""
+    """One audit database. It connects at its first use. Several threads may use it."""
 
     def __init__(self, url: str | URL) -> None:
         """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
@@ -145,7 +145,7 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The address without its password, for messages."""
+        """The database's address without its password, for messages."""
         if self.dialect == "sqlite":
             return masked(self.address.database or "")
         address = self.address.set(drivername="postgresql")
@@ -153,12 +153,12 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite database; only SQLite databases have one."""
+        """The path of the SQLite file. PostgreSQL databases have none."""
         assert self.dialect == "sqlite"
         return Path(self.address.database or "")
 
     def snapshot(self) -> Connection:
-        """Return a connection that only reads, and whose statements all read one snapshot of the database."""
+        """Return a connection for reading. All its statements read the same snapshot of the database."""
         connection = self.readers.connect()
         if self.dialect == "postgresql":
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -242,10 +242,11 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self, *, wait: bool = False) -> Iterator[Connection | None]:
-        """Yield a connection with a transaction for writing. The caller must commit; otherwise it is rolled back.
+        """Yield a connection with a transaction for writing. The caller must commit; otherwise the transaction is
+        rolled back.
 
-        Yield None if another process writes the SQLite file (with ``wait``, wait for that process instead). Raise
-        sqlalchemy.exc.DBAPIError if the database does not answer.
+        If another process writes the SQLite file, yield None, or wait with ``wait``. Raise sqlalchemy.exc.DBAPIError if
+        the database does not answer.
         """
         with contextlib.ExitStack() as stack:
             if self.dialect == "sqlite" and not stack.enter_context(self._lock_file(wait=wait)):
@@ -256,8 +257,9 @@ class Database:
             yield connection
 
     def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
-        """End the connections of mirrors that hang within a COPY, if their transaction is older than ``older_than_ms``.
-        Return their number. On SQLite, nothing happens. (PostgreSQL itself ends idle transactions.)
+        """End the connections of mirrors that hang in a COPY, if their transactions are older than ``older_than_ms``.
+
+        Return the number of ended connections. On SQLite, return 0. (PostgreSQL itself ends idle transactions.)
         """
         if self.dialect != "postgresql":
             return 0
@@ -270,8 +272,11 @@ class Database:
         return ended
 
     def _raise_if_not_writable(self, error: BaseException) -> None:
-        """Raise AuditUnavailable if the file's directory is missing, and AuditNotWritable if an error of SQLite is
-        about rights. Otherwise return."""
+        """Raise AuditUnavailable if the SQLite file's directory is missing. Raise AuditNotWritable if ``error`` is
+        about rights.
+
+        Otherwise return.
+        """
         if not self.path.parent.is_dir():
             raise AuditUnavailable(url=self.url, why=driver_errors.missing(self.path)) from error
         if driver_errors.is_about_rights(error):
@@ -299,7 +304,7 @@ class Database:
     # Many rows.
 
     def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
-        """Return the rows of ``job`` for ``ids``, by one statement. Unknown ids are left out."""
+        """Return the rows of ``job`` for ``ids``, by one statement. Ids without a row are left out."""
         if self.dialect == "sqlite":
             bound = queue, json.dumps(ids)
             return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
@@ -308,12 +313,12 @@ class Database:
     def insert_events(
         self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
     ) -> T:
-        """Insert rows of ``job_event``, which must be in the order of their numbers.
+        """Insert rows of ``job_event``, and call ``meanwhile`` while the database works. Return the value of that call.
 
-        Call ``meanwhile``, and return the value of that call. The database works at the same time, except on SQLite if
-        there are fewer than BACKGROUND_ROWS rows.
+        The rows must be in the order of their numbers. On SQLite with fewer than BACKGROUND_ROWS rows, ``meanwhile`` is
+        called after the INSERT.
 
-        Raise PlaceTaken if PostgreSQL has any event from the first of the numbers to the last.
+        Raise PlaceTaken if PostgreSQL already has an event between the first and the last number.
         """
         if not rows:
             return meanwhile()
@@ -360,7 +365,7 @@ class Database:
             connection.exec_driver_sql(POSTGRESQL.END_ATTEMPTS)
 
     def count_minutes(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Add the numbers in ``rows`` to the rows of ``claim_minute``; insert the missing rows."""
+        """Add ``rows`` to the counts in ``claim_minute``. Insert a row for each minute that has none."""
         if not rows:
             return
         if self.dialect == "sqlite":
@@ -397,10 +402,10 @@ class Database:
 
 
 def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Insert rows into SQLite: most rows in blocks with one INSERT per block, the last rows with one INSERT per row.
+    """Insert rows into SQLite: most in blocks with one INSERT per block, the last ones with one INSERT per row.
 
-    The number of rows of a block is a power of two: at most SQLITE_ROWS, and at most half of the rows. So only few
-    different statements are ever prepared.
+    The number of rows of a block is a power of two: at most SQLITE_ROWS, and at most half of the rows. So SQLite
+    prepares only few different statements.
     """
     if not rows:
         return
@@ -415,7 +420,7 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
 
 
 def _is_gone(connection: Any) -> bool:
-    """Return whether PostgreSQL has closed a connection. This takes one round trip, outside any transaction."""
+    """Return whether PostgreSQL has closed a connection. The check takes one round trip, outside any transaction."""
     try:
         connection.autocommit = True
         connection.execute("")

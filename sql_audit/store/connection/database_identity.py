@@ -1,10 +1,14 @@
-"""Checks that an audit database is still in its place: a copy must not be mirrored into under the original's id.
+"""Checks that an audit database is still in its place: a copy must not be mirrored into as if it were the original.
 
-A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it from the original: a mirror of the copy
-would take the original's next events and trim them in Redis. So a database stores its place when it is first mirrored
-into: PostgreSQL's system identifier and the database's oid, or the file system and the file's inode. (If the role may
-not read the identifier, only the oid is compared.) In another place, :func:`check_identity` refuses the database until
-an operator decides: :func:`fork` makes it a new log, :func:`rebind` stores the new place.
+A copy (pg_dump for staging, cp) has the audit id of the original, so Redis cannot tell the two apart. A mirror of the
+copy would take the original's next events, and trim them in Redis.
+
+So a database stores its place when it is first mirrored into. On PostgreSQL, the place is the system identifier and the
+database's oid; on SQLite, the file system and the file's inode. (If the role may not read the system identifier, only
+the oid is compared.)
+
+In another place, :func:`check_identity` refuses the database until an operator decides. :func:`fork` makes it a new
+log; :func:`rebind` stores the new place.
 
 A copy of a whole server or disk (a physical standby, a snapshot of a virtual machine) has the same place, so this check
 cannot detect it.
@@ -42,12 +46,12 @@ _UNKNOWN: Final = "unknown"
 
 
 def database_place(database: Database) -> str:
-    """Return the place of a database as a text. Raise the errors of its driver."""
+    """Return the place of a database, as a text to compare. Raise the errors of its driver."""
     return place_of(database.readers)
 
 
 def place_of(engine: Engine) -> str:
-    """Return the place of the database of an engine as a text. Raise the errors of its driver."""
+    """Return the place of an engine's database, as a text to compare. Raise the errors of its driver."""
     if engine.dialect.name == "sqlite":
         path = Path(engine.url.database or "")
         # st_dev is not used, since it may change when the machine starts again.
@@ -66,8 +70,10 @@ def place_of(engine: Engine) -> str:
 
 
 def check_identity(database: Database) -> None:
-    """Store the place of a database if no place is stored yet. Raise AuditCopied if the database is not in the stored
-    place."""
+    """Check that a database is in its stored place. If no place is stored yet, store the current one.
+
+    Raise AuditCopied if the database is in another place.
+    """
     here = database_place(database)
     with database.readers.connect() as connection:
         bound = connection.execute(_PLACE).scalar_one()
@@ -82,23 +88,25 @@ def check_identity(database: Database) -> None:
 
 
 def is_less_known(one: str, other: str) -> bool:
-    """Return whether ``one`` lacks the system identifier and is otherwise the same place as ``other``."""
+    """Return whether the places are the same as far as known: ``one`` lacks the system identifier, and the oids are
+    equal.
+    """
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")
 
 
 def rebind(database: Database) -> str:
-    """Store the current place of a log after a move or a restore, and return it."""
+    """Store the database's current place after a move or a restore, and return the place."""
     here = database_place(database)
     _write(database, _REBIND, here)
     return here
 
 
 def fork(database: Database) -> str:
-    """Make a copied database a new log, with a new audit id, and return the id.
+    """Make a copied database a new log with a new audit id, and return the id.
 
-    Its chains continue, since they keep the original's chain id. Its queues have no source any more: any Redis that has
-    a queue of the same name may become its source.
+    The chains continue with the original's chain id. The queues have no source any more: any Redis that has a queue of
+    the same name may become its source.
     """
     audit_id = secrets.token_hex(16)
     _write(database, _FORK, database_place(database), audit_id=audit_id)

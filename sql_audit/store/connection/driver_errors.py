@@ -1,5 +1,8 @@
-"""Interprets errors of a database's driver: whether an error is about the rows, its first line for messages, and the
-reason why a SQLite file cannot be opened or written."""
+"""Interprets the errors of a database's driver.
+
+It finds out whether the content of rows caused an error, and why a SQLite file cannot be opened or written. It also
+shortens messages.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,9 @@ _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
 def data_refused(error: BaseException) -> bool:
-    """Return whether the database refused rows because of their content, so that another try cannot succeed.
+    """Return whether the database refused rows because of their content, so that another try would fail, too.
 
-    Rows that are refused because of a column, a constraint or a trigger that the migration did not create (an operator
-    added it) do not count: these rows are good.
+    A column, a constraint or a trigger that an operator added does not count: the rows that it refuses are good.
     """
     if isinstance(error, PlaceTaken):
         return True
@@ -87,7 +89,7 @@ def _postgresql_refused(error: Any) -> bool:
 
 
 def _is_named(name: str) -> bool:
-    """Return whether the migration created this constraint or index, or PostgreSQL derived it for a partition."""
+    """Return whether a constraint or an index is the migration's, or PostgreSQL's copy of it for a partition."""
     return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
 
 
@@ -104,21 +106,20 @@ def _names() -> frozenset[str]:
 
 
 def _is_required(table: str, column: str) -> bool:
-    """Return whether the migration's schema refuses null in a column."""
+    """Return whether a column is NOT NULL in the migration's schema."""
     known = metadata.tables.get(_PARTITION.sub("job_event", table))
     return known is not None and column in known.columns and not known.columns[column].nullable
 
 
 def failure(url: str, error: BaseException) -> AuditError:
-    """Return the AuditError for an error of a driver: AuditRefused if the database answered, otherwise
-    AuditUnavailable."""
+    """Return AuditRefused for a driver's error if the database answered. Otherwise return AuditUnavailable."""
     if answered(error):
         return AuditRefused(why=describe_error(error))
     return AuditUnavailable(url=url, why=describe_error(error))
 
 
 def answered(error: BaseException) -> bool:
-    """Return whether an error of a driver is an answer of the database, which is then reachable."""
+    """Return whether the database answered with this error, so that it is reachable."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
@@ -130,14 +131,14 @@ def answered(error: BaseException) -> bool:
 
 
 def is_locked(error: BaseException | None) -> bool:
-    """Return whether a statement failed since another connection held a lock for longer than this one waits."""
+    """Return whether a statement failed because another connection held a lock for too long."""
     original = getattr(error, "orig", None) or error
     of_sqlite = getattr(original, "sqlite_errorname", "").startswith(_LOCKED)
     return of_sqlite or getattr(original, "sqlstate", None) == _LOCK_TIMEOUT
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the first line of an error's message, without the statement and its rows, with passwords masked."""
+    """Return the first line of an error's message, without the statement and its rows. Passwords are masked."""
     original = getattr(error, "orig", None) or error
     lines = str(original).strip().splitlines() or [type(original).__name__]
     return masked(" ".join(lines[0].split()))[:300]
@@ -150,7 +151,7 @@ file."""
 
 
 def is_about_rights(error: BaseException) -> bool:
-    """Return whether an error of SQLite or of the operating system means that a file cannot be opened or written."""
+    """Return whether an error means that SQLite or the operating system could not open or write a file."""
     if isinstance(error, sqlite3.OperationalError):
         return any(sign in str(error) for sign in _SIGNS)
     return isinstance(error, OSError) and error.errno in (
@@ -162,7 +163,7 @@ def is_about_rights(error: BaseException) -> bool:
 
 
 def missing(path: Path) -> str | None:
-    """Return a sentence with the reason why this process cannot write the SQLite file; None if no reason is found."""
+    """Return a sentence that says why this process cannot write the SQLite file; None if no reason is found."""
     directory = path.parent
     if not directory.is_dir():
         return f"there is no directory {directory}: make it first"

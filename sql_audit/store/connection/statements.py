@@ -1,7 +1,7 @@
 """The SQL statements of the mirror. Column lists come from the schema; values are always bound.
 
-Statements for many rows are texts for the driver (with ``?`` for SQLite, ``%s`` for psycopg), since they are executed
-for thousands of rows; the other statements are SQLAlchemy's.
+Statements that run for thousands of rows are texts for the driver, with ``?`` for SQLite and ``%s`` for psycopg. The
+other statements are SQLAlchemy's.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names, never from values
@@ -127,8 +127,10 @@ COUNT_CLAIMS: Final = (
 
 
 def _added(longest: str) -> str:
-    """Return the ON CONFLICT clause that adds counts to the counts of an existing row. ``longest`` is the SQL function
-    for the larger of two numbers."""
+    """Return an ON CONFLICT clause that adds new counts to those of the existing row of ``claim_minute``.
+
+    ``longest`` is the SQL function for the larger of two numbers.
+    """
     sums = (f"{n} = claim_minute.{n} + excluded.{n}" for n in ("claims", "waited_ms", "ran_ms"))
     maxima = (
         f"{n} = {longest}(claim_minute.{n}, excluded.{n})" for n in ("waited_max_ms", "ran_max_ms")
@@ -144,7 +146,7 @@ def _insert(table: Table, columns: tuple[str, ...]) -> str:
 
 
 def of_rows(statement: str, count: int) -> str:
-    """Return an INSERT of :class:`SQLITE`, changed so that it inserts ``count`` rows."""
+    """Change an INSERT of :class:`SQLITE` so that it inserts ``count`` rows."""
     head, _, rest = statement.partition(" VALUES (")
     marks, _, tail = rest.partition(")")
     return f"{head} VALUES {', '.join([f'({marks})'] * count)}{tail}"

@@ -1,4 +1,4 @@
-"""The script that alembic runs: executes migrations on the connection that :mod:`sql_audit.store.migrate` opened."""
+"""Runs migrations for alembic, on the connection that :mod:`sql_audit.store.migrate` opened."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Return whether alembic compares a name with the schema.
+    """Return whether alembic must compare the table or index ``name`` with the schema.
 
-    Left out are partitions, which the mirror makes, tables of other programs, and indexes of expressions, which
-    SQLAlchemy cannot read from SQLite.
+    Partitions (the mirror makes these), tables of other programs, and indexes of expressions are not compared.
+    SQLAlchemy cannot read such indexes from SQLite.
     """
     if kind == "index":
         return name not in EVERYDAY

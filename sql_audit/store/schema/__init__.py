@@ -2,8 +2,9 @@
 
 Read ``tables`` first.
 
-- ``tables``, ``triggers``, ``views``: tables with their constraints and indexes; triggers that make tables append-only;
-  views for people.
+- ``tables``: tables with their constraints and indexes.
+- ``triggers``: triggers that make tables append-only.
+- ``views``: views for people.
 - ``ddl``: creates the whole schema.
 - ``duration_classes``: classes of claims by their duration, for indexes.
 """

@@ -31,7 +31,7 @@ POSTGRES_EVENTS: Final = (
 
 
 def create_schema(connection: Connection) -> None:
-    """Create the schema in a database that has no part of the schema."""
+    """Create the schema in a database that has none of its tables."""
     dialect = connection.dialect.name
     metadata.create_all(connection)
     for statement in _beside_tables(dialect, _schema(connection)):
@@ -40,7 +40,7 @@ def create_schema(connection: Connection) -> None:
 
 
 def _schema(connection: Connection) -> str:
-    """Return the quoted name of PostgreSQL's schema in which tables are created; an empty text on SQLite."""
+    """Return the quoted name of the PostgreSQL schema in which tables are created; an empty text on SQLite."""
     if connection.dialect.name != "postgresql":
         return ""
     name = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
@@ -48,8 +48,9 @@ def _schema(connection: Connection) -> str:
 
 
 def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
-    """Yield the statements that create everything except tables and their plain indexes, in an order in which they can
-    be executed."""
+    """Yield the statements that create everything but tables and their plain indexes, in an order that can be
+    executed.
+    """
     if dialect == "postgresql":
         for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
             yield function.replace("{schema}", schema)

@@ -1,4 +1,4 @@
-"""Classes of ended claims by their duration, so that the claims that were in force at a moment are found by index."""
+"""Classes of ended claims by duration. With them, an index finds the claims that were in force at a moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 
 
 def _class_of(lasted: str) -> str:
-    """Return an SQL expression for the number of the class of a duration; ``lasted`` is an SQL expression (ms)."""
+    """Return an SQL expression for the number of a duration's class. ``lasted`` is an SQL expression for the duration
+    (ms).
+    """
     bounds = " ".join(f"WHEN {lasted} < {bound} THEN {k}" for k, bound in enumerate(SPANS_MS))
     return f"CASE {bounds} ELSE {len(SPANS_MS)} END"
 
@@ -30,12 +32,12 @@ Queries for the claims that ran at a moment use it, so that they do not read cla
 
 
 def of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:
-    """Return a statement that selects the claims that were not over at ``since`` and had begun before ``until``, by
-    index: the claims in force, and the ended claims of each class, joined by UNION ALL.
+    """Return a statement that selects, by index, the claims in force at any time between ``since`` and ``until``.
 
-    ``select`` is a SELECT with the other conditions. It must itself exclude claims that had not begun before ``until``.
-    ``span`` is the expression of the class, RAN or SPAN. Of each class at most ``:most`` claims are selected: those
-    that ended first (``order`` ASC) or last (DESC).
+    By UNION ALL it joins the claims that are still in force with the ended claims of each class. ``select`` is a SELECT
+    with further conditions. It must itself exclude claims that began at ``until`` or later. ``span`` is the expression
+    of the class, RAN or SPAN. From each class, at most ``:most`` claims are selected: those that ended first (``order``
+    ASC) or last (DESC).
     """
     parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
     for number, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):

@@ -3,9 +3,9 @@
 The words in the CHECKs come from :mod:`rq_core.model.table.machine`. Columns named ``*_ms`` are integers: times are
 Unix milliseconds, durations are milliseconds. The times of events, jobs and claims come from the events (Redis' clock).
 
-``job_event`` is stored in the order of its primary key. On PostgreSQL it is partitioned by the month of ``at_ms``
-(:mod:`sql_audit.store.partitions`), so its primary key must contain ``at_ms`` and cannot prevent that a number is used
-twice: the mirror checks this before each batch, under the cursor's lock.
+``job_event`` is stored in the order of its primary key. On PostgreSQL, it is partitioned by the month of ``at_ms``
+(:mod:`sql_audit.store.partitions`). So its primary key must contain ``at_ms``, and cannot prevent that a number is used
+twice. The mirror checks this before each batch, with the cursor locked.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ LOSS_KINDS: Final = ("orphaned", "forgotten", "restated")
 
 
 def one_of(column: str, words: Iterable[str]) -> str:
-    """Return an SQL condition: ``column`` has one of ``words``."""
+    """Return the SQL condition that ``column`` has one of ``words``."""
     return f"{column} IN ({', '.join(repr(str(word)) for word in words)})"
 
 
 def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckConstraint, ...]:
-    """Return the CHECK, for each dialect, that a column has one of ``words``, for a table with many rows.
+    """Return the CHECK that a column has one of ``words``, in a form for each dialect.
 
-    SQLite builds an index of an IN list for every row, which takes half of the time of an INSERT, so SQLite gets a
+    For an IN list, SQLite builds an index for every row, which takes half of the time of an INSERT. So SQLite gets a
     chain of ORs.
     """
     chain = " OR ".join(f"{column} = {str(word)!r}" for word in words)
@@ -98,8 +98,10 @@ def _column(name: str, kind: str, *, null: bool) -> Column[Any]:
 
 
 def _columns(words: str) -> Iterator[Column[Any]]:
-    """Yield the columns in ``words``: ``name`` is a text, ``name:int`` a number, ``name:serial`` a numbered key. A
-    ``!`` at the end means NOT NULL."""
+    """Yield the columns described in ``words``.
+
+    ``name`` is a text, ``name:int`` a number, ``name:serial`` a numbered key. A ``!`` at the end means NOT NULL.
+    """
     for word in words.split():
         name, _, kind = word.rstrip("!").partition(":")
         yield _column(name, kind, null=not word.endswith("!"))
@@ -110,8 +112,9 @@ def _table(name: str, columns: str, *others: SchemaItem, **options: Any) -> Tabl
 
 
 def _of_field(field: Field) -> Column[Any]:
-    """Return the column of a job's field. Counters are never null; other fields may be null, since they may be
-    unknown."""
+    """Return the column for a job's field. Counters are NOT NULL; any other field may be null, because it may be
+    unknown.
+    """
     kind = "int" if field.kind is FieldKind.NUMBER else ""
     return _column(field.name, kind, null=field.name not in COUNTERS)
 

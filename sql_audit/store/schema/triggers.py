@@ -1,4 +1,4 @@
-"""The triggers that make tables append-only, and the condition under which they let a prune delete rows.
+"""The triggers that make tables append-only. During a prune, they let the prune delete rows.
 
 triggers("sqlite", "job_event")     # the statements that create the triggers
 """
@@ -39,8 +39,10 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
 
 
 def refuse_truncate(table: str) -> str:
-    """Return the statement that creates PostgreSQL's trigger against TRUNCATE. Partitions inherit triggers for rows,
-    but not this trigger."""
+    """Return the statement that creates a PostgreSQL trigger against TRUNCATE of ``table``.
+
+    Each partition needs its own: partitions inherit only triggers for rows.
+    """
     return (
         f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
         "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"

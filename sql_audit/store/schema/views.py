@@ -1,4 +1,4 @@
-"""The views of the audit database for both dialects: rows with readable times, common queries, and losses."""
+"""The views of the audit database: rows with readable times, common queries, and losses."""
 
 # ruff: noqa: S608 - views are joined from names of this module
 
@@ -10,7 +10,7 @@ from sql_audit.store.schema.tables import OUTCOMES, TICK_NAME, one_of
 
 
 def views(dialect: str) -> dict[str, str]:
-    """Return the statements that create the views of a dialect, by the name of the view."""
+    """Return the statements that create the views in a dialect, by the name of the view."""
     return _readable_views(dialect) | _everyday_views(dialect) | _loss_views() | _tick_view(dialect)
 
 
@@ -23,7 +23,7 @@ def _readable(dialect: str, column: str) -> str:
 
 
 def _readable_views(dialect: str) -> dict[str, str]:
-    """Return the views whose times are texts such as ``2026-11-21 10:00:00.123``, by name."""
+    """Return the statements of the views with times as texts, such as ``2026-11-21 10:00:00.123``, by name."""
     at = {
         name: _readable(dialect, f"{name}_ms")
         for name in ("at", "enqueued_at", "ready_at", "claimed_at", "ended_at", "finished_at")
@@ -49,7 +49,7 @@ def _readable_views(dialect: str) -> dict[str, str]:
 
 
 def _tick_view(dialect: str) -> dict[str, str]:
-    """Return the view of the instants of schedules."""
+    """Return the statement of the view of schedules' instants."""
     get = "json_extract(detail, '$.{}')" if dialect == "sqlite" else "detail::jsonb ->> '{}'"
 
     def number(name: str) -> str:
@@ -69,7 +69,7 @@ def _tick_view(dialect: str) -> dict[str, str]:
 
 
 def _loss_views() -> dict[str, str]:
-    """Return the views of the losses of Redis, by name."""
+    """Return the statements of the views of Redis' losses, by name."""
     columns = "queue, kind, epoch, after_epoch, after_seq, events"
     of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
     return {
@@ -100,7 +100,7 @@ _REPORTED: Final = "told"
 
 
 def _everyday_views(dialect: str) -> dict[str, str]:
-    """Return the views for common queries, by name; see docs/how-to/audit-log.md."""
+    """Return the statements of the views for common queries, by name; see docs/how-to/audit-log.md."""
     minute = _readable(dialect, "minute_ms")
     if dialect == "sqlite":
         each = "json_each(a.scopes) AS each"

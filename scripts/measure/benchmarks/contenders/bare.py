@@ -1,4 +1,4 @@
-"""The floor of the benchmark: redis-py and hiredis send the same bytes as rq-core, without a queue.
+"""The floor of the benchmark: redis-py with hiredis sends the same bytes as rq-core, but without a queue.
 
 one    a script that does nothing, called with the arguments of rq-core's `enqueue` of one job
 bulk   the same in rq-core's calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100)
@@ -28,8 +28,7 @@ def spec(number: int) -> str:
 
 
 class Recorder:
-    """Records the bytes that rq-core sends for a call. A script that does nothing takes the place of the real
-    script."""
+    """Records the commands that rq-core sends for an enqueue, to send them again to a script that does nothing."""
 
     def __init__(self, connection: redis.Connection) -> None:
         connection.send_command("SCRIPT", "LOAD", SCRIPT)

@@ -1,7 +1,7 @@
 """Code of all contenders: the job's arguments, the times at which jobs began, and the command line.
 
-A contender is a script that runs the same work with one library. Each job has an int and a 40-byte string, and does
-nothing. Only the standard library is imported here, since each contender runs in its own environment.
+A contender is a script that does the same work with one library. Each job has an int and a 40-byte string, and does
+nothing. Each contender runs in its own environment, so only the standard library is imported here.
 
     python ours.py one --jobs 1000      # a producer, each call awaited; prints {"per_s": …}
     python ours.py bulk --jobs 50000    # the same in calls of many jobs
@@ -41,16 +41,18 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Return the kind of handlers that the benchmark requests: `async` or `threads`, and for rq-core and the floor also
-    others, such as `cpu` or `wake`."""
+    """Return the kind of handlers to run, from ``BENCH_KIND``: `async` or `threads`.
+
+    rq-core and the floor have further kinds, such as `cpu` or `wake`.
+    """
     return os.environ.get("BENCH_KIND", "async")
 
 
 class Tally:
-    """Two times for each job, in a file that producers, workers and the benchmark share. A job is found by its number.
+    """Two times of each job (sent, begun) in a file that producers, workers and the benchmark share.
 
-    The times are on the monotonic clock, which is the same for all processes of a machine. Each job has its own place
-    in the file, so that threads and processes may write without a lock.
+    The times are on the monotonic clock, which all processes of a machine share. Each job's number is its place in the
+    file, so threads and processes write without a lock.
     """
 
     def __init__(self, path: str | Path, jobs: int | None = None) -> None:
@@ -64,12 +66,12 @@ class Tally:
         self.began, self.sent = view[:half], view[half:]
 
     def moments(self) -> list[float]:
-        """Return the times at which jobs began, without the jobs that have not begun."""
+        """Return the times at which jobs began. Jobs that have not begun are left out."""
         return [at for at in self.began if at]
 
 
 def handler() -> Callable[[int, str], None]:
-    """Return a handler that records the time at which its job began, and does nothing else."""
+    """Return a handler that only writes the time at which its job began."""
     began = Tally(os.environ["BENCH_TALLY"]).began
     now = time.monotonic
 
@@ -88,7 +90,7 @@ def run(
 ) -> None:
     """Run the command line of a contender. Each function but ``work`` may be a coroutine function.
 
-    ``one`` enqueues the job with a given number and returns when the server has accepted the job. ``bulk`` enqueues
+    ``one`` enqueues the job with a given number, and returns when the server has accepted the job. ``bulk`` enqueues
     many jobs. ``ready`` is called once before a producer begins.
     """
     parser = argparse.ArgumentParser()
