@@ -1,9 +1,9 @@
-"""Proofs of durable jobs. Models show every order of calls, crashes, stale workers and failovers, without a server.
+"""Proofs of durable jobs.
 
-The module ``checker`` visits all states of a model (a world). ``waits`` has the worlds of steps, sleeps and signals.
-``emptying`` has the world of a box that is emptied. ``worlds`` lists the worlds and their planted bugs. See
-``scripts/prove/model --states``.
+Models try every order of calls, crashes, late workers and failovers, without a server. Run ``scripts/prove/model
+--states``. A model is called a world. ``checker`` visits all its states. ``waits`` has the worlds of steps, sleeps and
+signals, and ``emptying`` the world of a box that is deleted. ``worlds`` lists the worlds and their planted bugs.
 
-``kills`` runs a real durable job on a real server, and kills its workers between any two calls: see
-``scripts/prove/model --kills``.
+``kills`` runs durable jobs on a real server, and kills the workers between any two calls. Run ``scripts/prove/model
+--kills``.
 """
