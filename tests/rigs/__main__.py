@@ -1,5 +1,4 @@
-"""The command line ``python -m tests.rigs SCENARIO``. The scripts scripts/prove/live and scripts/prove/chaos call it.
-"""
+"""The command line ``python -m tests.rigs SCENARIO``. scripts/prove/live and scripts/prove/chaos call it."""
 
 from __future__ import annotations
 

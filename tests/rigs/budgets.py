@@ -65,8 +65,7 @@ def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
 
 
 def tighten(counts: Path) -> None:
-    """Write the table of budgets again from a file of counts. If a budget has several counts, the highest one is used.
-    """
+    """Write the table of budgets again from a file of counts. If a budget has several counts, the highest is used."""
     counted: dict[tuple[str, str], float] = {}
     for line in counts.read_text().splitlines():
         section, name, found = json.loads(line)

@@ -173,7 +173,9 @@ def _end_schedules(client: Client) -> None:
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
-    """Wait until a condition is true, and keep all processes running meanwhile. Return a problem if the time is over.
+    """Wait until a condition is true, and keep all processes running meanwhile.
+
+    Return one problem if the time is over, otherwise an empty list.
     """
 
     def mended() -> bool:

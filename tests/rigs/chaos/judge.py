@@ -31,8 +31,7 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether a fault emptied an outbox during this gap of the log. Then the mirror could not read some entries.
-    """
+    """Return whether a fault emptied an outbox during this gap of the log, before the mirror had read it."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults

@@ -139,8 +139,7 @@ class Stage(Crew):
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record the last entry of each outbox and of SQL, again and again. A server that does not answer is skipped.
-        """
+        """Record the last entry of each outbox and of SQL, again and again, while the servers answer."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6

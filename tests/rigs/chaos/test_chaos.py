@@ -1,5 +1,4 @@
-"""A short form of `scripts/prove/chaos`: processes and servers fail under load, and the fate of every job is
-reported."""
+"""A short form of `scripts/prove/chaos`: processes and servers fail under load, and each job's fate is reported."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Meanings of the events of a log for a judge.
+"""Sets of events, such as the events that end a claim, for the judges.
 
-The sets are written by hand and are not read from the product's table, so that a mistake in the table is found.
+They are written by hand, and not derived from the product's table of transitions. So the judges find a mistake in the
+table.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ def entry(number: int, event: Event, job_id: str, **fields: Any) -> Entry:
 
 
 def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
-    """Return entries in which three jobs are enqueued and claimed under a cap. The event ``end`` ends the claim of the
-    first job before the third job is claimed."""
+    """Return entries in which three jobs are enqueued and claimed under a cap.
+
+    Before the claim of the third job, the event ``end`` ends the claim of the first job.
+    """
     scopes = [["tenant=x", cap]]
     told = [entry(n, Event.ENQUEUED, job_id, task="send") for n, job_id in enumerate("abc")]
     told += [entry(n, Event.CLAIMED, job_id, scopes=scopes) for n, job_id in ((3, "a"), (4, "b"))]
