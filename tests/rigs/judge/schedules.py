@@ -141,7 +141,7 @@ class Schedules:
 
 
 def _first(rule: Recurrence, start: int, count: int) -> list[int]:
-    """Return the first ``count`` instants of the rule from the time ``start`` on."""
+    """Return ``count`` instants of the rule: ``start``, and the instants that follow it."""
     found = [start]
     while len(found) < count:
         found.append(rule.next_after(found[-1]) or INSTANT_MAX)
