@@ -1,4 +1,4 @@
-"""The simulator recognises wrong answers to a caller that waits for a job."""
+"""The simulator finds wrong answers to callers who wait for jobs."""
 
 from __future__ import annotations
 
