@@ -12,18 +12,17 @@ def _is_call(command: Sequence[Any]) -> bool:
 
 
 def is_claim(command: Sequence[Any]) -> bool:
-    """Return whether a command claims jobs, whether or not the command also reports jobs."""
+    """Return whether a command is a claim, or a turn, which also claims jobs."""
     return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
 
 
 class LossyTransport:
-    """A PoolTransport that can lose the replies of exchanges with script calls, after the server has carried out the
-    calls.
+    """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges that will lose replies, and ``keep`` is the number of replies that still arrive.
-    ``between`` is called after each exchange that lost replies, before the client repeats its calls. ``unsent`` is the
-    number of exchanges that will not be sent, and ``sent`` has every other exchange. ``flush`` makes the server forget
-    its functions before the command with that index.
+    ``lose`` is how many exchanges with script calls lose their replies, and ``keep`` is how many replies still arrive.
+    ``between`` is called after each loss, before the client repeats its calls. ``unsent`` is how many exchanges are not
+    sent. ``sent`` has all other exchanges. Before the command with the index ``flush``, the server forgets its
+    functions.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,15 +66,15 @@ class LossyTransport:
 
     @property
     def calls(self) -> list[Sequence[Any]]:
-        """Return every script call that was sent."""
+        """Return all script calls that were sent."""
         return [c for exchange in self.sent for c in exchange if _is_call(c)]
 
 
 class LossyAsyncTransport(AsyncPoolTransport):
-    """A transport for asyncio that loses replies, as `LossyTransport` does.
+    """A transport for asyncio that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
-    forgets its scripts before the second call of every pipeline of script calls.
+    ``lose`` is how many exchanges with script calls lose their replies. With ``flush``, the server forgets its scripts
+    before the second call of each pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,8 +97,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts the exchanges with claims: ``sent`` is their number so far, ``under_way`` the present number, and
-    ``most`` the highest number at the same time."""
+    """Counts exchanges that claim jobs: all (``sent``), those under way, and the most at the same time (``most``)."""
 
     sent = under_way = most = 0
 

@@ -1,4 +1,4 @@
-"""Waits for a condition, instead of a sleep of fixed length."""
+"""Waits until a condition is true, instead of for a fixed time."""
 
 import asyncio
 import time
@@ -19,7 +19,8 @@ def wait_until(
 ) -> T:
     """Call `predicate` until it returns a true value, and return that value.
 
-    `describe` says what the test waits for. If it is a callable, it is called at the end and may report the last state.
+    `describe` is what the test waits for, as text for the error. A function is called at the end, and may add the last
+    state. Raises AssertionError when the timeout is over.
     """
     deadline = time.monotonic() + timeout
     pause = POLL_S
@@ -48,7 +49,7 @@ async def wait_until_async(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Any:
-    """Do the same as `wait_until` without blocking the event loop. `predicate` may be async."""
+    """Wait as `wait_until` does, without blocking the event loop. `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
     while True:

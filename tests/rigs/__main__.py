@@ -346,8 +346,7 @@ def witness(jobs: int) -> None:
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
     """Make a queue that is stuck for a known cause, on an empty server. A user can then see which cause rq-core
-    reports.
-    """
+    reports."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")

@@ -171,8 +171,7 @@ def judge(records: Records) -> Findings:
 
 def _end(story: Sequence[Logged]) -> str | None:
     """Return the job's last event or ``dead``, from the events that Redis did not lose. Return None for a job without
-    an end.
-    """
+    an end."""
     last = next(
         (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,

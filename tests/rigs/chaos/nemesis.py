@@ -150,8 +150,7 @@ class Nemesis:
 
     def cut_log(self) -> None:
         """Kill Redis, and cut off the end of its append-only file before the next start. A crash of the machine does
-        the same.
-        """
+        the same."""
         server = self.stage.server
         server.kill()
         files = (server.directory / "appendonlydir").glob("*.incr.aof")

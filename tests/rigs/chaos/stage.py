@@ -105,8 +105,7 @@ class Stage(Crew):
 
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
         """Return the process ids of workers that hold claims, each with its jobs. With ``alone``, skip supervised
-        workers.
-        """
+        workers."""
         mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:

@@ -165,8 +165,7 @@ def _databases(
     only: str | None, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[Path, dict[str, Url]]]:
     """Yield a directory, and a function for each kind of database. The function creates a database and returns its
-    URL.
-    """
+    URL."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         kinds: dict[str, Url] = {}

@@ -92,8 +92,7 @@ class Outcome:
     @property
     def holds(self) -> bool:
         """Return whether each committed row became one job, all records agree, and enough relays were killed at each
-        step.
-        """
+        step."""
         wrong = self.twice or self.lost or self.unexpected or self.findings
         is_spread = all(self.killed_at.get(s, 0) >= self.kills // AT_EACH_STEP for s in STEPS)
         agree = self.committed == self.ran == self.logged == self.counted

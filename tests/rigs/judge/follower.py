@@ -23,8 +23,7 @@ J = TypeVar("J", bound=Judge)
 
 class Follower(Generic[J]):
     """Passes the entries of an outbox to a judge. It attaches itself like a mirror, so that Redis trims no unread
-    entry.
-    """
+    entry."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
         self._client = client

@@ -26,8 +26,7 @@ class Answers:
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
         """Return the jobs that exist, or once existed, although their producers were told that they were not
-        enqueued.
-        """
+        enqueued."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:

@@ -45,8 +45,7 @@ class Kills:
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
     """Read the whole queue at one moment. Return the errors about holders and lanes, and the worker of each claimed
-    job.
-    """
+    job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)

@@ -141,6 +141,5 @@ class Replay:
 
     def standing_ms(self, now_ms: int) -> int:
         """Return for how long (ms) a job could have been claimed and was not, up to ``now_ms``. Return 0 if none
-        could.
-        """
+        could."""
         return 0 if self._room_since is None else now_ms - self._room_since

@@ -58,8 +58,7 @@ class Mutant:
 
     def apply(self, text: str) -> str:
         """Return the file's text with the bug in it. Raises DoesNotApply if the text to replace does not occur exactly
-        once.
-        """
+        once."""
         count = text.count(self.find)
         if count != 1:
             raise DoesNotApply(
@@ -120,8 +119,7 @@ def load(path: Path = LIST) -> list[Mutant]:
 @contextmanager
 def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
     """Yield a directory with a copy of the code. The copies keep the times of their files, so compiled files stay
-    valid.
-    """
+    valid."""
     with tempfile.TemporaryDirectory(prefix="rq-core-mutant-") as directory:
         for name in names:
             source, target = root / name, Path(directory) / name
@@ -169,8 +167,7 @@ class Runner:
 
     def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
         """``names`` are the files and folders below ``root`` that are copied. The files in ``root`` are never
-        changed.
-        """
+        changed."""
         self.names = names
         self.root = root
         self._unchanged: dict[str, Ran] = {}
@@ -226,8 +223,7 @@ class Runner:
 
     def _assert_imported_from(self, base: Path) -> None:
         """Assert that Python imports the packages from the copy. A run of the installed packages would prove
-        nothing.
-        """
+        nothing."""
         packages = [name for name in self.names if (base / name / "__init__.py").exists()]
         for name in packages:
             told = subprocess.run(

@@ -37,8 +37,7 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
 
 def is_slow(mark: ast.expr, case: str) -> bool:
     """Return whether a pytest mark makes one case of a test slow. ``case`` is the text in brackets after the test's
-    name.
-    """
+    name."""
     if not ast.unparse(mark).startswith("pytest.mark.parametrize"):
         return "mark.slow" in ast.unparse(mark)
     return any(

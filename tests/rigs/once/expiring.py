@@ -63,8 +63,7 @@ class Expiring:
 
 def expire(url: str, place: Path, rate: int, seconds: int) -> Expiring:
     """Enqueue ``rate`` jobs per second for some seconds. Half of the jobs are delayed, and half wait in lanes with a
-    cap of 0.
-    """
+    cap of 0."""
     found = Expiring()
     with Client(url) as client, workers(place, "tests.rigs.once.tasks:app", [QUEUE], url):
         client.run(client.calls.caps.set(QUEUE, [("host", "0", -1)]))

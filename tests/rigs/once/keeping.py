@@ -1,6 +1,5 @@
 """Keeps each result for a second, at full speed. Results must leave Redis as fast as they come, and no call may be
-slow.
-"""
+slow."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Keeping:
 
 def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
     """Let jobs return values of ``size`` bytes, as fast as one client can enqueue them. Each call has ``chunk``
-    jobs.
-    """
+    jobs."""
     found, ids, made = Keeping(), JobIds(), profile("hold")
     value = pack_result('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
     ties = ties_of(keep_ms=KEEP_MS, audit_result=log)

@@ -50,8 +50,7 @@ def replace_workers(jobs: int, count: int, engine: Engine) -> None:
 @engine
 def kill_workers(jobs: int, count: int, seed: int, engine: Engine) -> None:
     """Kill workers while their jobs park, wake and save steps. No job may be lost, and no saved step may happen
-    again.
-    """
+    again."""
     with directory() as place, served(engine, place) as server:
         found = kills.kill(server.url, place, jobs, count, seed=seed)
     conclude(found.line(), found.problems)

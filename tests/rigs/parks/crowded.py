@@ -1,6 +1,5 @@
 """Sends very many signals to one job, half of them twice with the same key. Two workers park and wake the job
-meanwhile.
-"""
+meanwhile."""
 
 from __future__ import annotations
 

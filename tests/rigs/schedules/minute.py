@@ -1,6 +1,5 @@
 """Lets two workers fire all schedules of one minute. Measures how late the last one is, and checks that each is logged
-once.
-"""
+once."""
 
 from __future__ import annotations
 

@@ -218,8 +218,7 @@ def _find(handler: Any, name: str) -> Any:
 
 class StrandHome:
     """What the steps of one claim need from a worker. Each load and each save is a round trip on the handler's
-    strand.
-    """
+    strand."""
 
     is_async = False
     can_park = True

@@ -21,8 +21,7 @@ WAITING: Final = (State.RUNNING, State.PARKED)
 
 class Sender(Actor):
     """Sends signals to jobs, some of them twice with the same key. At the end it sends each signal that a parked job
-    needs.
-    """
+    needs."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}

@@ -326,8 +326,7 @@ class Simulation:
 
     def direct(self) -> Client:
         """Return a client for checks, whose calls stop no strand. No caller may close it, since all share one
-        transport.
-        """
+        transport."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -391,8 +390,7 @@ class Simulation:
 
     def _heal(self) -> None:
         """End all faults and all new work, and run until all jobs have ended. Raises Violated if they do not end
-        (I11).
-        """
+        (I11)."""
         self.healing = True
         self._paused.clear()
         for actor in self.actors:
@@ -504,8 +502,7 @@ class Simulation:
 
     def _next_commands(self, commands: Sequence[list[Any]], done: int) -> Sequence[list[Any]]:
         """Return the next command, or a whole transaction. So other actors may run between two commands of a
-        pipeline.
-        """
+        pipeline."""
         self._taken = 1
         if commands[done][0] == "MULTI":
             ends = [at for at, each in enumerate(commands) if at > done and each[0] == "EXEC"]

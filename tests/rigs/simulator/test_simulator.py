@@ -61,8 +61,7 @@ REPEATED = (0, 15, 2, 17, 4, 19, 20, 13)
 @pytest.mark.slow
 def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage) -> None:
     """Compares the steps, the log, the records of handlers, all keys and the rows in SQL. Other seeds run in
-    between.
-    """
+    between."""
     first = [Simulation(stage, seed).run() for seed in REPEATED]
     again = [Simulation(stage, seed).run() for seed in REPEATED]
 

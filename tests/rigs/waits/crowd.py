@@ -30,8 +30,7 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 def answer(n: int = 0) -> str:
     """Raise AssertionError: no worker runs this task. The process `settler` settles its jobs, with their ids as
-    results.
-    """
+    results."""
     raise AssertionError("the settler runs it")
 
 
