@@ -1,5 +1,5 @@
-"""Changes of all jobs that match a filter: each job once, in spite of kills, and of workers that move jobs
-meanwhile."""
+"""Changes of all jobs that match a filter. Each job is changed once, even if the caller is killed or workers move
+jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE = 60_000
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a page have 5 jobs, so that few jobs are several pages."""
+    """Let a page have 5 jobs, so that few jobs fill several pages."""
     monkeypatch.setattr(bulk, "IDS_CHUNK", 5)
 
 
@@ -39,7 +39,7 @@ def run(seed: Seed, made: BulkChange, place: BulkPlace | None = None, progress: 
 
 
 def of_type(seed: Seed, event: Event) -> list[str]:
-    """Return the ids of the jobs in the log's events of a type, in order."""
+    """Return the ids of the jobs in all events of this type, in order."""
     return [job.job_id for entry in seed.entries() if entry.event is event for job in entry.jobs]
 
 
@@ -48,7 +48,7 @@ def entries_of(seed: Seed, event: Event) -> list[Entry]:
 
 
 def fill(seed: Seed) -> set[str]:
-    """Enqueue 40 jobs of two tasks in all places where jobs wait. Returns the ids of task ``send``."""
+    """Enqueue 40 jobs of two tasks, so that jobs wait in every possible place. Return the ids of task ``send``."""
     for n in range(10):
         task = "send" if n % 2 else "other"
         seed.enqueue(f"plain-{n}", task=task)
@@ -255,8 +255,8 @@ def test_a_job_that_always_matches_is_not_missed_while_the_queue_drains_and_fill
 
 @pytest.mark.parametrize("where", ["list", "scheduled"])
 def test_no_waiting_job_is_missed_while_jobs_before_it_leave(seed: Seed, where: str) -> None:
-    """Checks a single round, since a second round would find the jobs that the first round missed. All scheduled jobs
-    are due at the same instant."""
+    """Checks one round, since a second round would find what the first round missed. All scheduled jobs are due
+    together."""
     ids = [f"j{n:02}" for n in range(40)]
     seed.enqueue(*ids, delay_ms=0 if where == "list" else MINUTE)
     counting, seen = change("cancel", dry_run=True), set[str]()
@@ -286,7 +286,7 @@ class Killed(Exception):
 
 
 def kill_after(seed: Seed, plan: Plan[Any], trips: int) -> None:
-    """Carry out this number of round trips of a plan, and leave it there, as a killed process does. Raises Killed."""
+    """Run a plan for this number of round trips, and leave it unfinished, as a killed process does. Raises Killed."""
     exchange, left = seed.client._transport.exchange, iter(range(trips))
 
     def limited(*step: Any) -> Any:
@@ -302,7 +302,8 @@ def kill_after(seed: Seed, plan: Plan[Any], trips: int) -> None:
 
 
 def cut_after(seed: Seed, plan: Plan[Any], trips: int) -> Any:
-    """Carry out a plan. After this number of round trips, carry out one more, whose answers are lost. Raises Killed."""
+    """Run a plan. After this number of round trips, the server carries out one more, but its replies are lost. Raises
+    Killed."""
     exchange, left = seed.client._transport.exchange, iter(range(trips))
 
     def lossy(*step: Any) -> Any:
@@ -389,9 +390,11 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
-    """The connection is cut after each round trip, when the server has carried out the commands. More jobs match than
-    the limit. With ``no-place``, the change begins each time at its first place, as if no progress had been noted
-    before."""
+    """The connection breaks in each round trip after the server has carried it out. More jobs match than the limit
+    allows.
+
+    With ``no-place``, the caller forgets its progress and begins again at the first place each time.
+    """
     fill(seed)
     for n in range(12):
         seed.dead(f"d{n}", task="dies")
@@ -425,7 +428,10 @@ def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
 
 
 def test_a_lost_answer_counts_after_calls_that_changed_no_job(seed: Seed) -> None:
-    """The edit first finds nine jobs that would become ready too late. The connection is cut after each round trip."""
+    """The edit first meets nine jobs that it cannot change, since they would become ready after their deadlines.
+
+    The connection breaks again and again after the server has carried out a round trip.
+    """
     seed.enqueue(*(f"late-{n}" for n in range(12)))
     seed.enqueue(*(f"short-{n}" for n in range(9)), expires_in_ms=1_000)
     limited = change("edit", Change(due="+5000"), limit=6)

@@ -1,4 +1,4 @@
-"""The keys after a durable job has saved steps, and after the job has ended. A box stores the saved steps of a job."""
+"""What Redis has in its keys after a durable job has saved steps, and after the job has ended."""
 
 import pytest
 
@@ -215,7 +215,7 @@ def test_a_box_is_read_in_pages(seed: Seed, size: int) -> None:
 
 
 def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
-    """The job has max_attempts=3: it dies of the third failure since its last saved step."""
+    """The job has max_attempts=3. It dies of the third failure after its last saved step."""
     for failures in range(2):
         claim = seed.running("a") if not failures else seed.claim_one("a")
         seed.fail(claim, verdict="retry")

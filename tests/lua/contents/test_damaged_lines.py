@@ -1,7 +1,7 @@
-"""State lines in which a client has damaged a number.
+"""Calls on a job whose state line has a damaged number.
 
-A script may refuse the job or change it. The script logs only changes that it made, and logs them as valid JSON. Redis
-refuses ``nan`` and ``1e400`` as scores, and no such refusal may come after the first write of the call.
+A script may refuse such a job or change it, but must log exactly the changes that it made, as valid JSON. Redis refuses
+``nan`` and ``1e400`` as scores: a call must not fail on them after its first write.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Edits of waiting jobs: the keys after an edit, and the edits that are refused without a change."""
+"""Edits of waiting jobs: what is in the keys after an edit, and which edits are refused."""
 
 import pytest
 
@@ -126,8 +126,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_state_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that the index gets the new entry and loses the old entry. Otherwise the index would grow with each
-    edit."""
+    """The index must lose the old deadline. Otherwise each edit would make it larger."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -250,8 +249,7 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
-    """Checks the limit of the backlog. Without it, a loop of edits would fill Redis with events while no mirror
-    runs."""
+    """Without this limit, a loop of edits would fill Redis with events while no mirror runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -262,7 +260,7 @@ def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: See
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Checks both orders of the two calls. A job is never edited and then claimed with its old priority."""
+    """Checks both orders. An edited job must not be claimed with its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)
@@ -361,8 +359,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Checks a retry whose deadline is before its due time. The edit removed the job's place in line, which a dead job
-    does not need."""
+    """The deadline of the retry is before its due time. The edit has removed its place in line, which a dead job does
+    not need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

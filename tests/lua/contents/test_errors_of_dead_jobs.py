@@ -1,5 +1,4 @@
-"""The error of a dead job: Redis keeps the type and the message of the error with the job until the job leaves
-Redis."""
+"""The error of a dead job. Redis keeps its type and message until the job leaves Redis."""
 
 import json
 
@@ -39,7 +38,7 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """Checks a message that contains the same text as an end mark. In JSON the quotes of this text are escaped."""
+    """The message of the error contains the text at which the traceback is cut. In JSON its quotes are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]

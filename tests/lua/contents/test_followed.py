@@ -1,4 +1,4 @@
-"""Readers of a progress and of a stream whose job comes from an inbox while they look."""
+"""Readers of a job's progress and stream, while the job moves from an inbox to Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = watching.start_of(0)
 
 
 class AsyncReader:
-    """A client of an event loop that asks the client of the seed."""
+    """An async client that passes each call to the seed's sync client."""
 
     def __init__(self, seed: Seed) -> None:
         self.client = seed.client

@@ -1,4 +1,5 @@
-"""Costs and pauses that no client of ours writes: by calls that go around it, and by hand in Redis."""
+"""Costs and pauses that rq-core's own clients never write. Other clients send them in calls, or write them into
+keys."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ FORGED = [
 
 @pytest.mark.parametrize("value", FORGED)
 def test_the_doctor_mends_a_forged_rate_after_which_its_jobs_begin(seed: Seed, value: str) -> None:
-    """Checks what a pause makes of a forged value."""
+    """A pause reads the forged value and writes it back. The doctor must then repair it."""
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
     seed.control.hset(seed.keys("rates"), SCOPE, value)

@@ -1,4 +1,4 @@
-"""The outbox: its limited length without a mirror, and the clients that may trim it."""
+"""The outbox: its bounded length in a queue without a mirror, and which clients may trim it."""
 
 import pytest
 

@@ -53,7 +53,8 @@ CELLS = [
 
 
 def bring(seed: Seed, state: str | None) -> tuple[str, Claim | None]:
-    """Let an instant of the schedule fire, and bring the job of the instant into a state."""
+    """Fire an instant of the schedule, and bring its job into this state. Return the job's id, and its claim if it has
+    one."""
     until_due(seed)
     fire(seed)
     job_id = told(seed)[0][0]

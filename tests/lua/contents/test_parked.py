@@ -1,4 +1,4 @@
-"""The keys after a durable job has slept, waited and parked, and after signals were sent to it."""
+"""What Redis has in its keys after a durable job has slept, waited or parked, and after signals were sent to it."""
 
 import pytest
 
@@ -215,7 +215,7 @@ def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
-    """Checks that the signal does not begin a new box: `audit restore` would then not put the lost box back."""
+    """The signal must not begin a new box, since `audit restore` would then not put back the lost one."""
     seed.parked("a")
     seed.control.delete(seed.keys("boxes"))
 
@@ -227,8 +227,7 @@ def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
 @pytest.mark.damaged
 @pytest.mark.parametrize("missing", ["|1", ">1"])
 def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, missing: str) -> None:
-    """Checks a box that a restore has not put back completely. A signal would change the header, so that the restore
-    would leave the box as it is."""
+    """A restore has put back only a part of the box. A signal would change the header, and end the restore."""
     seed.parked("a")
     assert [Sent("sent", 1)] == seed.signal("a", name="refusal")
     seed.control.hdel(seed.keys("boxes"), "0" * 14 + "61" + missing)

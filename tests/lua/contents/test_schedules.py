@@ -1,4 +1,4 @@
-"""Schedules: their data in Redis and in the log, and which clients may change them."""
+"""Schedules: what Redis and the log have about them, and which clients may change them."""
 
 import json
 from typing import Any
@@ -223,9 +223,10 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
 def test_a_second_removal_does_not_delete_the_entry_of_a_schedule_that_code_still_declares(
     seed: Seed,
 ) -> None:
-    """Checks a schedule that an operator has removed. Earlier, declarations by code were recorded only for schedules
-    that are on. So a second removal three hours later deleted the entry, and the next worker declared the schedule
-    again."""
+    """An operator removes the schedule again, three hours after the first removal. Code has declared it all the time.
+
+    If the entry were deleted, the next worker would declare the schedule again.
+    """
     put(seed)
     change(seed, "remove")
     for _ in range(4):
@@ -241,8 +242,7 @@ def test_a_second_removal_does_not_delete_the_entry_of_a_schedule_that_code_stil
 
 
 def test_a_schedule_continues_while_only_older_code_declares_it(seed: Seed) -> None:
-    """Checks a deploy that was rolled back, so that no code declares the newest definition any more. Earlier, this
-    stopped the schedule."""
+    """A deploy was rolled back, so no code declares the newest definition any more."""
     put(seed)
     put(seed, declaration(seed, every=60))
     for _ in range(4):
@@ -257,8 +257,7 @@ def test_a_schedule_continues_while_only_older_code_declares_it(seed: Seed) -> N
 
 
 def test_older_code_may_restart_a_schedule_that_has_stopped(seed: Seed) -> None:
-    """Checks a schedule that no newer code has declared for three hours. The definition that is declared now applies,
-    and no older definition."""
+    """No newer code has declared the schedule for three hours. The definition of the older code then applies."""
     put(seed, declaration(seed, every=50))
     put(seed, declaration(seed, every=60))
     put(seed, declaration(seed, every=70))
@@ -347,8 +346,7 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
 def test_a_declaration_does_not_restore_a_schedule_that_was_set_live_and_then_removed(
     seed: Seed,
 ) -> None:
-    """Checks that the removal is remembered. Earlier, the removal was forgotten, and the next worker declared the
-    schedule again."""
+    """Redis must remember the removal. Otherwise the next worker would declare the schedule again."""
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
 

@@ -1,4 +1,4 @@
-"""The keys after a job has shown its progress and chunks of its stream, and after the job has ended."""
+"""What Redis has in its keys after a job has shown its progress and a stream, and after the job has ended."""
 
 from itertools import pairwise
 
@@ -43,7 +43,8 @@ def field_of(seed: Seed, field: str = "a") -> str:
 def read(
     seed: Seed, job_id: str, place: StreamPlace = START
 ) -> tuple[list[tuple[int, str, int]], StreamPlace]:
-    """Read a stream to its present end. Return (number, text, missed) of each chunk, and the reader's place."""
+    """Read a stream up to its present end. Return the chunks as (number, text, missed chunks before it), and the new
+    place."""
     found: list[tuple[int, str, int]] = []
     while True:
         look = seed.client.run(seed.client.calls.reads.stream(seed.queue, job_id, place))
