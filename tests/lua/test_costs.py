@@ -1,4 +1,4 @@
-"""Rates that count a unit: what a job of each cost takes, when it may begin, and what is kept of a rate."""
+"""Rates that count a unit: how much a job takes, when it may begin, and what Redis stores about the rate."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCOPE = f"{FAMILY}=gpt"
 
 
 def begin(seed: Seed, limit: str, *costs: int, scope: str = SCOPE, **options: Any) -> None:
-    """Set the limit, and enqueue a job of each cost."""
+    """Set the limit, and enqueue one job for each cost."""
     seed.cap(scope.partition("=")[0], limit)
     for n, cost in enumerate(costs):
         seed.enqueue(f"j-{n}", scopes=[scope], cost=f"tokens:{cost}", **options)
 
 
 def claimed(seed: Seed) -> list[str]:
-    """Return the jobs that an idle worker gets if it claims repeatedly."""
+    """Return the jobs that an idle worker gets if it claims again and again."""
     found = [claim.id for _ in range(4) for claim in seed.claim().jobs]
     seed.assert_consistent()
     return found
@@ -60,8 +60,10 @@ def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_
 
 
 def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: Seed) -> None:
-    """Checks jobs of another lane with the same scope, for whose cost there is room. The dear job would wait for ever
-    if each of them took what has just come back."""
+    """The cheap jobs are in another lane of the same scope, and there is room for each.
+
+    If each of them took what has just come back, the expensive job would wait for ever.
+    """
     begin(seed, "100/1000ms/10", 5, 10)
     for n in range(8):
         seed.enqueue(f"cheap-{n}", scopes=[SCOPE, "region=x"], cost="tokens:1")
@@ -118,7 +120,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
 
 
 def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None:
-    """Checks a debt that is further ahead than a rate of claims could ever be: such an arrival time is cut there."""
+    """The debt lasts for longer than a rate without costs could ever be exhausted."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):
@@ -313,7 +315,7 @@ every_rate = pytest.mark.parametrize("scope", [SCOPE, PLAIN])
 
 
 def paused(seed: Seed, scope: str, ms: int, *costs: int, limit: str = "100/1000ms/10") -> Claim:
-    """Claim a job of each cost but the last, let the first pause the scope, and give that one back."""
+    """Claim all jobs but the last, let the first pause the scope, and roll the first back. Return its claim."""
     begin(seed, limit, *costs, scope=scope)
     first, *others = seed.claim(len(costs) - 1).jobs
     seed.complete(*others)
@@ -337,7 +339,8 @@ def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope
 
 @every_rate
 def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) -> None:
-    """Checks a scope whose burst is free when its pause ends: the service would refuse all of it at once again."""
+    """The whole burst is free at the end of the pause. If all of it began at once, the service would refuse it
+    again."""
     paused(seed, scope, 5_000, *[1] * 8)
     seed.enqueue(*(f"more-{n}" for n in range(6)), scopes=[scope])
 

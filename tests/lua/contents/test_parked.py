@@ -227,7 +227,8 @@ def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
 @pytest.mark.damaged
 @pytest.mark.parametrize("missing", ["|1", ">1"])
 def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, missing: str) -> None:
-    """A restore has put back only a part of the box. A signal would change the header, and end the restore."""
+    """A restore has put back only a part of the box. A signal would change the header, and the box would stay
+    incomplete."""
     seed.parked("a")
     assert [Sent("sent", 1)] == seed.signal("a", name="refusal")
     seed.control.hdel(seed.keys("boxes"), "0" * 14 + "61" + missing)
