@@ -60,7 +60,7 @@ def _decoded(entry_id: str, raw: tuple[tuple[str, str], ...]) -> events.Entry:
 def _holds_name(job: dict[str, str]) -> bool:
     """Return whether a job's state line says that the job still holds its unique name.
 
-    A job holds its name until it ends, or until its first claim if the line has ``stands=claim:``.
+    A job holds its name until it ends or, under a Debounce, until its first claim.
     """
     if "stands" not in job:
         return job["state"] != "dead"

@@ -31,10 +31,9 @@ class Cutter(DoorKeeper):
 
     @contextlib.contextmanager
     def cutting(self, script: str, call: int = 1) -> Iterator[None]:
-        """During the block, lose the reply to the script's call with this number (from 1). The server carries out the
-        call.
+        """Lose the reply to one call of a script during the block. ``call`` is the number of this call, from 1.
 
-        From then on, no connection works until the end of the block.
+        The server carries out the call. From then on, no connection works until the end of the block.
         """
         self.cuts.clear()
         self._left = call

@@ -46,7 +46,7 @@ class Stage:
     # The user's side.
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement in a transaction, and return its rows. Each ``?`` stands for one of the values."""
+        """Run one statement in a transaction, and return its rows. The values replace the ``?`` of the statement."""
         with self.session.transaction() as transaction:
             result = transaction.run(self.session.text(statement), *values)
             return list(result.all()) if result.returns_rows else []

@@ -20,7 +20,7 @@ def counted(scope: str) -> bool:
 
 
 def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
-    """Return the cap in force for the scope, or None if there is none. A rate is not a cap."""
+    """Return the cap in force for the scope, or None if the scope has no cap. A rate is not a cap."""
     family = scope.partition("=")[0]
     own = snapshot["caps"].get(scope)
     entry = own if own is not None or family == "task" else snapshot["caps"].get(family)

@@ -128,7 +128,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process still runs. A process that has ended counts as ended, even if nobody has reaped it."""
+    """Return whether a process still runs. A process that has ended does not run, even if it is not reaped yet."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -310,7 +310,7 @@ def rollback(seed: Seed) -> Scene:
 
 @scene
 def save(seed: Seed) -> Scene:
-    """Save entries in the boxes of two jobs, one of which has no box yet. Two saves are refused."""
+    """Save entries in the boxes of two jobs. The first job has no box yet. Two saves are refused."""
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.save(b, what="begin", life="1" * 16)
     seed.signal("h-1")

@@ -64,7 +64,7 @@ def create_migrated(server: servers.PostgresServer) -> str:
 def copied(database: Database) -> Iterator[Database]:
     """Yield a copy of a database with all rows and the same audit id, as pg_dump or cp would make it.
 
-    The connections to the original are closed first: PostgreSQL copies only a database that nobody uses. A copy on
+    The connections to the original are closed first: PostgreSQL copies only a database without connections. A copy on
     PostgreSQL is removed after the block.
     """
     database.close()

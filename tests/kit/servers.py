@@ -99,7 +99,7 @@ def _open_to_all(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A server program on which tests run. ``binary`` is None if the program is not installed."""
+    """A server program on which tests run. ``binary`` has the value None if the program is not installed."""
 
     name: str
     binary: str | None

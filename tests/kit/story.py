@@ -17,7 +17,7 @@ TENANTS = ("acme", "umbrella", "wayne", "stark")
 
 
 class Appends(Protocol):
-    """Something to which a story appends entries: a stream in Redis, or a list in memory."""
+    """A log to which a story appends entries: a stream in Redis, or a list in memory."""
 
     now_ms: int
 
@@ -266,7 +266,7 @@ class Story:
         self.set_cap(scope, self.random.randrange(1, 7))
 
     def run(self, steps: int) -> None:
-        """Take this number of random steps, each of which appends at most one entry."""
+        """Take this number of random steps. Each step appends at most one entry."""
         choices = (
             (self.enqueue, 10), (self.claim, 8), (self.succeed, 10), (self.retry, 2),
             (self.roll_back, 2), (self.expire, 1), (self.cancel, 1), (self.end_flagged, 1),

@@ -52,8 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After each test, check that the indexes, state lines and log of its queue agree. A mark excepts tests that damage
-    them."""
+    """Check after each test that the indexes, state lines and log of its queue agree. A mark excepts some tests."""
     result = yield
     seed = pyfuncitem.funcargs.get("seed")
     if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:

@@ -164,7 +164,7 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
 
 
 def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: Seed) -> None:
-    """In a fair queue each key has a virtual time, in Redis' key ``fair``. The key with the earliest time is served
+    """Each key of a fair queue has a virtual time, in Redis' key ``fair``. The key with the earliest time is served
     next."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))

@@ -411,7 +411,7 @@ def test_a_full_server_refuses_only_calls_that_add_data(
 def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
     seed: Seed, redis_url: str, full: Callable[[], None]
 ) -> None:
-    """If a new worker could not join the queue, the memory would stay full."""
+    """The memory would stay full if a new worker could not join the queue."""
     seed.enqueue("a", "b")
     full()
     before = raw(seed.control)

@@ -139,7 +139,8 @@ def test_every_function_is_named_after_its_script(seed: Seed) -> None:
 
 
 def test_functions_do_not_cache_negative_zero(seed: Seed) -> None:
-    """After a call with the argument ``-0``, no later call may send the text ``-0`` to Redis as an index."""
+    """One call has the argument ``-0``. No later call may send the text ``-0`` to Redis, which refuses it as an
+    index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"

@@ -464,7 +464,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, other: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Also checks that waiting clients get a message about each end, and no other message."""
+    """Checks the transitions, and that waiting clients get exactly one message about each end."""
     bystanders(seed)
     start = seed.now
     for probe, wrong in cases(each):
@@ -602,7 +602,7 @@ def test_the_header_of_each_script_names_its_transitions() -> None:
 
 @pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
 def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claimable: str) -> None:
-    """Later claims can then take the promoted jobs."""
+    """The promoted jobs are ready for later claims."""
     next(s for s in STANDS if s.name == claimable).seed(seed)
     seed.configure(paused=1)
 

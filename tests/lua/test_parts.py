@@ -140,7 +140,7 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
 
 
 def test_only_one_lua_file_names_the_key_of_a_part() -> None:
-    """Neither the shipped Lua files nor the table of parts may name the key."""
+    """The shipped Lua files and the table of parts must not name the key."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")

@@ -329,7 +329,7 @@ def test_the_first_replica_of_a_server_begins_no_epoch(
 def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_first_replica(
     start: Callable[..., Node],
 ) -> None:
-    """Such scripts remember nothing between calls. So they cannot distinguish the first replica from a loss of data."""
+    """A script remembers nothing between calls. So it cannot distinguish the first replica from a loss of data."""
 
     def scripts(name: str) -> Script:
         made = timed(name).instead
@@ -355,7 +355,7 @@ def test_reloaded_functions_begin_an_epoch_when_the_server_gets_its_first_replic
 def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
-    """Only the promotion begins an epoch. No data are lost when a third server then follows the new primary."""
+    """The promotion has begun an epoch. No data are lost when a third server then follows the promoted one."""
     second.promote()
     assert second.handshake() == "replid_changed"
     start(repl_diskless_sync_delay="0").follow(second)

@@ -392,7 +392,7 @@ every_async_operation = pytest.mark.parametrize(
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
     """Run the operation on an empty server with this fault. Return its answer and the contents of the queue.
 
-    The scripts are loaded anew, so that they remember nothing of another run.
+    All scripts are loaded again before, so that they remember nothing of another run.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -523,7 +523,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
 def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
-    """It arrives late. Meanwhile another worker has claimed the job, or the job has left Redis."""
+    """The repeated settlement arrives late. Meanwhile another worker has claimed the job, or the job has left Redis."""
     operation = late(lossy)
     lossy.control.script_flush()
     lossy.transport.lose = 1
@@ -739,7 +739,7 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """If parent and child used the same slots and numbers, each would get answers to calls of the other."""
+    """A child with the slots and numbers of its parent would get answers to the parent's calls."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -757,7 +757,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """Both clients use the same plans. This test checks the loop of the asyncio client that carries them out."""
+    """The plans of both clients are the same. This test checks the loop of the asyncio client that carries them out."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()

@@ -1,4 +1,4 @@
-"""Settings that somebody wrote with HSET and that are not numbers. Each counts as its default, so that no call
+"""Settings that an operator wrote with HSET and that are not numbers. Each counts as its default, so that no call
 fails."""
 
 import pytest

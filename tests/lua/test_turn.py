@@ -38,7 +38,7 @@ def test_the_claim_in_a_turn_uses_the_place_that_the_success_in_the_turn_frees(
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
-    """Otherwise the job would run again, although it has succeeded."""
+    """The job must not run again, since it has succeeded."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
     seed.live(LEASE_MS)
@@ -141,7 +141,7 @@ def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
-    """Only a claim reads `jobs`. So the turn must check its type before the first event."""
+    """This turn does not read `jobs`. So it must check the key's type before its first event."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))
     seed.control.set(seed.keys("jobs"), "x")

@@ -1,4 +1,4 @@
-"""What all long proofs need: a server, and processes that are started, killed, and started again.
+"""A server and processes for the long proofs. The processes are started, killed, and started again.
 
 One log has the output of all processes. One witness file has the lines that handlers write about their runs.
 """

@@ -1,8 +1,5 @@
-"""An attempt that is asked to stop: while it enters its dependencies, while it exits its dependencies, or after its
-end.
-
-No server is used.
-"""
+"""An attempt that is asked to stop while its dependencies are entered or exited, or after its end. No server is
+used."""
 
 from __future__ import annotations
 
@@ -111,9 +108,9 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
 async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
-    """Checks that a database session does not commit work that the next attempt will do again.
+    """The handler has succeeded only if its claim is still in force.
 
-    The handler has succeeded only if the claim is still in force.
+    So a database session does not commit work that the next attempt will do again.
     """
     begun = asyncio.Event()
 
@@ -158,7 +155,7 @@ async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependen
 
 
 async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> None:
-    """Checks that the attempt calls the function itself. Another call would cost time in each job."""
+    """A wrapper would cost time in each job."""
 
     async def handler() -> None: ...
 

@@ -1,4 +1,4 @@
-"""The end of each job that has left Redis, derived from the events of the job."""
+"""The end of each job that has left Redis, as its events show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
-    """Apply the next event of job `a`. The number of the event also gives its time."""
+    """Apply an event of job `a`. Its number in the log is also its time (Unix ms)."""
     names = (field.name for field in JOB_EVENT_FIELDS[event])
     told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
     lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)

@@ -1,4 +1,4 @@
-"""Items of an iterator that are prepared before the consumer requests them."""
+"""Items of an iterator that are prepared before the consumer asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated calls: the options with which a producer marks a call as repeatable, and the answers to repeated calls."""
+"""Repeated calls: the options that make a call repeatable, and the answers to its repetitions."""
 
 from __future__ import annotations
 

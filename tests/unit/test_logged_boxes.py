@@ -1,5 +1,7 @@
-"""The steps and signals of a durable job, as its events show them, after two histories of Redis assigned one number to
-two signals."""
+"""The steps and signals of a durable job in the log, after a loss of Redis.
+
+Redis has two histories, before and after the loss. Each has given the same number to another signal.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,7 @@ def test_a_signal_counts_as_not_taken_though_an_earlier_signal_with_its_number_w
 
 @pytest.mark.parametrize("forgotten", [1, 2])
 def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
-    """Checks two histories of Redis: in one case Redis has forgotten the first history, and in the other case the
-    second. Redis forgets the second history if the server of the first history returns with its data."""
+    """Redis may have forgotten the first history or the second. It forgets the second if its old server comes back."""
     rows: list[tuple[Any, ...]] = []
     for epoch, told in enumerate((TAKEN, OTHER), 1):
         for number, (event, facts) in enumerate(told, 1):

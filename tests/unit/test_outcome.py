@@ -1,4 +1,4 @@
-"""Options and outcomes of waits, and invalid calls that are refused before the client sends anything."""
+"""Options and outcomes of waits. An invalid call is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 def test_the_errors_of_a_wait_do_not_cancel_or_snooze_the_handler_that_waits(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
-    """Checks a handler that waits for a job which is then cancelled. The handler itself is not cancelled."""
+    """The handler waits for another job, which is cancelled. The handler itself is not cancelled."""
     with pytest.raises(kind) as caught:
         outcome.value  # noqa: B018 - it raises
 

@@ -1,5 +1,5 @@
-"""Functions that add headers to jobs before the jobs are sent. Without such functions, an enqueue calls no function
-more than before."""
+"""Functions of an app that add headers to jobs before they are sent. Without such a function, an enqueue costs no
+more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def refuse() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
-    """Return the calls for which the app's function was called. The function adds a header, the number of the call."""
+    """Give the app a function that adds the header ``call``, a running number. Return the calls that the function
+    got."""
     calls: list[Outgoing] = []
 
     def note(call: Outgoing) -> Mapping[str, str]:
@@ -43,7 +44,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
 
 
 def python_calls(of: Callable[[], Any]) -> list[str]:
-    """Return the functions written in Python that ``of`` calls, in order."""
+    """Return the names of all Python functions that ``of`` calls, in order."""
     called: list[str] = []
 
     def note(frame: Any, event: str, _: object) -> None:
@@ -128,7 +129,7 @@ def test_the_longest_added_headers_are_left_out_if_all_together_are_too_long(
 def test_an_added_header_that_is_too_long_by_itself_does_not_refuse_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its length may come from outside: a web request may have a baggage of 8 KiB."""
+    """The length may come from outside: a web request can have a header ``baggage`` of 8 KiB."""
     monkeypatch.setattr(app, "outgoing_functions", [])
     app.outgoing(lambda _: {"baggage": "é" * HEADERS_BYTES_MAX, "traceparent": "00-1-2-01"})
     with testing.fake(app) as jobs:
@@ -211,7 +212,7 @@ def test_the_option_trace_has_two_values(wrong: Any) -> None:
 
 
 def test_without_a_function_an_enqueue_makes_no_call_of_the_hook() -> None:
-    """Compares the calls with those of an app whose function adds nothing: only the latter calls the hook."""
+    """Counts Python calls. For comparison, an app whose function adds nothing does call the hook."""
     with testing.fake(app):
         send.enqueue("warm up")
         without = python_calls(lambda: send.enqueue("a@b.c"))

@@ -1,4 +1,4 @@
-"""Jobs that are packed into rows of the inbox, and unpacked from these rows."""
+"""Jobs that are packed into rows of an inbox, and unpacked again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_absolute_due_time_of_a_packed_job_does_not_depend_on_the_time_of_th
 
 
 def test_rows_of_the_same_kind_of_job_share_their_profile() -> None:
-    """Checks that a call with many rows sends the profile that the rows have in common only once."""
+    """A call with many rows sends their common profile only once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 
     assert (1, 3) == (len(json.loads(kinds)), len(records))

@@ -1,4 +1,4 @@
-"""Pages of a sorted set and of a list that change between the reads: no member that stays is left out."""
+"""Pages of a sorted set or a list that changes between the reads. No member that stays may be left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READY = PagedKey("ready:2", frozenset({State.READY}))
 
 
 def run(steps: Any, answer: Any) -> Any:
-    """Carry out a read; ``answer`` returns the reply to a command."""
+    """Carry out a read. The function ``answer`` returns the reply to a command."""
     replies = None
     while True:
         try:

@@ -1,5 +1,4 @@
-"""Fields of ``shown`` that rq-core does not write: a reader takes none of them for a progress or a chunk, and none
-raises."""
+"""Fields of the key ``shown`` that rq-core does not write. No reader takes them for a progress or a chunk, or fails."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ class Rows(IntEnum):
 
 
 class Share(float):
-    """A number that writes itself in another way, as those of numpy do."""
+    """A float whose repr is not a plain number, as with numpy's floats."""
 
     def __repr__(self) -> str:
         return f"Share({float(self)})"

@@ -1,5 +1,4 @@
-"""The progress and the chunks of handlers before they are in Redis: how they are gathered, how often they are sent, and
-what happens if they cannot be sent."""
+"""The progress and the chunks of handlers on their way to Redis: how they are gathered, sent, and sent again."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from tests.kit.wait import wait_until_async
 
 
 class Client:
-    """A client that keeps the calls, and answers as Redis does, or fails."""
+    """A client that records the calls, and answers as Redis does, or fails."""
 
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
@@ -247,7 +246,7 @@ async def test_the_settlement_of_another_job_does_not_wait() -> None:
 
 
 def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
-    """Workers use uvloop, whose timers that are due at once have no time."""
+    """Workers use uvloop. Its timers that are due at once have no time to read."""
     client = Client()
 
     async def shows_both() -> None:

@@ -1,4 +1,4 @@
-"""State lines: the state of a job is read from its line in the key `state` and its value in the key `jobs`."""
+"""State lines. A job's state is read from its line in the key `state` and its value in the key `jobs`."""
 
 import pytest
 

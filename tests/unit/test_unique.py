@@ -1,4 +1,4 @@
-"""Names of unique jobs, and the answer to a producer if another job holds the name of the producer's job."""
+"""Unique names of jobs, and the answer to a producer if another job holds the name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_unique_name_does_not_depend_on_the_order_of_sets_and_keys() -> None
 
 
 def test_a_unique_name_is_the_same_in_every_process() -> None:
-    """Checks a set of strings. The order of such a set is different in each Python process."""
+    """The order of a set of strings is different in each Python process."""
     program = (
         "from tests.unit.test_unique import *;"
         "print(name_of(Unique(), 'a', tags={str(n) for n in range(20)}))"

@@ -1,4 +1,4 @@
-"""What Redis has in its keys after a durable job has saved steps, and after the job has ended."""
+"""The keys in Redis after a durable job has saved steps, and after the job has ended."""
 
 import pytest
 

@@ -249,7 +249,7 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
-    """Without this limit, a loop of edits would fill Redis with events while no mirror runs."""
+    """A loop of edits would otherwise fill Redis with events while no mirror runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)

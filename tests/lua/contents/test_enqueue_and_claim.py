@@ -1,4 +1,4 @@
-"""What Redis has in its keys after an enqueue and after a claim, as redis-cli shows it."""
+"""The keys in Redis after an enqueue and after a claim, as redis-cli shows them."""
 
 import dataclasses
 import json

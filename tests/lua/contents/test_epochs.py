@@ -1,4 +1,4 @@
-"""Which call begins a new epoch, and the first entry of the epoch in the outbox."""
+"""The calls that begin a new epoch, and the first entry of the epoch in the outbox."""
 
 import pytest
 

@@ -108,7 +108,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """No new job is enqueued that would wake a worker, so the trim must push the wake token."""
+    """The trim must push the wake token, since no new job is enqueued that would wake a worker."""
     shut_gate(seed)
 
     match opener:

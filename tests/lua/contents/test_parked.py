@@ -1,4 +1,4 @@
-"""What Redis has in its keys after a durable job has slept, waited or parked, and after signals were sent to it."""
+"""The keys in Redis after a durable job has slept, waited or parked, and after signals were sent to it."""
 
 import pytest
 

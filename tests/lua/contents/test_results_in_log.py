@@ -81,8 +81,7 @@ def test_the_log_has_the_own_result_of_each_job_that_one_call_ended(seed: Seed) 
 
 
 def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -> None:
-    """Without a mirror the outbox has only recent events, so it is no place for results. Redis keeps the result
-    elsewhere."""
+    """The outbox of such a queue has only recent events, so results have no place there. Redis keeps them elsewhere."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 

@@ -1,4 +1,4 @@
-"""What Redis has in its keys after the calls complete and fail, and after an operator's commands."""
+"""The keys in Redis after the calls complete and fail, and after an operator's commands."""
 
 import pytest
 

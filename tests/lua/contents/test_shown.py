@@ -1,4 +1,4 @@
-"""What Redis has in its keys after a job has shown its progress and a stream, and after the job has ended."""
+"""The keys in Redis after a job has shown its progress and a stream, and after the job has ended."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""How time changes what is in Redis: leases, losses, retention and slots."""
+"""The effects of time on the keys in Redis: on leases, losses, retention and slots."""
 
 from rq_core.protocol.engine.plan import named_slot
 from tests.kit.consistency import assert_consistent
@@ -97,7 +97,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
 def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     seed: Seed,
 ) -> None:
-    """During the gap no worker could extend its leases. So workers get time to do it afterwards."""
+    """No worker could extend its leases during the gap. So workers get time to do it afterwards."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()

@@ -30,7 +30,7 @@ def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
 def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
-    """To put a line before a long JSON, Lua would have to copy it. In all else the job is a plain job."""
+    """A plain job has a line before its JSON instead. Lua would have to copy a long JSON to write this line."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
     head = "task=t" if priority == "normal" else "task=t priority=high"

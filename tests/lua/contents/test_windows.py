@@ -309,7 +309,7 @@ def test_the_last_of_several_debounced_jobs_of_a_call_is_due_no_later_than_the_f
 def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
-    """When the latest instant has passed, each new job gets the place in line of the job that it replaces."""
+    """Each new job after the latest instant gets the place in line of the job that it replaces."""
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     for n in range(5):
         seed.enqueue(f"other-{n}", lane="2+host=other" if lane else "")

@@ -1,4 +1,4 @@
-"""What a worker does to fire schedules, and the events in the log about it."""
+"""The steps with which a worker fires schedules, and the events in the log about them."""
 
 import json
 from typing import Any

@@ -40,7 +40,7 @@ def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
 
 @dataclass
 class Recovery:
-    """How long after each fault of one kind the next work was done."""
+    """The times from each fault of one kind until the next work was done."""
 
     kind: str
     times: int = 0

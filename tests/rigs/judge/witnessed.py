@@ -12,7 +12,7 @@ Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
 
 
 class Runs(Generic[Claim]):
-    """How often a handler began, and how often it ended, in each claim."""
+    """The numbers of times that a handler began and ended in each claim."""
 
     def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
         self.began: Counter[Claim] = Counter(began)

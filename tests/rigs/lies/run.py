@@ -17,7 +17,7 @@ same rows from both databases."""
 
 
 class Outcome(NamedTuple):
-    """Which judges found one lie, and the crashes of judges."""
+    """The judges that found one lie, and the crashes of judges."""
 
     dialect: str
     kind: str

@@ -49,7 +49,7 @@ class Declared:
 
 
 def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
-    """In each round, let all clients declare a schedule at once. Then check the stored schedule.
+    """Let all clients declare a schedule at once, in each round. Then check the stored schedule.
 
     Most clients declare a new definition, and some declare the definition of the round before.
     """

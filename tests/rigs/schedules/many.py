@@ -119,7 +119,7 @@ def _bare(control: Any) -> float:
 
 @dataclass
 class Claims:
-    """How many processor instructions a claim of one job takes, in queues with and without schedules.
+    """The processor instructions of a claim of one job, in queues with and without schedules.
 
     A queue has one entry in the key `scheduled` for all its schedules, as for one delayed job. A claim reads the first
     entry.

@@ -217,7 +217,7 @@ def _find(handler: Any, name: str) -> Any:
 
 
 class StrandHome:
-    """What the steps of one claim need from a worker. Each load and each save is a round trip on the handler's
+    """The part of a worker that the steps of one claim need. Each load and each save is a round trip on the handler's
     strand."""
 
     is_async = False

@@ -139,7 +139,7 @@ def staged(engine: Engine | None = None) -> Iterator[Stage]:
 
 @dataclass(frozen=True)
 class Profile:
-    """Which faults may happen in a simulation, and how often."""
+    """The faults that may happen in a simulation, and how often they happen."""
 
     name: str
     network: float = 0.0

@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Fate:
-    """What the network does to a round trip."""
+    """The effect of the network on a round trip."""
 
     kind: str
     """One of: fine; unsent (no connection); request (lost on the way); reply (carried out, and its reply lost); late

@@ -1,4 +1,4 @@
-"""Provides a server with prepared answers, and plans that call this server."""
+"""A server with prepared replies, and plans that call it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers each command with prepared replies, in their order. Each command name has its own replies, and its last
-    reply is repeated.
+    """Answers each command with prepared replies. ``Server(HGET=["1", "2"])`` answers HGET with 1, then always with 2.
 
     A reply that is a function is called with the command.
     """

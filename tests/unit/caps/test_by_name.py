@@ -1,4 +1,4 @@
-"""Enqueues by the name of a task: what a producer must know about the caps of the task, and what a worker corrects."""
+"""Enqueues by the name of a task. A producer must know the task's caps, and a worker corrects what it did not know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Return a second app, which lacks the task but has read the stored policy of the task."""
+    """Return another app without the task, which has read the task's policy as a worker stored it."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])
@@ -150,8 +150,7 @@ def test_a_worker_moves_a_job_to_another_lane_if_the_job_lacks_a_scope(
 
 
 def test_a_worker_keeps_the_key_that_a_producer_gave_a_job(app: App) -> None:
-    """Checks that the key function of the task does not replace the producer's key, even if the function returns a new
-    value at each call."""
+    """The task's key function may return another value at each call, and must not replace the key."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 
     assert task.lane_of_claim("default", "2+task=send+tenant=given", {"tenant": "a"}) is None

@@ -1,4 +1,4 @@
-"""Costs of jobs: what a job costs in the units that its rates count, and the errors for what is no cost."""
+"""Costs of jobs in the units that rates count, and the errors for invalid costs."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def test_a_scope_takes_the_cost_in_its_unit(scope: str, cost: int) -> None:
 
 
 def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
-    """Checks a short form of `scripts/measure/once/run costs`: when jobs begin, and that all together take as much as
-    the rate gives, whatever they say afterwards."""
+    """A short form of `scripts/measure/once/run costs`. Jobs begin when they may, and all together take what the rate
+    gives."""
     for name, found, share in costs_once.reports(8_000, 3):
         assert found.wrong == 0, name
         assert share <= 1.02, name

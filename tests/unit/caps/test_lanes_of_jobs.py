@@ -1,4 +1,4 @@
-"""Lanes of jobs: the lane that a job gets from its caps, and the lane that it gets from a fair queue."""
+"""The lane of a job, which its caps and the fair key of its queue determine."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_cap_on_a_key_does_not_count_a_job_without_that_key(app: App) -> None:
 
 
 def test_the_default_value_of_an_argument_is_used_as_a_key(app: App) -> None:
-    """Checks a default value that the JSON of the arguments omits."""
+    """The JSON of the arguments omits default values."""
 
     def work(tenant: str = "acme") -> None: ...
 
