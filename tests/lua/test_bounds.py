@@ -79,7 +79,7 @@ def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed)
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_removes_an_expired_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
+def test_a_call_that_removes_an_expired_rate_checks_the_type_of_the_key_rates(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -140,7 +140,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_long(
+def test_rules_for_full_scopes_with_a_very_long_word_are_read_in_linear_time(
     seed: Seed,
 ) -> None:
     """The word has 20 KB. If Lua tried the pattern from each letter, the server would be blocked for seconds."""

@@ -128,7 +128,7 @@ def test_requeue_and_prune_change_dead_jobs_with_the_given_error_oldest_first(se
     assert (made.changed, made.complete) == (4, True)
 
 
-def test_the_delay_of_an_edit_of_many_jobs_counts_from_its_beginning_so_that_each_job_is_edited_once(
+def test_a_delay_for_many_jobs_counts_from_the_beginning_of_the_change(
     seed: Seed,
 ) -> None:
     matching = fill(seed)
@@ -145,7 +145,7 @@ def test_the_delay_of_an_edit_of_many_jobs_counts_from_its_beginning_so_that_eac
         assert f" due={begun + 120_000} " in f"{seed.state(job_id)} "
 
 
-def test_an_edit_of_the_priority_of_many_jobs_edits_each_job_once_and_ends(seed: Seed) -> None:
+def test_an_edit_of_the_priority_of_many_jobs_edits_each_job_once(seed: Seed) -> None:
     fill(seed)
 
     made = run(seed, change("edit", Change("low"), states=("ready",)))
@@ -329,7 +329,7 @@ CASES: dict[str, tuple[Callable[[], BulkChange], Event, int]] = {
 
 @pytest.mark.parametrize("verb", CASES)
 @pytest.mark.parametrize("trips", [1, 6])
-def test_a_change_that_is_killed_after_any_round_trip_and_resumed_changes_each_job_once(
+def test_a_change_killed_after_any_round_trip_changes_each_job_once(
     seed: Seed, verb: str, trips: int
 ) -> None:
     make, event, expected = CASES[verb]
@@ -359,7 +359,7 @@ def test_a_change_that_is_killed_after_any_round_trip_and_resumed_changes_each_j
     assert {f"bulk {place.id}"} == {entry.why for entry in entries_of(seed, event)}
 
 
-def test_the_limit_of_a_change_holds_though_the_change_is_killed_and_resumed(seed: Seed) -> None:
+def test_the_limit_of_a_change_holds_for_a_change_that_is_killed_and_resumed(seed: Seed) -> None:
     fill(seed)
     limited = change("cancel", task="send", limit=7)
     places: list[BulkPlace] = []
@@ -387,7 +387,7 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 
 @pytest.mark.parametrize("what", LIMITED)
 @pytest.mark.parametrize("notes", ["each-place", "no-place"])
-def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
+def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
     """The connection breaks in each round trip after the server has carried it out. More jobs match than the limit

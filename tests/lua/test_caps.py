@@ -98,7 +98,7 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
+def test_a_refused_jobs_place_in_a_rate_goes_to_the_claims_next_job(
     seed: Seed,
 ) -> None:
     """The rate per day admits two jobs. The rate per second refuses the second job, so the third job runs in its
@@ -177,7 +177,7 @@ def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: See
     assert 0 < times[0] < times[1]
 
 
-def test_a_lane_of_higher_priority_does_not_wait_for_lanes_that_were_enqueued_before_it(
+def test_a_lane_of_higher_priority_does_not_wait_for_lanes_before_it(
     seed: Seed,
 ) -> None:
     """One call enqueues all jobs. The lane of high priority is served before the open lane of low priority."""
@@ -205,7 +205,7 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
     ]
 
 
-def test_the_rule_to_discard_jobs_uses_the_cap_in_the_code_until_a_cap_is_stored(
+def test_a_rule_to_discard_uses_the_cap_in_the_code_until_one_is_stored(
     seed: Seed,
 ) -> None:
     """No worker of the task has started yet, so Redis has no stored cap."""

@@ -129,7 +129,7 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
     [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
+def test_the_redis_calls_in_the_life_of_a_job_are_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
     """Counts enqueue, claim and complete together, for one job and for 100 jobs in the same three calls."""
@@ -150,7 +150,7 @@ def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lanes_of_the_rate(
+def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compares Redis' time for 4,000 new lanes on an exhausted rate and on another rate.

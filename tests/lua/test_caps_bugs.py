@@ -286,7 +286,7 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
+def test_a_fair_key_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
     """The bug: in a fair queue, the virtual time of a blocked lane stayed far in the past.
 
     When its scope had room again, only this key was served until its time had caught up. Jobs of other keys waited.
@@ -340,7 +340,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_scope_is_not_considered_full_because_a_rule_to_discard_jobs_has_counted_it(
+def test_a_count_for_a_rule_to_discard_makes_no_scope_full(
     seed: Seed,
 ) -> None:
     """The bug: a rule to discard jobs counted the jobs of one scope. The count was then used for all scopes of the
@@ -355,7 +355,7 @@ def test_a_scope_is_not_considered_full_because_a_rule_to_discard_jobs_has_count
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
+def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
     seed: Seed,
 ) -> None:
     """The bug: the jobs of expired leases still counted as holders when their call checked their scopes."""
@@ -392,7 +392,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_claim_takes_the_next_job_of_a_lane_whose_first_jobs_have_lost_their_state_lines(
+def test_a_claim_skips_the_first_jobs_of_a_lane_without_state_lines(
     seed: Seed,
 ) -> None:
     """The bug: a claim failed with a Lua error if it met two unreadable jobs in a lane, one after the other."""

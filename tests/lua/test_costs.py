@@ -45,7 +45,7 @@ def test_a_job_takes_its_cost_from_the_burst(seed: Seed) -> None:
     assert claimed(seed) == ["j-2"]
 
 
-def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_owes_the_rest(
+def test_a_job_that_costs_more_than_the_burst_waits_for_all_of_it(
     seed: Seed,
 ) -> None:
     begin(seed, "100/1000ms/10", 1, 30, 1)
@@ -59,7 +59,7 @@ def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_
     assert claimed(seed) == ["j-2"]
 
 
-def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: Seed) -> None:
+def test_cheap_jobs_do_not_overtake_an_expensive_job_that_waits_for_the_rate(seed: Seed) -> None:
     """The cheap jobs are in another lane of the same scope, and there is room for each.
 
     If each of them took what has just come back, the expensive job would wait for ever.
@@ -75,7 +75,7 @@ def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: See
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_job_without_a_cost_takes_one(seed: Seed) -> None:
+def test_a_job_without_a_cost_takes_one_unit_from_the_rate(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 9)
     seed.enqueue("a", "b", scopes=[SCOPE])
 
@@ -119,7 +119,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None:
+def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
     """The debt lasts for longer than a rate without costs could ever be exhausted."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
@@ -135,7 +135,7 @@ def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None
 
 
 @pytest.mark.parametrize(("limit", "ms"), [("200/1000ms/10", 250), ("50/1000ms/10", 1_000)])
-def test_what_is_in_use_is_counted_again_under_another_limit(
+def test_the_used_part_of_a_rate_is_converted_when_its_limit_changes(
     seed: Seed, limit: str, ms: int
 ) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
@@ -151,7 +151,7 @@ def test_what_is_in_use_is_counted_again_under_another_limit(
     assert claimed(seed) == ["j-1"], waiting_in_vain(seed.snapshot())
 
 
-def test_a_debt_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed) -> None:
+def test_a_debt_of_a_rate_does_not_change_when_the_clock_goes_back(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
     assert claimed(seed) == ["j-0"]
 
@@ -165,7 +165,7 @@ def test_a_debt_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed) -
 
 
 @pytest.mark.parametrize("limit", ["none", "0"])
-def test_a_live_limit_without_a_rate_is_obeyed(seed: Seed, limit: str) -> None:
+def test_a_rate_can_be_changed_live_to_no_limit_or_to_zero(seed: Seed, limit: str) -> None:
     begin(seed, "100/1000ms/10", 60, 60)
     assert claimed(seed) == ["j-0"]
 
@@ -174,7 +174,7 @@ def test_a_live_limit_without_a_rate_is_obeyed(seed: Seed, limit: str) -> None:
     assert claimed(seed) == (["j-1"] if limit == "none" else [])
 
 
-def test_a_rate_is_forgotten_when_nothing_of_it_is_in_use(seed: Seed) -> None:
+def test_an_unused_rate_is_removed_from_redis(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 60)
     claimed(seed)
     spent = read_spent(seed.snapshot()["rates"][SCOPE])
@@ -188,7 +188,7 @@ def test_a_rate_is_forgotten_when_nothing_of_it_is_in_use(seed: Seed) -> None:
     assert seed.snapshot()["rates"] == {}
 
 
-def test_a_producer_cannot_hand_over_invalid_costs(seed: Seed) -> None:
+def test_enqueue_refuses_invalid_costs(seed: Seed) -> None:
     wrong = ["0", "-1", "x", "1.5", "1,", "01", "5,points", "", "1" * 600]
     for cost in [*(f"tokens:{each}" for each in wrong), "tokens", ":5", "tok ens:5", "1:1"]:
         with pytest.raises(Exception, match="kinds"):
@@ -227,7 +227,7 @@ def test_claims_agree_with_a_naive_bucket_to_the_millisecond(
 # What jobs have really taken.
 
 
-def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> None:
+def test_a_job_that_took_less_than_its_cost_gives_the_difference_back_at_once(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 10, 7)
     (claim,) = seed.claim().jobs
     assert claimed(seed) == []
@@ -237,7 +237,7 @@ def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> N
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Seed) -> None:
+def test_a_job_that_took_more_than_its_cost_delays_the_next_job(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
     seed.spend(claim, told="tokens:45")
@@ -249,7 +249,7 @@ def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Se
     assert claimed(seed) == ["j-1"]
 
 
-def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
+def test_the_real_cost_of_a_job_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 5)
     (claim,) = seed.claim().jobs
 
@@ -261,7 +261,7 @@ def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: 
     assert job.fields == {"id": "j-0", "fence": claim.fence, "told": "tokens:0"}
 
 
-def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Seed) -> None:
+def test_a_worker_without_the_claim_cannot_correct_a_cost(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
     before = seed.snapshot()["rates"]
@@ -274,7 +274,7 @@ def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Se
 
 
 @pytest.mark.parametrize("told", ["tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
-def test_a_spend_that_says_no_costs_is_refused(seed: Seed, told: str) -> None:
+def test_a_correction_of_costs_in_another_form_is_refused(seed: Seed, told: str) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
 
@@ -338,7 +338,7 @@ def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope
 
 
 @every_rate
-def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) -> None:
+def test_jobs_begin_one_after_another_when_a_pause_ends(seed: Seed, scope: str) -> None:
     """The whole burst is free at the end of the pause. If all of it began at once, the service would refuse it
     again."""
     paused(seed, scope, 5_000, *[1] * 8)
@@ -354,7 +354,7 @@ def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) ->
 
 
 @every_rate
-def test_a_shorter_pause_does_not_end_one_in_force(seed: Seed, scope: str) -> None:
+def test_a_shorter_pause_does_not_end_a_longer_pause(seed: Seed, scope: str) -> None:
     begin(seed, "100/1000ms/10", 1, 1, 1, scope=scope)
     first, second = seed.claim(2).jobs
     seed.spend(first, told="", pauses=f"{scope}|5000")
@@ -387,7 +387,7 @@ def test_a_pause_outlasts_a_change_of_the_limit(seed: Seed, scope: str) -> None:
 
 
 @every_rate
-def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
+def test_a_pause_has_the_same_length_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
 
     seed.advance(-3_600_000)
@@ -398,7 +398,7 @@ def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, 
     assert claimed(seed)[:1] == ["j-0"]
 
 
-def test_a_pause_of_what_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
+def test_a_pause_of_a_scope_that_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
     seed.cap("ask.model", 5)
     seed.enqueue("a", "b", scopes=["ask.model=gpt"])
     (claim,) = seed.claim(1).jobs
@@ -419,7 +419,7 @@ def test_a_worker_without_the_claim_pauses_nothing(seed: Seed) -> None:
 
 
 @every_rate
-def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
+def test_a_rate_is_stored_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
     assert " until=" in seed.snapshot()["rates"][scope]
     seed.advance(5_000)
@@ -434,9 +434,7 @@ def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: s
 
 
 @every_rate
-def test_caps_and_a_waiting_job_show_the_unit_and_when_a_paused_rate_resumes(
-    seed: Seed, scope: str
-) -> None:
+def test_operators_see_the_unit_of_a_rate_and_when_its_pause_ends(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
     assert claimed(seed) == []
     family, unit = scope.partition("=")[0], " tokens" if scope == SCOPE else ""
@@ -453,7 +451,7 @@ def test_caps_and_a_waiting_job_show_the_unit_and_when_a_paused_rate_resumes(
 
 
 @pytest.mark.parametrize("what", ["lost", "damaged"])
-def test_the_doctor_puts_back_what_is_in_use_of_a_rate(seed: Seed, what: str) -> None:
+def test_the_doctor_restores_the_used_part_of_a_rate(seed: Seed, what: str) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
     assert claimed(seed) == ["j-0"]
     if what == "lost":
@@ -473,7 +471,7 @@ def test_the_doctor_puts_back_what_is_in_use_of_a_rate(seed: Seed, what: str) ->
 
 
 @every_rate
-def test_the_doctor_finds_nothing_wrong_in_debts_and_pauses(seed: Seed, scope: str) -> None:
+def test_the_doctor_finds_no_error_in_debts_and_pauses(seed: Seed, scope: str) -> None:
     begin(seed, "100/1000ms/10", 5, 5, scope=scope)
     (first, _) = seed.claim().jobs
     seed.spend(first, told="tokens:5000", pauses=f"{scope}|3600000")

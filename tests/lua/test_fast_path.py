@@ -91,7 +91,7 @@ def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: 
     assert taken == names
 
 
-def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_in_the_order_of_their_ages(
+def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 1_000)
@@ -123,7 +123,7 @@ def test_jobs_of_randomly_mixed_lanes_are_claimed_in_the_order_of_their_ages(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_jobs_of_randomly_mixed_lanes_and_priorities_are_claimed_by_priority_and_then_by_age(
+def test_jobs_of_random_lanes_and_priorities_are_claimed_by_priority_and_age(
     seed: Seed, number: int
 ) -> None:
     draw = random.Random(number)

@@ -326,7 +326,7 @@ def test_the_first_replica_of_a_server_begins_no_epoch(
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_first_replica(
+def test_a_script_under_evalsha_begins_an_epoch_at_the_first_replica(
     start: Callable[..., Node],
 ) -> None:
     """A script remembers nothing between calls. So it cannot distinguish the first replica from a loss of data."""
@@ -343,7 +343,7 @@ def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_fir
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_reloaded_functions_begin_an_epoch_when_the_server_gets_its_first_replica(
+def test_reloaded_functions_begin_an_epoch_at_the_first_replica(
     start: Callable[..., Node], first: Node
 ) -> None:
     first.send("FUNCTION", "FLUSH")

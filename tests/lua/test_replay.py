@@ -440,7 +440,7 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 
 
 @pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
-def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
+def test_a_repeated_enqueue_in_chunks_keeps_each_job_once_and_in_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
     """The next chunk is prepared while a chunk is being sent. It must not overtake that chunk."""
@@ -470,7 +470,7 @@ def assert_fully_consistent(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_effect(
+def test_a_turn_repeated_after_some_replies_has_the_same_answer_and_effect(
     lossy: LossySeed, at: int
 ) -> None:
     """The connection breaks after some of the replies have arrived."""
@@ -683,7 +683,7 @@ def test_the_error_of_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_answer(
+def test_an_unsent_call_is_given_up_sooner_than_a_call_without_an_answer(
     redis_url: str,
 ) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:

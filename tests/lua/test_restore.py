@@ -115,7 +115,7 @@ def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> 
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_that_is_alive_according_to_the_log_is_logged_as_gone_before_its_restore(
+def test_a_job_alive_in_the_log_is_logged_as_gone_before_its_restore(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=5_000)
@@ -164,7 +164,7 @@ def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
-def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
+def test_an_enqueued_event_has_the_arguments_if_the_producer_asks_for_them(
     seed: Seed, scopes: tuple[str, ...]
 ) -> None:
     args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'

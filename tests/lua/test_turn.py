@@ -19,9 +19,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_the_claim_in_a_turn_uses_the_place_that_the_success_in_the_turn_frees(
-    seed: Seed, scope: str
-) -> None:
+def test_the_claim_of_a_turn_uses_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
     """The worker has one place, under a cap of 1. It need not wait for the wake token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
@@ -50,7 +48,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_claim_that_ends_in_a_turn_frees_one_place_of_the_cap_of_the_queue(seed: Seed) -> None:
+def test_each_claim_that_ends_in_a_turn_frees_one_place_of_the_queues_cap(seed: Seed) -> None:
     """Two claims end: one by a late success, and one because its lease expires. The turn claims two jobs in their
     places."""
     seed.cap("queue", 3)
@@ -138,9 +136,7 @@ def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
-    seed: Seed, size: int
-) -> None:
+def test_a_turn_without_a_claim_checks_the_type_of_the_key_jobs(seed: Seed, size: int) -> None:
     """This turn does not read `jobs`. So it must check the key's type before its first event."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))

@@ -396,7 +396,7 @@ def test_the_error_of_a_mistyped_option_suggests_an_option_and_lists_all(
 
 
 @pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])
-def test_calling_a_method_by_its_name_in_another_library_raises_an_error_with_the_name_in_rq_core(
+def test_a_method_name_of_another_library_raises_an_error_with_the_right_name(
     app: App, name: str, hint: str
 ) -> None:
     task = app.task(Mailer.post)

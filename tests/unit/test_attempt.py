@@ -129,9 +129,7 @@ async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_af
     assert seen == [("outer", error)]
 
 
-async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependency_is_entered() -> (
-    None
-):
+async def test_a_job_cancelled_while_a_dependency_is_entered_begins_no_handler() -> None:
     entering, go = threading.Event(), threading.Event()
 
     def slow() -> Iterator[None]:
@@ -254,7 +252,7 @@ async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_other_dependencies_are_exited(
+async def test_a_failing_exit_of_a_process_dependency_stops_no_other_exit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def first() -> Iterator[None]:

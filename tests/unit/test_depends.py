@@ -382,7 +382,7 @@ def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: 
     ]  # fmt: skip
 
 
-def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_after_all_dependencies_are_exited(
+def test_a_failing_exit_of_a_dependency_fails_the_attempt_after_all_exits(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -421,7 +421,7 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
         ]
 
 
-def test_an_error_while_a_dependency_is_entered_fails_the_attempt_and_exits_the_entered_dependencies(
+def test_a_failing_entry_of_a_dependency_exits_the_entered_dependencies(
     app: App,
 ) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:

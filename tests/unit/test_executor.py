@@ -71,7 +71,7 @@ COMPLETE = ("complete", "error")
 
 
 @pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
-async def test_a_job_gets_max_losses_from_its_task_if_its_producer_did_not_have_the_task(
+async def test_a_job_gets_max_losses_from_its_task_if_the_producer_lacked_the_task(
     losses: int, said: tuple[str, str]
 ) -> None:
     runs = Runs(lambda: None, jobs=0)
@@ -282,7 +282,7 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() ->
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_the_outcome_of_a_handler_that_ignores_the_loss_of_its_lease_is_still_reported(
+async def test_a_handler_that_ignores_the_loss_of_its_lease_still_reports_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Redis will refuse the outcome. The log then shows that the handler ran."""
@@ -359,7 +359,7 @@ async def test_no_job_fails_because_the_serializer_panics(
     assert "!unfinished" == runs.settlements["j0"].value
 
 
-async def test_the_outcome_of_a_thread_that_runs_beyond_its_lease_and_its_timeout_is_still_reported(
+async def test_a_thread_beyond_its_lease_and_timeout_still_reports_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Redis will refuse the outcome. The log then shows that the handler ran to its end."""

@@ -156,7 +156,7 @@ def test_the_check_of_headers_finds_an_event_that_no_script_emits(edit: Edit) ->
     assert headers.problems() == ["no script emits paused"]
 
 
-def test_the_check_of_headers_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
+def test_a_name_in_a_comment_does_not_count_as_a_use_of_the_name(edit: Edit) -> None:
     """The name occurs only in a comment."""
     edit("trim.lua", "Keys: outbox", "Keys: outbox leases")
     edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")

@@ -29,7 +29,7 @@ TAKEN = (
 OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
 
 
-def test_a_signal_counts_as_not_taken_though_an_earlier_signal_with_its_number_was_taken() -> None:
+def test_a_reused_signal_number_does_not_make_the_new_signal_taken() -> None:
     boxes: dict[str, LoggedBox] = {}
     for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
         names = (field.name for field in JOB_EVENT_FIELDS[event])
@@ -61,7 +61,7 @@ def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None
     assert expected[forgotten - 1] == found
 
 
-def test_a_step_that_a_restore_put_back_without_an_event_is_no_difference() -> None:
+def test_the_doctor_accepts_a_step_that_a_restore_put_back_without_an_event() -> None:
     box = LoggedBox(is_whole=True)
     said = {"fence": "1-2", "bytes": 4} | TRUE
     box.add(Event.STEP_SAVED, 5, said | {"entry": 1, "name": "charge"})

@@ -80,7 +80,7 @@ def test_a_delay_and_a_deadline_of_a_packed_job_count_from_the_insert() -> None:
     assert {5} == {json.loads(each.ties)["keep"] for each in read_later}
 
 
-def test_the_absolute_due_time_of_a_packed_job_does_not_depend_on_the_time_of_the_insert() -> None:
+def test_a_packed_jobs_due_time_does_not_depend_on_the_time_of_the_insert() -> None:
     job = NewJob("j-1", "mail", profile("send"), "{}", due_ms=10**13, ties='{"expires_at":9}')
 
     assert job == read(job, age_ms=10**9)
@@ -146,7 +146,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("column", "value"), COLUMNS.items())
-def test_a_row_is_unreadable_if_a_name_is_invalid_or_if_its_arguments_are_not_a_json_object(
+def test_a_row_with_an_invalid_name_or_invalid_arguments_is_unreadable(
     column: str, value: str
 ) -> None:
     with pytest.raises(Unreadable):

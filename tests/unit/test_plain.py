@@ -10,7 +10,7 @@ from rq_core.scripts.plain import plain_names, plain_text
 from scripts.docs.lint import text_of
 
 
-def test_the_text_of_a_plain_program_has_local_names_for_its_keys_arguments_and_constants() -> None:
+def test_a_plain_program_has_local_names_for_keys_arguments_and_constants() -> None:
     text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [

@@ -61,7 +61,7 @@ def test_a_cron_expression_has_the_expected_instants(cron: str, expected: list[s
     assert walls(recurrence("n", cron=cron), "2026-11-24 12:30", 2) == expected
 
 
-def test_a_wall_time_that_a_clock_change_skips_fires_at_the_end_of_the_skipped_time() -> None:
+def test_a_skipped_wall_time_fires_at_the_end_of_the_skipped_time() -> None:
     rule = recurrence("n", cron="0,30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 3)
@@ -69,9 +69,7 @@ def test_a_wall_time_that_a_clock_change_skips_fires_at_the_end_of_the_skipped_t
     assert found == ["2026-03-29 03:00", "2026-03-30 02:00", "2026-03-30 02:30"]
 
 
-def test_a_wall_time_in_the_middle_of_the_skipped_time_fires_at_the_end_of_the_skipped_time() -> (
-    None
-):
+def test_a_wall_time_within_the_skipped_time_fires_at_the_end_of_it() -> None:
     rule = recurrence("n", cron="30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 2)
@@ -220,7 +218,7 @@ def test_the_method_judge_counts_the_same_instants_as_a_loop_over_all_instants(
         "Africa/Casablanca",
     ],
 )  # fmt: skip
-def test_the_instants_of_a_rule_equal_the_instants_found_by_a_search_through_all_minutes(
+def test_the_instants_of_a_rule_equal_those_of_a_search_through_all_minutes(
     zone: str,
 ) -> None:
     """A short form of `python -m tests.rigs.dst_oracle`.

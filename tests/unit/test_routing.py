@@ -95,7 +95,7 @@ def test_replies_are_returned_in_the_order_of_their_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_the_command_time_is_sent_to_the_node_of_the_keys_in_the_same_exchange() -> None:
+def test_the_command_time_goes_to_the_node_of_the_other_commands_keys() -> None:
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other
@@ -304,7 +304,7 @@ def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_map() -> None
     assert next(nodes.routing.exchange([["GET", HIGH]])).brief, "the first one was given up"
 
 
-def test_the_next_call_reads_the_slot_map_after_a_read_of_the_map_was_cancelled() -> None:
+def test_a_cancelled_read_of_the_slot_map_is_repeated_by_the_next_call() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     nodes.routing.map.distrust()

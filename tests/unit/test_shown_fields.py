@@ -42,7 +42,7 @@ def line(
         "",
     ],
 )
-def test_numbers_that_no_handler_can_say_are_no_progress(says: str) -> None:
+def test_numbers_that_no_handler_can_show_are_not_a_progress(says: str) -> None:
     assert read_said(says) is None
 
 
@@ -65,7 +65,7 @@ def test_a_line_that_no_script_writes_is_not_read(text: str | None) -> None:
     assert read_shown(text) is None
 
 
-def test_what_can_be_read_is_bounded() -> None:
+def test_texts_and_chunks_are_cut_to_their_limits_when_read() -> None:
     found = read_shown(line(f"1/2 {'x' * 10_000}"))
     assert found is not None
     assert found.progress is not None
@@ -98,7 +98,7 @@ class Share(float):
         return f"Share({float(self)})"
 
 
-def test_numbers_of_other_types_are_said_as_plain_numbers() -> None:
+def test_numbers_of_other_types_are_written_as_plain_numbers() -> None:
     assert said_as_text(Rows.DONE, Share(7.5), "") == "3/7.5"
 
 

@@ -346,7 +346,7 @@ def test_the_error_without_fakeredis_or_lupa_says_what_to_install(
     assert app.connections is before
 
 
-def test_a_drain_runs_a_job_that_is_due_later_after_the_jobs_that_are_due_now(
+def test_a_drain_runs_delayed_jobs_after_the_jobs_that_are_due_now(
     fake: testing.Fake,
 ) -> None:
     at = datetime.now(UTC) + timedelta(hours=2)

@@ -80,9 +80,7 @@ def test_a_unique_name_is_the_same_in_every_process() -> None:
     assert 1 == len(names)
 
 
-def test_a_unique_name_of_chosen_arguments_shows_their_values_and_a_name_of_all_arguments_shows_none() -> (
-    None
-):
+def test_only_a_unique_name_of_chosen_arguments_shows_their_values() -> None:
     assert "send/tenant=a%20b%2Fc" == name_of(Unique(per="tenant"), "a b/c")
     assert "send/tenant=acme,month=now" == name_of(Unique(per=("tenant", "month")), "acme")
     assert "acme" not in name_of(Unique(), "acme")

@@ -94,7 +94,7 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     watching.close()
 
 
-async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
+async def test_a_late_older_answer_does_not_cancel_the_timer_of_a_due_job() -> None:
     """Two claims are under way. Redis ran the first one before a job was scheduled, but its answer arrives last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)

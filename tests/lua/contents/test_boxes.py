@@ -266,7 +266,7 @@ def test_lost_workers_before_a_saved_step_do_not_count(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_a_job_that_saves_a_step_in_each_run_dies_after_ten_times_its_attempts(seed: Seed) -> None:
+def test_a_job_that_saves_a_step_before_each_failure_dies_in_the_end(seed: Seed) -> None:
     claim = seed.running("a")
     outcomes = []
     for number in range(1, 31):

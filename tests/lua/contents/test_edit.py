@@ -15,7 +15,7 @@ def ids(seed: Seed, limit: int = 100) -> list[str]:
     return [job.id for job in seed.claim(limit).jobs]
 
 
-def test_an_edit_of_the_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
+def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.enqueue("c", priority="high")
 
@@ -68,9 +68,7 @@ def test_an_edit_that_delays_a_job_keeps_its_place_in_line(seed: Seed, lane: str
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail_of_its_list(
-    seed: Seed, lane: str
-) -> None:
+def test_a_delayed_job_edited_to_run_now_joins_the_tail_of_its_list(seed: Seed, lane: str) -> None:
     seed.enqueue("a", delay_ms=60_000, lane=lane)
     seed.enqueue("b", lane=lane)
     seed.take_token()
@@ -85,7 +83,7 @@ def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail_of_its_list(
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
+def test_a_retry_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
     seed.fail(seed.claim_one("a"), delay_ms=60_000)
     seed.take_token()
@@ -98,7 +96,7 @@ def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, l
     assert ["a", "b"] == ids(seed)
 
 
-def test_an_edited_priority_gives_a_scheduled_job_a_new_place_in_line_at_its_due_time(
+def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_when_due(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -334,7 +332,7 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_got_a_cap_after_the_enqueue(
+def test_an_edit_moves_a_plain_job_into_the_lane_of_its_tasks_new_cap(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")

@@ -82,7 +82,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_of_the_queue(
+def test_a_second_listening_client_does_not_change_the_version_of_the_facts(
     seed: Seed,
 ) -> None:
     """Each new version makes every client's next call read the facts about the queue again."""
@@ -101,7 +101,7 @@ def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_o
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_messages_stop_a_minute_after_the_last_listen_call_even_if_the_clock_goes_back(
+def test_a_clock_that_goes_back_does_not_prolong_the_end_messages(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -158,7 +158,7 @@ def test_a_call_that_fails_before_its_first_write_sends_no_message(
     assert [] == listener.told()
 
 
-def test_a_worker_without_rights_to_the_channel_settles_jobs_and_causes_no_denials_in_the_acl_log(
+def test_a_worker_without_rights_to_the_channel_causes_no_denials_in_the_acl_log(
     seed: Seed, listener: Listener
 ) -> None:
     """Redis would write each denied SPUBLISH into the ACL LOG."""

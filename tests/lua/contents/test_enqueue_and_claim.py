@@ -56,7 +56,7 @@ def test_enqueue_stores_and_logs_a_job_and_gives_it_a_place_in_line(seed: Seed) 
     }
 
 
-def test_a_job_is_due_at_exactly_the_given_instant_or_at_once_if_the_instant_has_passed(
+def test_a_job_is_due_exactly_at_the_given_instant_or_at_once(
     seed: Seed,
 ) -> None:
     """The due time is exact, even if the call arrives late. A delay would count from the arrival of the call."""
@@ -109,7 +109,7 @@ def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> No
     assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
 
 
-def test_a_job_record_whose_kind_number_is_not_the_number_of_a_kind_is_refused(seed: Seed) -> None:
+def test_a_job_record_with_an_invalid_kind_number_is_refused(seed: Seed) -> None:
     call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
     (record,) = call.each
     seed.enqueue("first")
@@ -274,7 +274,7 @@ def test_a_requeued_job_joins_the_tail_of_its_list(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_times(
+def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)
@@ -311,7 +311,7 @@ def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_a_claim_takes_at_most_its_limit_of_jobs_and_reports_whether_jobs_are_left(
+def test_a_claim_takes_at_most_its_limit_and_reports_whether_jobs_are_left(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c")

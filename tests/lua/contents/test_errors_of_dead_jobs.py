@@ -101,7 +101,7 @@ def test_a_very_long_error_is_stored_only_in_the_event(seed: Seed) -> None:
     assert said in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_of_an_unknown_task_dies_with_the_error_of_the_worker_that_gave_it_back_last(
+def test_a_job_of_an_unknown_task_dies_with_the_last_workers_error(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

@@ -111,7 +111,7 @@ def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: 
         assert seed.state(job_id) is None
 
 
-def test_a_job_that_runs_past_its_deadline_can_be_settled_and_is_not_claimed_again(
+def test_a_job_running_past_its_deadline_can_be_settled_but_not_claimed_again(
     seed: Seed,
 ) -> None:
     seed.enqueue("done", "given-back", "failed", expires_in_ms=1_000)

@@ -44,7 +44,7 @@ def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.meta("paused") == "1"
 
 
-def test_an_enqueue_call_is_refused_as_a_whole_when_the_backlog_has_reached_its_limit(
+def test_a_full_backlog_refuses_an_enqueue_call_as_a_whole(
     seed: Seed,
 ) -> None:
     seed.attach()
@@ -58,7 +58,7 @@ def test_an_enqueue_call_is_refused_as_a_whole_when_the_backlog_has_reached_its_
     assert before == seed.snapshot()
 
 
-def test_an_enqueue_call_is_refused_when_the_bytes_of_the_backlog_reach_their_limit(
+def test_a_backlog_with_too_many_bytes_refuses_an_enqueue_call(
     seed: Seed,
 ) -> None:
     seed.attach()

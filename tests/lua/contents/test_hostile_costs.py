@@ -14,9 +14,7 @@ TOO_MUCH = ["1000000001", "1000000000000", "9" * 400]
 
 
 @pytest.mark.parametrize("cost", [*(f"tokens:{each}" for each in TOO_MUCH), "tokens:5,tokens:6"])
-def test_a_producer_cannot_hand_over_a_cost_that_is_too_high_or_said_twice(
-    seed: Seed, cost: str
-) -> None:
+def test_enqueue_refuses_a_cost_that_is_too_high_or_given_twice(seed: Seed, cost: str) -> None:
     with pytest.raises(Exception, match="kinds"):
         seed.enqueue("j", scopes=[SCOPE], cost=cost)
 
@@ -24,7 +22,7 @@ def test_a_producer_cannot_hand_over_a_cost_that_is_too_high_or_said_twice(
 
 
 @pytest.mark.parametrize("number", TOO_MUCH)
-def test_a_worker_cannot_say_a_cost_that_is_too_high(seed: Seed, number: str) -> None:
+def test_a_worker_cannot_report_a_cost_that_is_too_high(seed: Seed, number: str) -> None:
     begin(seed, "100/1000ms/10", 5)
     (claim,) = seed.claim().jobs
     before = seed.snapshot()["rates"]
@@ -59,7 +57,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("value", FORGED)
-def test_the_doctor_mends_a_forged_rate_after_which_its_jobs_begin(seed: Seed, value: str) -> None:
+def test_the_doctor_repairs_a_forged_rate_so_that_its_jobs_begin(seed: Seed, value: str) -> None:
     """A pause reads the forged value and writes it back. The doctor must then repair it."""
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
@@ -73,7 +71,7 @@ def test_the_doctor_mends_a_forged_rate_after_which_its_jobs_begin(seed: Seed, v
 
 
 @every_rate
-def test_the_doctor_ends_a_pause_that_is_longer_than_any_handler_may_ask_for(
+def test_the_doctor_shortens_a_pause_that_exceeds_the_longest_allowed_pause(
     seed: Seed, scope: str
 ) -> None:
     begin(seed, "100/1000ms/10", 1, 1, scope=scope)

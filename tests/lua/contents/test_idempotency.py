@@ -81,7 +81,7 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
     assert all(expected == head[-3:] for head in heads)
 
 
-def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_these_keys(
+def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
     """The worker does not know yet that the queue remembers ids. It repeats its first claim under the same number."""
@@ -96,7 +96,7 @@ def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_t
 
 
 @LANES
-def test_a_remembered_id_is_a_duplicate_while_its_job_is_alive_and_until_its_window_ends(
+def test_a_remembered_id_is_a_duplicate_until_its_job_and_its_window_end(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -230,7 +230,7 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_the_id_of_a_job_rejected_by_its_unique_name_refers_to_the_job_that_holds_the_name(
+def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
     seed: Seed,
 ) -> None:
     """A repeated call with the id gets the earlier answer, even after the holder of the name has ended.
@@ -259,7 +259,7 @@ def test_no_id_is_remembered_if_a_unique_name_rejects_the_call(seed: Seed) -> No
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_an_id_given_to_two_jobs_of_a_call_that_a_unique_name_rejects_is_recorded_once(
+def test_one_call_records_the_id_of_two_rejected_jobs_once(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", name="t/x")
@@ -268,7 +268,7 @@ def test_an_id_given_to_two_jobs_of_a_call_that_a_unique_name_rejects_is_recorde
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_its_id(
+def test_an_id_that_a_call_has_recorded_makes_its_later_job_a_duplicate(
     seed: Seed,
 ) -> None:
     """The later job has no unique name. So it can be a duplicate only because of the recorded id."""
@@ -281,7 +281,7 @@ def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_i
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_end_of_a_window_but_no_digest_of_the_call(
+def test_an_enqueued_event_has_the_end_of_the_window_but_not_the_calls_digest(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -383,7 +383,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_stays_remembered_and_a_lost_job_with_a_remembered_id_is_not_restored(
+def test_a_restore_respects_remembered_ids(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}

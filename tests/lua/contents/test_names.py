@@ -173,7 +173,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_its_name(
+def test_the_second_job_with_an_id_replaces_only_a_waiting_holder_of_its_name(
     seed: Seed, holds: str
 ) -> None:
     """The last job of the call takes the name of the first job. So the second job may be enqueued."""
@@ -194,7 +194,7 @@ def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_it
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_job_with_a_duplicate_id_and_a_held_name_is_reported_as_a_duplicate_id(
+def test_a_duplicate_id_is_reported_even_if_the_name_is_held_too(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")

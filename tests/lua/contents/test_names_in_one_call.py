@@ -21,7 +21,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_of_two_jobs_with_one_id_in_a_call_the_second_can_be_enqueued_though_the_first_was_rejected(
+def test_the_second_job_with_an_id_is_enqueued_though_the_first_was_rejected(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -49,7 +49,7 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_job_that_was_not_enqueued_is_answered_with_the_last_job_of_its_name_in_the_call(
+def test_a_rejected_job_is_answered_with_the_calls_last_job_of_its_name(
     seed: Seed,
 ) -> None:
     """The last of three jobs replaces the first one. The middle job never gets the name."""
@@ -83,7 +83,7 @@ def test_the_id_of_a_replaced_job_is_free_within_the_same_call(
     assert stands == {claim.id for claim in seed.claim().jobs}
 
 
-def test_the_id_of_a_replaced_job_is_free_for_a_job_without_a_name_in_the_same_call(
+def test_a_job_without_a_name_may_take_a_replaced_jobs_id_in_one_call(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A))
@@ -94,7 +94,7 @@ def test_the_id_of_a_replaced_job_is_free_for_a_job_without_a_name_in_the_same_c
     assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same_call(
+def test_a_replaced_job_keeps_no_result_if_the_call_uses_its_id_again(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A, keep_ms=MEMORY_MS))
@@ -104,7 +104,7 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
     assert {} == seed.snapshot()["results"]
 
 
-def test_a_job_with_the_id_of_a_job_that_the_call_replaced_is_enqueued_and_keeps_its_name(
+def test_a_job_with_the_id_of_a_job_that_its_call_replaced_is_enqueued(
     seed: Seed,
 ) -> None:
     """The call replaces two jobs, and then has two new jobs with their ids and one common name.

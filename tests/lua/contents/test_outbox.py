@@ -42,7 +42,7 @@ def test_a_trim_of_the_whole_outbox_sets_the_backlog_to_0(
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
 
-def test_attaching_a_queue_begins_an_epoch_that_is_greater_than_the_last_epoch_in_sql(
+def test_attaching_a_queue_begins_an_epoch_above_the_last_epoch_in_sql(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")

@@ -70,7 +70,7 @@ def test_a_success_stores_the_result_of_its_job(seed: Seed, lane: str, turn: boo
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
 
 
-def test_enqueue_writes_how_long_a_result_is_kept_into_the_state_line_and_the_event(
+def test_enqueue_writes_the_retention_of_a_result_into_the_line_and_the_event(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")
@@ -210,7 +210,7 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
     assert {"a": Replaced("a", "b")} == look(seed, "a")
 
 
-def test_a_second_job_with_an_id_does_not_show_the_result_of_the_first_job(seed: Seed) -> None:
+def test_a_second_job_with_an_id_does_not_show_the_first_jobs_result(seed: Seed) -> None:
     """Checks a second job that keeps its result, and one that does not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
@@ -340,7 +340,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_audit_mark_of_a_result_does_not_apply_to_the_other_results_of_the_call(
+def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
     seed: Seed,
 ) -> None:
     """An audit mark asks for the whole result in the log. One result has no mark, but its digest is as long as a
@@ -379,7 +379,7 @@ def test_a_result_whose_number_belongs_to_no_job_of_the_call_is_ignored(
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_waiting_job_whose_only_option_is_to_keep_a_result_has_no_state_line(seed: Seed) -> None:
+def test_a_waiting_job_with_keep_result_as_its_only_option_has_no_state_line(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -394,7 +394,7 @@ def bound(seed: Seed, size: int) -> None:
     seed.client.run(seed.client.calls.admin.configure("q", {"kept_max_bytes": size}))
 
 
-def test_when_results_exceed_their_bound_the_result_nearest_its_expiry_is_evicted_first(
+def test_the_result_nearest_its_expiry_is_evicted_first(
     seed: Seed,
 ) -> None:
     for n in range(6):

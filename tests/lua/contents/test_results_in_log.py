@@ -115,7 +115,7 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
+def test_a_result_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
     """Checks an evicted and an expired result. The answer names the entry that the mirror must copy before SQL has the

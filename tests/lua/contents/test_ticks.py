@@ -300,7 +300,7 @@ def test_a_schedule_may_allow_its_jobs_to_overlap(seed: Seed) -> None:
     assert 3 == len(seed.claim().jobs)
 
 
-def test_with_overlap_queue_one_job_of_a_schedule_runs_and_one_job_waits(seed: Seed) -> None:
+def test_overlap_queue_lets_one_job_of_a_schedule_run_and_one_wait(seed: Seed) -> None:
     put(seed, every=10, overlap="queue")
     until_due(seed)
     fire(seed)
@@ -317,7 +317,7 @@ def test_with_overlap_queue_one_job_of_a_schedule_runs_and_one_job_waits(seed: S
     assert [waiting] == ids(seed.claim().jobs)
 
 
-def test_with_overlap_replace_the_waiting_job_is_replaced_and_the_running_job_is_asked_to_stop(
+def test_overlap_replace_replaces_the_waiting_job_and_asks_the_running_job_to_stop(
     seed: Seed,
 ) -> None:
     put(seed, every=10, overlap="replace")

@@ -50,7 +50,7 @@ def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
     assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
 
 
-def test_a_settlement_after_the_expiry_of_its_lease_is_accepted_while_the_claim_is_in_force(
+def test_a_settlement_after_its_lease_is_accepted_while_the_claim_is_in_force(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -132,7 +132,7 @@ def test_a_gap_without_calls_delays_the_expiry_of_leases_once(seed: Seed) -> Non
     assert first == seed.meta("no_reap_before")
 
 
-def test_a_job_with_an_unknown_task_waits_longer_each_time_and_dies_at_the_limit(
+def test_a_job_of_an_unknown_task_waits_longer_each_time_until_it_dies(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")

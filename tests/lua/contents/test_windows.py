@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_an_enqueue_of_a_throttled_job_writes_its_window_into_each_key_that_needs_it(
+def test_an_enqueue_of_a_throttled_job_writes_its_window_into_the_keys(
     seed: Seed,
 ) -> None:
     throttle(seed, "a")
@@ -76,7 +76,7 @@ def test_calls_within_a_window_are_answered_with_the_first_job_of_the_window(
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_a_throttled_name_is_held_until_its_window_ends_regardless_of_when_the_job_ends(
+def test_a_throttled_name_is_held_until_its_window_ends_whenever_the_job_ends(
     seed: Seed, end: str
 ) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
@@ -292,7 +292,7 @@ def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_the_last_of_several_debounced_jobs_of_a_call_is_due_no_later_than_the_first_allows(
+def test_several_debounced_jobs_of_a_call_are_due_no_later_than_the_first_allows(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")

@@ -242,7 +242,7 @@ def test_the_judge_of_chaos_runs_counts_the_jobs_of_honest_records() -> None:
     assert judge(but(flushed(), named={"d"})).orphaned_reported == 1
 
 
-def test_recovery_is_measured_from_the_kill_of_a_worker_to_the_next_claim_of_its_jobs() -> None:
+def test_recovery_lasts_from_a_workers_kill_to_the_next_claim_of_its_jobs() -> None:
     records = honest()
     records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
 
@@ -272,7 +272,7 @@ def test_the_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
 
 
-def test_the_judge_accepts_a_gap_only_if_a_trim_of_the_outbox_explains_the_gap() -> None:
+def test_the_judge_accepts_only_a_gap_that_a_trim_of_the_outbox_explains() -> None:
     gap = Interval("q", 195, 310)
 
     assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])

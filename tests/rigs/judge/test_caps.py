@@ -51,7 +51,7 @@ def test_the_judge_does_not_end_a_claim_at_a_cancel_request() -> None:
     assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
 
 
-def test_two_runs_do_not_overlap_if_one_begins_at_the_time_at_which_the_other_ends() -> None:
+def test_a_run_that_begins_when_another_ends_does_not_overlap_it() -> None:
     marks = [
         Mark(1, 1, "s", "a"),
         Mark(2, 1, "s", "b"),

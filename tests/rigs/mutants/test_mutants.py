@@ -148,7 +148,7 @@ def test_a_mutant_counts_as_caught_only_if_its_catcher_fails_with_the_expected_w
 
 
 @pytest.mark.parametrize("find", ["5", "1"])
-def test_an_error_is_raised_before_any_test_runs_if_a_mutant_does_not_apply_to_the_code(
+def test_a_mutant_that_does_not_apply_is_an_error_before_any_test_runs(
     runner: Runner, find: str
 ) -> None:
     with pytest.raises(DoesNotApply, match="times, not once"):

@@ -64,9 +64,7 @@ def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply:
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
-def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
-    None
-):
+def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake() -> None:
     server = Server(enqueue=[EPOCH, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -95,9 +93,7 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_without_an_answer_is_repeated_with_the_same_number_though_its_limit_is_now_0() -> (
-    None
-):
+def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
     """The worker must read the answer if the server ran the first claim. Otherwise the repeated claim takes no job."""
 
     def lose(_command: list[Any]) -> Lost:
@@ -188,9 +184,7 @@ def test_an_unreachable_server_causes_an_error_after_the_time_limit_of_the_clien
     assert 3 < server.now < 5
 
 
-def test_a_call_that_redis_may_have_run_is_repeated_for_longer_than_a_call_that_was_never_sent() -> (
-    None
-):
+def test_a_call_that_redis_may_have_run_is_repeated_longer_than_an_unsent_call() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:

@@ -126,7 +126,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
+def test_each_job_is_sent_with_its_own_kind_from_a_bounded_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache finds a kind by the ``id()`` of a profile, and here equal profiles are different objects."""

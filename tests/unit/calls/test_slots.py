@@ -88,9 +88,7 @@ def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
     assert other[0].startswith(operations.delivery.name)
 
 
-def test_a_call_that_is_sent_without_a_plan_does_not_share_its_callers_slot_with_other_calls() -> (
-    None
-):
+def test_a_call_without_a_plan_shares_its_slot_with_no_other_call() -> None:
     operations = plans(Server())
     call = operations.enqueue.chunk("q", [job(1)])
     call.slot = named_slot("inbox.a", 7)

@@ -40,7 +40,7 @@ def test_a_job_that_is_enqueued_by_name_gets_the_options_of_its_task(app: App) -
     assert asked.profile.max_losses == 9
 
 
-def test_a_job_that_is_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App) -> None:
+def test_a_job_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),

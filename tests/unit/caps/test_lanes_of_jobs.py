@@ -202,7 +202,7 @@ def test_jobs_of_a_fair_queue_without_a_key_share_a_lane(app: App) -> None:
     assert [lane(task.job()), lane(task.job(None))] == ["2+fair=", "2+fair="]
 
 
-def test_a_job_that_is_enqueued_into_another_queue_gets_the_fair_lane_of_that_queue(
+def test_a_job_enqueued_into_another_queue_gets_the_fair_lane_of_that_queue(
     app: App,
 ) -> None:
     app.queue("mail", fair="tenant")
