@@ -152,7 +152,7 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """Return a function that changes the end of a name's window in all keys that store it, but not in the log."""
+    """Return a function that changes the end of a name's window in all keys that store it. The log stays right."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"

@@ -29,7 +29,7 @@ _OPERANDS: Final = ("", "q")
 
 
 class Pattern(NamedTuple):
-    """A pattern, and the Lua function that uses it."""
+    """A Lua pattern, and the Lua function that uses it."""
 
     where: str
     function: str

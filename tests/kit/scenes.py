@@ -233,7 +233,7 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return four running jobs and a job that is asked to stop, and two jobs without a claim, each as (id, fence).
+    """Return the ids and fences of four running jobs, of a job that is asked to stop, and of two jobs without a claim.
 
     Lanes wait for the scopes of two of these jobs. The queue is full.
     """
@@ -336,7 +336,7 @@ def save(seed: Seed) -> Scene:
 def show(seed: Seed) -> Scene:
     """Show a progress and chunks of three jobs. A fourth report is refused.
 
-    The first job has shown nothing, the second has chunks of an earlier claim, and the third id had an earlier job.
+    The first job has shown nothing, and the second has chunks of an earlier claim. The third id had an earlier job.
     """
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.show(b, c, says="1/3 earlier", chunks=[(n, "earlier") for n in range(1, 4)])

@@ -172,7 +172,7 @@ class RedisServer:
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """Cut off the incomplete call at the end of the append-only file, as an operator does after a crash of the
+        """Cut off the incomplete call at the end of the append-only file. An operator does this after a crash of the
         machine.
 
         Otherwise Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey cuts it off by

@@ -84,7 +84,8 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
 
 
 def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
-    """The bug: a claim that the second cap refused kept its place in the first scope until a timeout."""
+    """The bug: the second scope of a job refused it, and the job still held a place in its first scope until a
+    timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", "x-2", scopes=["task=t", "tenant=x"])
@@ -129,7 +130,7 @@ def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed:
 
 
 def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """The bug: a rollback spent an attempt, so that a waiting job died in the end, or it put the job at the end of the
+    """The bug: a rollback spent an attempt, so that a waiting job died in the end. Or it put the job at the end of the
     line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)

@@ -1,8 +1,10 @@
 """The cases in which scripts must examine a scope again. Without one of them, a job would wait for ever.
 
-A lane must be opened in three cases: (a) a place in its scope becomes free, (b) the scope's limit changes or its rate
-admits jobs again, (c) an open lane of the same scope loses its first job. Each test ends with an idle worker that
-claims again and again. Six mutants in tests/rigs/mutants/mutants.toml each remove a case.
+A lane must be opened if a place in its scope becomes free. It must be opened if the scope's limit changes, or if its
+rate admits jobs again. It must also be opened if an open lane of the same scope loses its first job.
+
+Each test ends with an idle worker that claims again and again. Six mutants in tests/rigs/mutants/mutants.toml each
+remove a case.
 """
 
 import pytest

@@ -188,7 +188,7 @@ def arrow(transition: Transition) -> str:
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
     """Return the transitions that one call makes from a state, each at most once.
 
-    In one call, a lease or a due time ends once, and a job that was just enqueued stays as it is.
+    One call ends only one lease or due time. A job that it has just enqueued stays as it is.
     """
     path: list[Transition] = []
     state = source

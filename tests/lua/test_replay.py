@@ -134,7 +134,7 @@ def park(seed: Seed) -> Operation:
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a running job that waits for another name, and to an id without a job."""
+    """Send a signal to a parked job, to a running job with a wait of another name, and to an id without a job."""
     seed.parked("a")
     seed.wait(seed.running("b"), name="other", life="1" * 16)
     return lambda s: s.signal("a", "b", "nobody", key="once")

@@ -123,7 +123,7 @@ def exact(jobs: int, processes: int, engine: Engine | None) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> None:
-    """Show that no wake-up is lost if a job is enqueued or cancelled just as the last holder of a cap ends."""
+    """Show that no wake-up is lost if an enqueue or a cancel races with the end of a cap's last holder."""
     problems = []
     with (
         capped(engine) as (_, client, place),
@@ -395,8 +395,8 @@ def chaos(
 ) -> None:
     """Apply faults under load, one after another. Then let all jobs end, and report what became of each job.
 
-    Exits with 0 only if the log reports each lost job and explains each second run, caps held, and ``audit verify``
-    holds. The log may have gaps if a fault emptied an outbox.
+    Exits with 0 only if the log reports each lost job and explains each second run. Caps must hold, and ``audit
+    verify`` must prove the log. The log may have gaps if a fault emptied an outbox.
     """
     if audit is not None and postgres:
         raise click.UsageError("--audit names a database, --postgres makes one: give one of them")

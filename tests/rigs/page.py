@@ -3,9 +3,9 @@
     scripts/prove/live page                      all states, into build/page
     scripts/prove/live page long stuck-paused    only these two states
 
-The states are: no queue, ten queues, the longest names, a million jobs (half of them in fifty thousand lanes), five
-stuck queues (tests/rigs/stuck.py), and a wait of yesterday. The first screen must name the cause of each stuck queue
-and of the wait.
+The states are no queue, ten queues, the longest names, a million jobs, five stuck queues (tests/rigs/stuck.py), and a
+wait of yesterday. Half of the million jobs are in fifty thousand lanes. The first screen must name the cause of each
+stuck queue and of the wait.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def ten(scene: Scene) -> Shown:
 
 
 def long(scene: Scene) -> Shown:
-    """Make the longest allowed names, without a place to break them."""
+    """Make the longest allowed names. The page has no place to break them."""
     queue, task, job = "q" * LONG, "t" * LONG, "j" * LONG
     seed = scene.seed.of(queue)
     tenant = "tenant=" + "k" * 200

@@ -130,7 +130,7 @@ class Crew:
             unit.process.close()
 
     def of(self, kind: str, draw: random.Random) -> Unit:
-        """Return a random process of this kind."""
+        """Return a random process among those of this kind."""
         return draw.choice([unit for unit in self.units if unit.kind == kind])
 
     def said(self) -> str:

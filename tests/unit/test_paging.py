@@ -29,7 +29,7 @@ def run(steps: Any, answer: Any) -> Any:
 
 
 class SortedSet:
-    """A sorted set that answers ZRANGE by rank."""
+    """A fake sorted set that answers ZRANGE by rank."""
 
     def __init__(self, scores: dict[str, float]) -> None:
         self.scores = scores

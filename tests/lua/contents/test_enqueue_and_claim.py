@@ -214,7 +214,7 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """The state line of this job has more fields than the task, so the Lua pattern for plain jobs does not match it."""
+    """The Lua pattern for plain jobs does not match the state line of this job, which has further fields."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")

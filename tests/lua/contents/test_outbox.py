@@ -116,7 +116,7 @@ def test_attaching_with_a_complete_outbox_starts_no_epoch(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_attaching_with_a_trimmed_outbox_writes_a_baseline(seed: Seed) -> None:
-    """Checks that the baseline lists every live job. ``audit verify`` can then begin with the baseline."""
+    """The baseline lists every live job, so that ``audit verify`` can begin with it."""
     seed.running("running")
     seed.cancelling("cancelling", attempts=7)
     seed.dead("dead", losses=9)
@@ -173,7 +173,7 @@ def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_outbox_is_bounded_without_a_mirror(seed: Seed) -> None:
-    """Checks that the memory depends on the number of live jobs, and not on the length of the history."""
+    """The memory depends on the number of live jobs, and not on the length of the history."""
     with seed.control.pipeline(transaction=False) as pipe:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         made = seed.calls.delivery._script("configure")

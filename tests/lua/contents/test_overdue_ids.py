@@ -1,5 +1,4 @@
-"""Overdue jobs (jobs past their deadlines) give up their ids, so that no producer is answered with a job that will
-never run."""
+"""Overdue jobs, which are past their deadlines and will never run. Their ids are free for new jobs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
 
 
 def given_back(seed: Seed, lane: str, **options: Any) -> None:
-    """Let a worker give a claim back, which does not count as a failure."""
+    """Let a worker roll a claim back, which does not count as a failure."""
     seed.rollback(seed.running("a", lane=lane, expires_in_ms=1_000, **options))
 
 
@@ -69,7 +68,7 @@ def test_a_job_past_its_deadline_keeps_an_id_that_outlives_the_job(seed: Seed, w
 def test_the_remembered_id_of_a_job_that_expired_unclaimed_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """Checks a job that never ran, and therefore had no effects."""
+    """The job never ran, and so had no effects."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)
@@ -147,7 +146,7 @@ def test_the_discard_of_a_job_is_logged_after_the_earlier_jobs_expiry(
 def test_the_discard_of_a_job_is_logged_after_the_replaced_jobs_end(
     seed: Seed,
 ) -> None:
-    """Checks the order of events. The log must not say that a job was discarded and was replaced afterwards."""
+    """The log must not say that a job was discarded and was replaced afterwards."""
     seed.cap("host=h", 0)
     seed.enqueue(seed.job("old", unique="replace", name=NAME))
 

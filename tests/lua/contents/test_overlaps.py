@@ -1,5 +1,7 @@
-"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule after which no past
-instant fires."""
+"""The rules for overlaps: what an instant does while an earlier job of the schedule is alive, for each rule and state.
+
+Also changes of a schedule, after which no past instant fires.
+"""
 
 from collections.abc import Callable
 

@@ -86,10 +86,7 @@ def test_enqueue_writes_the_retention_of_a_result_into_the_line_and_the_event(
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, each: int) -> None:
-    """The call settles four kinds of jobs. Some keep a result, and some have no result for a reason.
-
-    Some keep no result, and one was settled by another worker before.
-    """
+    """The call settles jobs with a result, jobs without one, and a job that another worker has settled before."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -108,8 +105,8 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Their state lines begin with the same text, but they differ in how long results and ids are kept, and in
-    deadlines."""
+    """Their state lines begin with the same text. They differ in deadlines, and in how long results and ids are
+    kept."""
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)

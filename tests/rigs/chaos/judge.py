@@ -131,7 +131,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end (Unix ms) of the first loss after this line of the witness file, or None if no loss follows.
+        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None without such a
+        loss.
 
         A claim that Redis forgot in that loss counts only until the loss ended.
         """

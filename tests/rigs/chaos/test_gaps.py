@@ -1,4 +1,4 @@
-"""Gaps in the log after an outbox was emptied, as the chaos rig reads these gaps."""
+"""Gaps of the log after a fault has emptied an outbox, as the chaos rig reads them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The worlds of a handler with a step, two waits for the same signal, and a sleep.
 
-Each call of a script is one step of the world, so any other call may come between two calls of a worker. A worker
+Each call of a script is one step of the world. So any other call may come between two calls of a worker. A worker
 chooses its arguments before Redis carries out the call. So late calls of stale workers are included.
 
 The handler has a step, a wait, a wait with a time limit, a sleep and an end. A save begins a wait or a sleep, or ends

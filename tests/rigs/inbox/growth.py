@@ -1,7 +1,8 @@
-"""Shows that an inbox neither grows nor slows down, with very many rows through it or very many parked rows beside it.
+"""Shows that an inbox neither grows nor slows down, whatever the number of rows.
 
-Rows are inserted in blocks with plain INSERTs. A relay hands their jobs over, and no worker runs the jobs. After each
-block Redis is flushed, so each block can use the same job ids. Then all blocks need the same space.
+Very many rows go through the inbox, or very many parked rows lie beside it. Rows are inserted in blocks with plain
+INSERTs. A relay hands their jobs over, and no worker runs the jobs. After each block Redis is flushed, so each block
+can use the same job ids. Then all blocks need the same space.
 
 PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, so the
 sizes must be equal to the byte. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.

@@ -1,7 +1,7 @@
 """Many transactions insert rows while relays are killed. Each committed row must become one job.
 
-Some transactions and savepoints are rolled back. Four records are compared: the orders in the database, the witness
-file of the runs, the ``enqueued`` events in the log, and the counts of the inbox.
+Some transactions and savepoints are rolled back. The proof compares four records: orders in the database, runs in the
+witness file, ``enqueued`` events in the log, and the counts of the inbox.
 
 One process inserts rows, one runs the jobs, one is the mirror, and two are relays. All are forked, so that a new relay
 need not start Python again.

@@ -1,4 +1,4 @@
-"""The judges of caps find a claim that exceeds a cap, and a run that exceeds a cap."""
+"""The judges of caps find claims and runs that exceed a cap."""
 
 from __future__ import annotations
 

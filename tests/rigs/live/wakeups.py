@@ -1,4 +1,4 @@
-"""Shows that no wake-up is lost if a job is enqueued or cancelled just when the last holder of a cap ends."""
+"""Shows that no wake-up is lost if an enqueue or a cancel races with the end of a cap's last holder."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
 
 
 def turns(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Run up to three jobs at a time, of three tenants and two tasks, so that two kinds of caps refuse jobs in turn.
+    """Run up to three jobs at a time. Two kinds of caps refuse the jobs in turn.
 
-    Some jobs are cancelled.
+    The jobs are of two tasks and three tenants. Some jobs are cancelled.
     """
     draw = random.Random(seed)
 

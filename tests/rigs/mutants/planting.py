@@ -163,7 +163,7 @@ def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
 
 
 class Runner:
-    """Runs mutants against one state of the code."""
+    """Runs the catchers of mutants on copies of one state of the code."""
 
     def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
         """``names`` are the files and folders below ``root`` that are copied. The files in ``root`` are never

@@ -124,7 +124,7 @@ class Handler:
         self.context = JobContext.of_claim(self.claim, "a", self.worker.name)
 
     def end(self, why: HandlerSignal) -> None:
-        """Ask the handler to stop."""
+        """Ask the handler to stop, for this reason."""
         self.context.tell(why)
 
     def run(self, strand: Strand) -> None:
