@@ -123,7 +123,7 @@ def exact(jobs: int, processes: int, engine: Engine | None) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> None:
-    """Show that no wake-up is lost if an enqueue or a cancel races with the end of a cap's last holder."""
+    """Show that no wake-up is lost if a job is enqueued or cancelled while the last holder of a cap ends."""
     problems = []
     with (
         capped(engine) as (_, client, place),
@@ -180,7 +180,7 @@ def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True)
 @engine
 def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
-    """Let jobs expire as fast as they come. Redis' memory must stay flat.
+    """Let jobs expire as fast as producers enqueue them. Redis' memory must not grow.
 
     Half of the jobs are delayed, and half wait in 250 lanes.
     """
@@ -201,10 +201,9 @@ def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
 @engine
 def kept(seconds: int, engine: Engine | None) -> None:
-    """Keep each result for a second, at full speed. Redis' memory must stay flat, and no call may take more than 10 ms.
+    """Keep each result for a second, at full speed. Redis' memory must not grow, and no call may take more than 10 ms.
 
-    The first round has short results. The second round has results of 64 KiB. The third round also logs the values of
-    such results.
+    There are three rounds: with short results, with results of 64 KiB, and with results of 64 KiB that are also logged.
     """
     problems = []
     for size, chunk, log in ((60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)):
@@ -233,8 +232,8 @@ def waits(
 ) -> None:
     """Show that no wait for a job's end is lost, and that waits end soon. Without NAMES, all stages are run.
 
-    Each stage has a fault. Either nothing fails, or the listening connection is killed every 50 ms. Or primaries fail,
-    the queue's cluster slot moves, or a user lacks the right to the channel.
+    Each stage has another fault: no fault, killed connections, failing primaries, a moving cluster slot, or a missing
+    right to the channel.
     """
     problems: list[str] = []
     for name in names or STAGES:
@@ -269,11 +268,11 @@ def outages(
     as_json: bool,
     **options: int,
 ) -> None:
-    """Interrupt Redis again and again under a worker. The worker must claim again soon, and no job may be lost.
+    """Interrupt Redis again and again while a worker runs. The worker must claim again soon, and no job may be lost.
 
-    Each kind of outage has its own servers and worker. The last four kinds strike a node of a cluster, or a primary
-    under Sentinel. They run under load, on both engines unless ``--engine`` names one. They also report how long the
-    queues of other shards were idle, and a producer's longest call.
+    Each kind of outage has its own servers and worker. The last four kinds apply a fault to a cluster or to Sentinel
+    under load. They run on both engines unless ``--engine`` names one. They also report how long the queues of other
+    shards were idle, and a producer's longest call.
     """
 
     def say(each: object) -> None:
@@ -333,10 +332,10 @@ def sessions(jobs: int) -> None:
 @main.command()
 @click.argument("jobs", default=10_000)
 def witness(jobs: int) -> None:
-    """Count jobs while worker processes are replaced and killed, in four ways.
+    """Count jobs in four ways while worker processes are replaced and killed.
 
-    The jobs are counted in the workers' metrics, in the log, in the jobs' own records, and at the enqueue. No counter
-    may fall, and the totals of the log must be exact.
+    The four counts are the workers' metrics, the log, the jobs' own records, and the enqueued jobs. No counter may
+    fall, and the totals of the log must be exact.
     """
     at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS", jobs)
 
@@ -345,8 +344,7 @@ def witness(jobs: int) -> None:
 @click.argument("scene", type=click.Choice(list(rig_of_scenes.SCENES)))
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
-    """Make a queue that is stuck for a known cause, on an empty server. A user can then see which cause rq-core
-    reports."""
+    """Make a queue that is stuck for a known cause, on an empty server, to see which cause rq-core reports."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")

@@ -2,8 +2,8 @@
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each budget to the current count plus a slack. Each section of the table has its slack.
-So a later change cannot lose an improvement without a failing test.
+`scripts/measure/budgets` sets each budget to the current count plus a small reserve (``slack``). So a later change that
+costs more fails a test.
 """
 
 import json
@@ -47,7 +47,8 @@ def check(section: str, name: str, found: float) -> None:
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
-    """Return the text of the table with new budgets. A new budget is the measured count plus the slack of its section.
+    """Return the text of the table with new budgets. A new budget is the measured count plus the reserve of its
+    section.
 
     A row without a measured count does not change.
     """

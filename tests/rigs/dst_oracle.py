@@ -1,12 +1,12 @@
-"""Compares the computed instants of cron expressions with an oracle that walks through time minute by minute.
+"""Compares the instants that rq-core computes for cron expressions with an oracle, which tries each minute.
 
     python -m tests.rigs.dst_oracle              two days around each change, 2010 to 2039, 40 zones, 12 expressions
     python -m tests.rigs.dst_oracle --library    compare the library CronSim, with its own handling of time zones
 
 The oracle shares no code with rq-core, and uses no UTC offsets. It knows only what the wall clock shows at each minute.
-If the field minute or hour begins with ``*``, each minute with a matching wall time is an instant. Otherwise a matching
-wall time is an instant only when the clock first shows it. If the clock skips matching wall times, the first minute
-after the skip is their only instant.
+It has two rules. If the field minute or hour begins with ``*``, each minute with a matching wall time is an instant. In
+other expressions, only the first of two equal wall times is an instant. If the clock skips matching wall times, the
+first minute after the skip is one instant for all of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Minute = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between the computed instants and the oracle's, around one change of the UTC offset."""
+    """The instants that are missing or wrong around one change of a zone's UTC offset."""
 
     zone: str
     expression: str
@@ -172,9 +172,9 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Compare computed instants with the oracle's, for each change of the zone's UTC offset and each expression.
+    """Compare computed instants with the oracle's, around each change of the zone's UTC offset.
 
-    Yields a Difference, or None if both are equal.
+    Yields a Difference, or None if the instants are equal, for each change and each expression.
     """
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 
 class Bucket:
-    """Holds up to ``burst`` units. In each window of ``window_ms`` it evenly gets ``most`` units back.
+    """A bucket of up to ``burst`` units. It gets ``most`` units back in each window of ``window_ms``, evenly.
 
-    A level counts parts of a unit. A unit has ``window_ms`` parts, so each millisecond brings ``most`` parts.
+    Its level is in parts of a unit, so that it is a whole number. A unit has ``window_ms`` parts.
     """
 
     def __init__(self, most: int, window_ms: int, burst: int) -> None:

@@ -3,9 +3,8 @@
     scripts/prove/live page                      all states, into build/page
     scripts/prove/live page long stuck-paused    only these two states
 
-The states are no queue, ten queues, the longest names, a million jobs, five stuck queues (tests/rigs/stuck.py), and a
-wait of yesterday. Half of the million jobs are in fifty thousand lanes. The first screen must name the cause of each
-stuck queue and of the wait.
+The states are no queue, ten queues, the longest names, a million jobs, five stuck queues (tests/rigs/stuck.py), and
+jobs that waited yesterday. The first screen must name the cause if a queue is stuck or jobs have waited.
 """
 
 from __future__ import annotations
@@ -92,7 +91,8 @@ def many(scene: Scene, jobs: int, lanes: int) -> Shown:
 
 
 def waited(scene: Scene) -> Shown:
-    """Let three jobs of a tenant wait, yesterday at 12:03, for four minutes, for a long job of the same tenant."""
+    """Let three jobs of a tenant wait for four minutes, yesterday at 12:03, while a long job of the same tenant
+    runs."""
     seed = scene.seed
     with Seed(scene.url, QUEUE) as then:
         now, _ = then.control.time()

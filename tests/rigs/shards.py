@@ -145,7 +145,7 @@ class Runs:
         self._witness = witness
 
     def of(self, queue: str) -> list[float]:
-        """Return when the jobs of a queue ran (seconds of the monotonic clock)."""
+        """Return the times at which jobs of the queue ran (seconds of the monotonic clock)."""
         return [line["at"] for line in self._witness.lines("ran") if line["queue"] == queue]
 
     def keys(self) -> Counter[str]:
@@ -184,7 +184,8 @@ class ClusterStage:
         self.queues = [*(name for name in names if name != struck), struck]
 
     def frozen_node(self, seconds: float) -> float:
-        """Suspend the struck primary with SIGSTOP for some seconds. Return when its replica had taken over."""
+        """Suspend the struck primary with SIGSTOP for some seconds. Return the time at which its replica had taken
+        over."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         self.victim.freeze()
@@ -198,7 +199,7 @@ class ClusterStage:
     def bus_partition(self, seconds: float) -> float:
         """Cut the struck primary off from the other nodes for some seconds. Clients can still reach it.
 
-        Return when its replica had taken over.
+        Return the time at which its replica had taken over.
         """
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
@@ -234,7 +235,8 @@ class SentinelStage:
                 client.config_set("min-replicas-max-lag", 2)
 
     def planned_failover(self, seconds: float) -> float:
-        """Let Sentinel replace a healthy primary, as an operator can. Return when the new primary accepted writes."""
+        """Let Sentinel replace a healthy primary, as an operator can. Return the time from which the new primary took
+        writes."""
         group = self._group
         old = group.primary
         group.wait_replicated()
@@ -248,7 +250,7 @@ class SentinelStage:
     def old_primary_back(self, seconds: float) -> float:
         """Suspend the primary until a replica has taken over, and then resume it. At first it still acts as a primary.
 
-        Return when the new primary accepted writes.
+        Return the time from which the new primary took writes.
         """
         old = self._group.primary
         self._group.wait_replicated()

@@ -2,7 +2,7 @@
 
     scripts/prove/live stuck full_cap --redis redis://localhost:6379/0
 
-This makes one of the five queues on a server. Real calls make it, with a clock that is ten minutes behind.
+This makes one of the five queues on a server, by real calls. The clock of the calls is ten minutes behind.
 """
 
 from __future__ import annotations

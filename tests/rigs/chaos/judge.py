@@ -31,7 +31,7 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether a fault emptied an outbox during this gap of the log, before the mirror had read it."""
+    """Return whether this gap of the log was caused by a fault that emptied an outbox."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults
@@ -40,7 +40,7 @@ def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
 
 @dataclass
 class Recovery:
-    """The times from each fault of one kind until the next work was done."""
+    """The seconds until work continued, after each fault of one kind."""
 
     kind: str
     times: int = 0
@@ -98,7 +98,7 @@ class Findings:
 
 
 class Losses:
-    """The losses of Redis that count as explained: the log reports them, and a fault removed data at that time."""
+    """The losses of Redis that a fault explains: the log reports the loss, and the fault removed data at that time."""
 
     def __init__(self, records: Records) -> None:
         self._told = records.told
@@ -110,9 +110,9 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether an explained loss may include this job.
+        """Return whether Redis may have lost this job in an explained loss.
 
-        This is so if the log names the job as lost, or if the job was enqueued during the loss.
+        The log then names the job as lost, or the job was enqueued during the loss.
         """
         if job_id in self._named:
             return True
@@ -124,18 +124,15 @@ class Losses:
         )
 
     def covers_start(self, line: Line) -> bool:
-        """Return whether Redis may have forgotten the claim of the handler that wrote this line at its start."""
+        """Return whether Redis may have lost the claim of this run. ``line`` is the first line of the run."""
         return self.next_after(line) is not None and any(
             each.after_ms <= line.at_ms <= each.until_ms + CLAIM_LATE_MS
             for each in self._intervals[self._told[line.job].queue]
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None without such a
-        loss.
-
-        A claim that Redis forgot in that loss counts only until the loss ended.
-        """
+        """Return the end (Unix ms) of the first loss after this line of the witness file, or None without such a
+        loss."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -171,8 +168,10 @@ def judge(records: Records) -> Findings:
 
 
 def _end(story: Sequence[Logged]) -> str | None:
-    """Return the job's last event or ``dead``, from the events that Redis did not lose. Return None for a job without
-    an end."""
+    """Return the event that ended the job, or ``dead``. Return None if the job has no end.
+
+    Events that Redis lost do not count.
+    """
     last = next(
         (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,
@@ -255,11 +254,10 @@ def _look_for_doubles(
 def _look_at_caps(
     found: Findings, records: Records, stories: dict[str, list[Logged]], losses: Losses
 ) -> None:
-    """Count, for each scope, the runs that began beyond the cap.
+    """Count, for each scope, the runs that began while the cap was full.
 
-    A run counts from its first line in the witness file to its last line. It stops to count earlier if its claim ends
-    before, in the log or because Redis forgot it. A killed run has no last line: it counts until the log ends its
-    claim.
+    A run counts from its first line in the witness file to its last line, and only while its claim is in force. A
+    killed run has no last line, and counts until its claim ends.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -284,7 +282,8 @@ class Run(NamedTuple):
     """The time of the last line, or None if the handler was killed."""
 
     def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
-        """Return the time (Unix ms) until which the run counts: its last line, or an earlier end of its claim."""
+        """Return the time (Unix ms) until which the run counts: the time of its last line, or the earlier end of its
+        claim."""
         mine = [event for event in story if event.claim == self.start.claim]
         # The number of a claim that was lost is given again: its own is the last one before it began.
         before = [
@@ -308,7 +307,7 @@ class Run(NamedTuple):
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Run]:
-    """Yield each run of a handler. A start without an end line is the start of a killed run."""
+    """Yield each run of a handler. A run without an end line was killed."""
     waiting: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
         claim = (line.job, line.claim)
@@ -352,12 +351,13 @@ def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]
 
 
 def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
-    """Return the earliest end (Unix ms) among the spans that began after the fault, or None if no span did."""
+    """Return the earliest end (Unix ms) of a span that began after the fault, or None if no span began then."""
     return min((until for since, until in spans if since >= fault.ended_ms), default=None)
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return each time (Unix ms) at which the mirror had committed more of a queue, as a pair of equal times."""
+    """Return the times (Unix ms) of the mirror's commits. Each time is a pair of equal numbers, a span without
+    length."""
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:
@@ -368,7 +368,8 @@ def _commits(records: Records) -> list[tuple[float, float]]:
 
 
 def _lags(records: Records) -> Iterator[float]:
-    """Yield, for each look at an outbox, the seconds until SQL had the outbox's last entry."""
+    """Yield how many seconds the mirror needed to copy the last entry of an outbox, for each time that the rig looked
+    at it."""
     by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
     for look in records.progress:
         if look.mirrored is not None:

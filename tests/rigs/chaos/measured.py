@@ -83,9 +83,9 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 def measure(
     kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
 ) -> list[str]:
-    """Make a run for each kind of fault, and return the promises that were not met.
+    """Run chaos once for each kind of fault, and return the promises that were not met.
 
-    If ``into`` is the path of a page, write the table into the page.
+    ``into`` is the page into which the table is written, if it is given.
     """
     with ThreadPoolExecutor(parallel) as pool:
         runs = pool.map(lambda kind: _measure(kind, words), kinds)

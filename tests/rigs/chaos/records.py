@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A call that enqueued one job: its queue, its time, and the time of Redis' answer (Unix ms)."""
+    """A producer's call to enqueue one job: its queue, its time, and the time of Redis' answer (Unix ms)."""
 
     queue: str
     tried_ms: float
@@ -121,9 +121,9 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
 
 
 def told_of_ticks(records: Records, queues: Mapping[str, str]) -> dict[str, Told]:
-    """Return the jobs of schedules, by id, as if a producer had enqueued each job at its instant.
+    """Return the jobs that schedules enqueued, as if a producer had enqueued each job at its instant.
 
-    A job counts as acknowledged if the log has its ``enqueued`` event and Redis did not forget it.
+    A job counts as acknowledged if the log has its ``enqueued`` event and Redis did not lose it.
     """
     enqueued = {
         e.job: e.at_ms for e in records.events if e.event == Event.ENQUEUED and not e.orphaned
@@ -203,7 +203,7 @@ def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval
 
 
 def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
-    """Return the gaps of the log. The key is the queue and the number of the first entry after the gap."""
+    """Return the gaps of the log, by queue and by the number of the first entry after the gap."""
     with database.readers.connect() as connection:
         return {
             (row.queue, f"{row.epoch}-{row.seq}"): Interval(
@@ -224,5 +224,5 @@ def read_cursors(database: Database) -> dict[str, tuple[int, int]]:
 
 
 def states_of(lines: Mapping[str, str]) -> dict[str, str]:
-    """Return the state of each job. The argument has the state line of each job."""
+    """Return the state of each job from the job's state line."""
     return {job_id: str(State(line.split(" ", 1)[0])) for job_id, line in lines.items()}

@@ -138,7 +138,8 @@ class Stage(Crew):
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record the last entry of each outbox and of SQL, again and again, while the servers answer."""
+        """Record the last entry of each outbox and the last entry in SQL, again and again. A server may be
+        unreachable."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6

@@ -1,9 +1,7 @@
 """Proofs of durable jobs.
 
-Models try every order of calls, crashes, late workers and failovers, without a server. Run ``scripts/prove/model
---states``. A model is called a world. ``checker`` visits all its states. ``waits`` has the worlds of steps, sleeps and
-signals, and ``emptying`` the world of a box that is deleted. ``worlds`` lists the worlds and their planted bugs.
-
-``kills`` runs durable jobs on a real server, and kills the workers between any two calls. Run ``scripts/prove/model
---kills``.
+- `checker`: visits all states of a model (a world), to try every order of calls, crashes and failovers.
+- `waits`: the worlds of steps, sleeps and signals; `emptying`: the world of a box that is deleted.
+- `worlds`: the list of worlds and of their planted bugs: ``scripts/prove/model --states``.
+- `kills`: real workers that are killed between any two calls: ``scripts/prove/model --kills``.
 """

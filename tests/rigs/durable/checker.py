@@ -26,7 +26,7 @@ class World(Protocol[State]):
         ...
 
     def steps(self, state: State, /) -> Iterator[tuple[bool, State]]:
-        """Yield each next state, after a bool. The bool is false if the step is a failure."""
+        """Yield each next state as (is_fair, state). ``is_fair`` is false if the step is a failure."""
         ...
 
     def judge(self, state: State, /) -> None:
@@ -44,11 +44,10 @@ class Verdict:
 
 
 def explore(world: World[State], *, most: int) -> Verdict:
-    """Visit all states of a world, breadth first. From each state, some end must be reachable without a further
-    failure.
+    """Visit all states of a world, breadth first, and judge each state.
 
-    So the search also finds a lost wake-up, after which the world is stuck. More than ``most`` states are a problem,
-    too.
+    An end must be reachable from each state without another failure. So a lost wake-up is found. More than ``most``
+    states are a problem, too.
     """
     first = world.start()
     numbers = {first: 0}

@@ -14,7 +14,7 @@ LIVES = 2
 
 
 class Duty(NamedTuple):
-    """A worker that deletes a box: the number of the box, and the worker's next command."""
+    """A worker that deletes a box. ``box`` is the number of the box, and ``does`` is the worker's next command."""
 
     box: int
     does: str

@@ -143,7 +143,8 @@ class Waits(Searched[History]):
     def unused(history: History) -> int:
         """Return the smallest fence that no worker, job or entry has.
 
-        Fences are only compared for equality, so small ones can be used again. So the number of states stays finite.
+        The world only compares fences for equality. So it can use small fences again, and the number of states stays
+        finite.
         """
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
@@ -204,7 +205,8 @@ class Waits(Searched[History]):
             yield True, history._replace(job=changed, workers=workers)
 
     def call(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
-        """Yield each result of a worker's next call: the job, and the worker (None: it has left the job)."""
+        """Yield each possible result of a worker's next call as (job, worker). None means that the worker has left the
+        job."""
         if worker.does == "load":
             yield job, worker._replace(does="run", memory=job.entries) if holds else None
         elif worker.does == "run":
@@ -238,7 +240,7 @@ class Waits(Searched[History]):
         return worker._replace(does="run", memory=memory, at=0, value="")
 
     def next_call(self, worker: Worker) -> Worker:
-        """Return the worker with its next call: for the first entry whose value it does not know."""
+        """Return the worker with its next call, which is about the first entry without a known value."""
         for at in self.program:
             if not is_saved(worker.memory[at]):
                 if at == STEP:

@@ -96,7 +96,8 @@ def worlds(seeds: int, first: int, only: str | None) -> None:
 )  # fmt: skip
 @only_option
 def rows(rows: int, autovacuum: int | None, only: str | None) -> None:
-    """Let rows go through an inbox. Its table and indexes must not grow after a fifth of the rows."""
+    """Let rows go through an inbox. Its table and indexes must have the same size at the end as after a fifth of the
+    rows."""
     off = {"autovacuum": "off"}
     settings = off if autovacuum is None else {"autovacuum_naptime": f"{autovacuum}s"}
     held = []
@@ -119,7 +120,7 @@ def rows(rows: int, autovacuum: int | None, only: str | None) -> None:
 @click.option("--rows", default=20_000, show_default=True, help="Rows of each measurement.")
 @only_option
 def parked(parked: int, rows: int, only: str | None) -> None:
-    """Measure a relay beside very many parked rows, and a relay without parked rows, in turn."""
+    """Measure two relays in turn: one beside very many parked rows, and one without parked rows."""
     held = []
     with _databases(only) as (place, kinds):
         for url in kinds.values():
@@ -164,8 +165,7 @@ def _end(held: list[bool]) -> None:
 def _databases(
     only: str | None, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[Path, dict[str, Url]]]:
-    """Yield a directory, and a function for each kind of database. The function creates a database and returns its
-    URL."""
+    """Yield a directory, and for each kind of database a function that creates one and returns its URL."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         kinds: dict[str, Url] = {}
@@ -186,7 +186,7 @@ def _databases(
 
 @contextmanager
 def _served(engine: Engine, place: Path) -> Iterator[RedisServer]:
-    """Run a Redis server during the block, as a child of this process. So it outlives a killed child process."""
+    """Run a Redis server during the block. The server does not end with a child process that the rig kills."""
     server = RedisServer(engine, directory(place, "redis", engine.name))
     try:
         yield server.start()

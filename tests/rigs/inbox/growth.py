@@ -1,11 +1,11 @@
-"""Shows that an inbox neither grows nor slows down, whatever the number of rows.
+"""Shows that an inbox neither grows nor slows down.
 
-Very many rows go through the inbox, or very many parked rows lie beside it. Rows are inserted in blocks with plain
-INSERTs. A relay hands their jobs over, and no worker runs the jobs. After each block Redis is flushed, so each block
-can use the same job ids. Then all blocks need the same space.
+Very many rows go through one inbox, and another inbox has very many parked rows. Rows are inserted in blocks, a relay
+hands their jobs over, and no worker runs the jobs. Redis is flushed after each block, so that each block can have the
+same job ids, and needs the same space.
 
-PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, so the
-sizes must be equal to the byte. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
+PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, and then
+the sizes must be equal. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The figures of two relays: the first has no parked rows beside it, the second has very many.
+    """The figures of two relays. The first has no parked rows in its inbox, and the second has very many.
 
     Each list has the first relay's figure first.
     """

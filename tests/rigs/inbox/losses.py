@@ -1,8 +1,7 @@
-"""Flushes Redis, or lets it fail over, at each point of a relay's turn. No row may be lost, and second runs are
-reported.
+"""Flushes Redis, or lets it fail over, at each point of a relay's turn. No row of the inbox may be lost.
 
-Redis may forget jobs that it has acknowledged, as with every producer. ``audit restore`` must then list the lost jobs,
-and the log must show the jobs that ran twice. The module compares both numbers with the jobs that really ran.
+Redis may lose jobs that it has acknowledged, as with every producer. ``audit restore`` must then list the lost jobs,
+and the log must show which jobs ran twice. The module compares both with the jobs that really ran.
 """
 
 from __future__ import annotations
@@ -66,10 +65,9 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Return whether no job is lost that Redis must have, and whether the log is right about lost and repeated
-        jobs.
+        """Return whether no job was lost without reason, and whether the log is right about lost and repeated jobs.
 
-        A job may be lost only if Redis had acknowledged it, and not by a failover to a complete replica.
+        Redis may lose only jobs that it had acknowledged, and no job in a failover to a complete replica.
         """
         excused = self.acknowledged and self.loss is not Loss.FAILOVER
         unharmed = self.loss is Loss.FAILOVER and (self.lost or self.twice)

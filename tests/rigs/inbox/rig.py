@@ -187,8 +187,8 @@ class Rig:
     def _insert(self, transactions: int, kills: int) -> None:
         """Make transactions as a user's program does, each with one to three jobs.
 
-        One of ten transactions is rolled back, and one of five has a savepoint that is rolled back. The transactions
-        are spread evenly over the kills.
+        One of ten transactions is rolled back, and one of five has a savepoint that is rolled back. Between two kills
+        there is always the same number of transactions.
         """
         chance = self.random
         pace_s = kills * PACE_S / transactions
@@ -222,7 +222,7 @@ class Rig:
     def _run_jobs(self, stop: Path) -> None:
         """Run each job as soon as it is in Redis, and write its id into the witness file.
 
-        So no live job can hide a second enqueue of its id.
+        A live job would refuse a second job with its id, and so hide an error.
         """
         stage = Stage(self.database_url, self.redis_url)
         with (self.place / "witness").open("a") as witness:

@@ -1,12 +1,12 @@
 """Worlds of an inbox: several relays make their steps in a random order, with commits, kills and losses in between.
 
-A seed determines the order. Each relay has a thread, and only one thread runs at a time: until the relay's next step
-outside a transaction. So a seed gives the same world each time. A kill is an exception at a step: the relay loses its
-memory. In some worlds Redis is flushed, or the database is set back to an older state.
+A seed determines the order, and gives the same world each time. Each relay has a thread. Only one thread runs at a
+time, until the relay's next step outside a transaction. A kill is an exception at a step, after which the relay's
+memory is gone. In some worlds Redis is flushed, or the database is set back to an older state.
 
-The judge knows which jobs Redis had before each loss. Without a loss, each committed row becomes one job. A flush may
-take only jobs that Redis had acknowledged. A job whose row has left the inbox never comes back. After the database was
-set back, an old row becomes a job again, or is refused as the duplicate of a live job.
+The judge knows which jobs Redis had before each loss. Each committed row becomes one job. A flush may take only jobs
+that Redis had acknowledged. A job whose row has left the inbox never comes back. If the database is set back, an old
+row becomes a job again, or is refused as the duplicate of a live job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judges the steps of durable jobs, their waits, and the signals sent to them, from the log alone (I20 to I23)."""
+"""Judges the steps, waits and signals of durable jobs, from the log alone (I20 to I23)."""
 
 from __future__ import annotations
 

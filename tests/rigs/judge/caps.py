@@ -45,7 +45,7 @@ class Proof:
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Add the next entry. Return a sentence for each of its claims in a scope that was already full."""
+        """Add the next entry. Return a sentence for each place that its claims took in a full scope."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -61,7 +61,7 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return a sentence for each claim and scope in the log where the scope was already full."""
+    """Return a sentence for each claim in the log that took a place in a full scope."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 
@@ -99,10 +99,10 @@ class Mark(NamedTuple):
 
 
 def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
-    """Yield each beginning of a run with the number of runs then in its scope, itself included.
+    """Yield each beginning of a run, with the number of runs in its scope after it.
 
-    If an end and a beginning have the same time, the end counts first: a handler records its end before its job is
-    settled.
+    An end and a beginning may have the same time. The end then counts first, since a handler records its end before its
+    job is settled.
     """
     running: Counter[str] = Counter()
     for mark in sorted(marks):

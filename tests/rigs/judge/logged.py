@@ -1,7 +1,6 @@
-"""Sets of events, such as the events that end a claim, for the judges.
+"""Sets of events, written by hand for the judges. One is the set of events that end a claim.
 
-They are written by hand, and not derived from the product's table of transitions. So the judges find a mistake in the
-table.
+They are not derived from the product's table of transitions. So the judges find a mistake in the table.
 """
 
 from __future__ import annotations

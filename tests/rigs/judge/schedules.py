@@ -1,7 +1,6 @@
-"""Judges the schedules of a queue from its log alone: each instant must be right, and must come once (I15).
+"""Judges the schedules of a queue from its log alone. Each instant must be right, and must come once (I15).
 
-The log has the rule of each schedule. From the rule the judge computes each instant again, the next instant, and how
-many instants were passed over.
+The log has the rule of each schedule. The judge computes from it each instant, and how many instants were passed over.
 """
 
 from __future__ import annotations

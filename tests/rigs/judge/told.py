@@ -25,8 +25,7 @@ class Answers:
         return sorted(there - self.attempted)
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist, or once existed, although the answer to their producers was that they were not
-        enqueued."""
+        """Return the jobs that exist, or once existed, although Redis had answered that they were not enqueued."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:

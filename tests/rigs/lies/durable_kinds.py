@@ -124,8 +124,8 @@ class Box(NamedTuple):
     def write(self, entries: int = 0, signals: int = 0, **changes: str | None) -> None:
         """Change fields of the box, and write a header that fits them.
 
-        ``e1`` is entry 1, ``s1`` is signal 1, and ``list_NAME`` is the list of signals with this name. The value None
-        removes the field. The header then counts ``entries`` and ``signals`` more than before.
+        The name ``e1`` is entry 1, ``s1`` is signal 1, and ``list_NAME`` is the list of signals with this name. The
+        value None removes the field. ``entries`` and ``signals`` are added to the counts in the header.
         """
         marks = {"e": "|", "s": ">", "l": ">"}
         named = {

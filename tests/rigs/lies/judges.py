@@ -24,8 +24,8 @@ T = TypeVar("T")
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
     """Return whether each judge found something, and the judges' crashes.
 
-    A judge has found something if it reports a violation, or if it cannot answer. With ``at_redis=False``, only the
-    judges that read nothing but SQL are run.
+    A judge has found something if it reports a violation or cannot answer. With ``at_redis=False``, judges that need
+    Redis are left out.
     """
     found: Found = {}
     crashes: list[str] = []

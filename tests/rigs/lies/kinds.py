@@ -173,7 +173,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield lies that add a row: a copy of a true row with another key, also with a key below all true keys."""
+    """Yield lies that add a row: a copy of a true row with another key."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:
@@ -195,9 +195,9 @@ def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def event_says_otherwise(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield lies that change one field in the detail of an event, for each type of event.
+    """Yield lies that change one field of an event, for each type of event.
 
-    Events of schedules are also changed for each outcome and each state.
+    Events of schedules are changed for each outcome and each state.
     """
     table = metadata.tables["job_event"]
     last: dict[str, Row] = {}
@@ -260,7 +260,7 @@ def queue_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def end_cut_off(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield the lie that the last batch never came: it removes the batch and its events, and sets back the cursor."""
+    """Yield the lie that the last batch never came. It removes the batch and its events, and sets the cursor back."""
     batches = [row for row in log.rows["mirror_batch"] if row["queue"] == QUEUE]
     last, before = batches[-1], batches[-2]
     moved = {

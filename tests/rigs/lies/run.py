@@ -49,7 +49,7 @@ def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) ->
 def outcomes(stage: Stage, lie: Lie) -> Iterator[Outcome]:
     """Make one lie, yield its outcome, and undo the lie.
 
-    A lie in rows is made twice: at the second time the chain of hashes is computed again, so that it fits.
+    A lie in rows is made twice. The second time, the chain of hashes is computed again to match it.
     """
     told: Found = {}
     for chain in (False, True) if lie.in_rows else (False,):

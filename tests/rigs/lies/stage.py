@@ -94,7 +94,7 @@ class Stage:
         shutil.copyfile(self._honest, self.database.path)
 
     def tell(self, lie: Lie, *, chain_again: bool) -> None:
-        """Make a lie. With ``chain_again``, compute the chain of hashes again so that it fits.
+        """Make a lie. With ``chain_again``, compute the chain of hashes again to match it.
 
         Raises sqlalchemy.exc.SQLAlchemyError if the database refuses the lie.
         """
@@ -225,7 +225,7 @@ def happen(client: Client) -> None:
 def tick_schedules(client: Client) -> None:
     """Fire, skip and miss instants of a schedule, and let an operator change another schedule.
 
-    The instants are milliseconds apart. The scripts accept them, since only workers compute the rule of a schedule.
+    The instants are milliseconds apart. Scripts accept any instants, since workers compute them.
     """
     calls = client.calls.schedules
     job = NewJob("-", QUEUE, Profile("send"), "{}", spec_max=1_000)

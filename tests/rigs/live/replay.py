@@ -140,6 +140,6 @@ class Replay:
             self._room_since = entry.at_ms
 
     def standing_ms(self, now_ms: int) -> int:
-        """Return for how long (ms) a job could have been claimed and was not, up to ``now_ms``. Return 0 if none
-        could."""
+        """Return for how long (ms) a job could have been claimed, up to ``now_ms``. Return 0 if no job can be
+        claimed."""
         return 0 if self._room_since is None else now_ms - self._room_since

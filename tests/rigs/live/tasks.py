@@ -1,6 +1,6 @@
 """Tasks with caps for worker processes, which record their runs in a witness file. Each kind of test has a queue.
 
-The interval of polls and the lease are very long here. So a job starts only if a worker was woken for it.
+Workers almost never poll here, and leases are very long. So a job starts only if a worker was woken for it.
 """
 
 from __future__ import annotations

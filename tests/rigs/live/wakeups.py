@@ -1,4 +1,4 @@
-"""Shows that no wake-up is lost if an enqueue or a cancel races with the end of a cap's last holder."""
+"""Shows that no wake-up is lost if a job is enqueued or cancelled while the last holder of a cap ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLLOW = 500
 
 @dataclass
 class Race:
-    """The figures of all rounds. In a round, an enqueue or a cancel races with the end of a holder."""
+    """The figures of all rounds. In each round a job is enqueued or cancelled while the holder of a cap ends."""
 
     rounds: int
     seconds: float

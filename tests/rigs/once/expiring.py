@@ -1,4 +1,4 @@
-"""Enqueues N jobs per second whose deadlines pass before any worker may claim them. They must leave Redis as fast."""
+"""Enqueues jobs whose deadlines pass before any worker may claim them. They must leave Redis as fast as they come."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kills workers (SIGKILL) at random times while their jobs park, wake and save steps. Redis counts the effects.
 
-The workers are forked, so that they work at once. Each effect is a script in Redis that counts all effects. Under a
-claim in force it also counts effects of steps that were saved before: there must be none. A slow worker may lose its
-claim within a step. The effects of such workers are counted as late.
+The workers are forked, so that they start at once. The effect of a step is a script in Redis that counts its runs. No
+run may come after the step was saved, under a claim in force. A slow worker may lose its claim within a step. Its
+effects are counted apart, as late.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Log:
     """The log of one queue. Use it in a ``with`` statement."""
 
     def __init__(self, client: Client, place: Path, queue: str, *, of: Log | None = None) -> None:
-        """The log uses the database of the log ``of``, if this log of another queue is given."""
+        """The log of another queue may be given as ``of``. Both logs then use the database of ``of``."""
         self._client = client
         self._queue = queue
         self._of = of

@@ -39,7 +39,7 @@ async def nap(seconds: float) -> None:
 
 @app.task(queue=STOPS, retry=_ONCE)
 def stop_inside() -> None:
-    """Suspend the worker process (SIGSTOP) within the step, in the first claim. The proof resumes the process."""
+    """Suspend the worker process (SIGSTOP) within the step of the first claim. The proof resumes the process later."""
     try:
         durable_sync().step("stops", _stop)
     except BaseException as error:

@@ -108,7 +108,7 @@ def _declared(schedules: int) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _bare(control: Any) -> float:
-    """Return how many calls per second a script that does nothing allows."""
+    """Return how many calls per second are possible for a script that does nothing."""
     sha = control.script_load("return 1")
     began, count = time.perf_counter(), 0
     while (seconds := time.perf_counter() - began) < BARE_S:
@@ -121,8 +121,7 @@ def _bare(control: Any) -> float:
 class Claims:
     """The processor instructions of a claim of one job, in queues with and without schedules.
 
-    A queue has one entry in the key `scheduled` for all its schedules, as for one delayed job. A claim reads the first
-    entry.
+    All schedules of a queue together have one entry in the key `scheduled`, as one delayed job has. A claim reads it.
     """
 
     schedules: int

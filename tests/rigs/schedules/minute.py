@@ -89,9 +89,9 @@ def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) 
 
 
 def fire_through_a_failover(place: Path, engine: Engine, schedules: int) -> Fired:
-    """Fire the schedules under Sentinel. When half of them are fired, the primary is killed.
+    """Fire the schedules under Sentinel, and kill the primary when half of them are fired.
 
-    After a tenth of them the replica gets no more writes, so the new primary lacks some.
+    The replica, which becomes the new primary, lacks the last writes.
     """
     group = SentinelGroup(engine, place)
     with group.up():

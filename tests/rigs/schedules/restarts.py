@@ -145,9 +145,9 @@ def _is_one(number: int, which: tuple[int, int]) -> bool:
 def unaccounted(
     instants: Sequence[Instant], start_ms: int, end_ms: int, every_ms: int
 ) -> list[str]:
-    """Return a sentence for each instant between two times that SQL lacks or has twice.
+    """Return a sentence for each instant between two times that is missing in SQL, or that SQL has twice.
 
-    An instant may also be counted as missed in the row of a later instant.
+    SQL has an instant as fired, as missed, or in the count of missed instants of a later row.
     """
     rule = recurrence(NAME, every=every_ms / 1000)
     left = set(_between(rule.instants(start_ms - 1), end_ms))

@@ -134,10 +134,10 @@ class Actor(ABC):
 
     @abstractmethod
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
-        """Return the functions that this actor runs in its strands, by the names of the strands."""
+        """Return the functions that this actor runs. The keys are the names of their strands."""
 
     def client(self, strand: Waiting, patience: Patience, name: str | None = None) -> Client:
-        """Return a client whose strand stops at each round trip and at each pause."""
+        """Return a client that stops its strand at each round trip and at each pause."""
         world = self.simulation.world
         delivery = self.simulation.plant.delivery(
             url=world.url,
@@ -238,7 +238,7 @@ def tie(job: NewJob, dice: random.Random) -> NewJob:
 
 
 def keep(job: NewJob, dice: random.Random) -> NewJob:
-    """Return the job with a random time for which its result is kept, or without such a time."""
+    """Return the job with a random time (ms) to keep its result, or unchanged."""
     keep_ms = dice.choice((0, 300, 3_000, 10**9))
     if not keep_ms:
         return job
@@ -408,7 +408,7 @@ class Worker(Actor):
     def finished(self) -> list[Settlement]:
         """Return the settlements of the handlers that have ended.
 
-        A handler on the event loop whose lease is lost gets no settlement.
+        A handler on the event loop gets no settlement if its lease is lost.
         """
         found = []
         for key, run in list(self.held.items()):

@@ -55,7 +55,7 @@ AGAIN_MS: Final = 100
 
 
 def add_moves(job: NewJob, dice: random.Random) -> NewJob:
-    """Make two of three jobs durable, at random. The arguments of a durable job list the calls of its handler."""
+    """Make two of three jobs durable, at random. The arguments of such a job list the calls that its handler makes."""
     if dice.random() < 1 / 3:
         return job
     moves = [_move(dice) for _ in range(dice.choice((1, 2, 3, 3, 5)))]
@@ -217,7 +217,7 @@ def _find(handler: Any, name: str) -> Any:
 
 
 class StrandHome:
-    """The part of a worker that the steps of one claim need. Each load and each save is a round trip on the handler's
+    """The part of a worker that the steps of a claim need. Each load or save is a round trip on the handler's
     strand."""
 
     is_async = False

@@ -156,7 +156,7 @@ def check_boxes(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Check that SQL has every entry of the newest epoch in SQL that Redis still has (I7)."""
+    """Check that SQL lacks no entry of its newest epoch that Redis has (I7)."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)

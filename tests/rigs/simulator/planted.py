@@ -48,7 +48,7 @@ def planted(name: str) -> Iterator[Plant]:
 
 
 def _scripts(mutant: Mutant) -> Scripts:
-    """Return a function from the name of a script to the script, built from a copy of lua/ with the bug."""
+    """Return a function that returns a script by its name. The scripts are built from a copy of lua/ with the bug."""
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua

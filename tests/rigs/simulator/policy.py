@@ -1,6 +1,6 @@
 """Chooses which actor continues next.
 
-Many races need an actor that is delayed for a long time. A uniform choice rarely delays one for so long.
+Many races need an actor that waits for very many steps. A uniform choice rarely lets an actor wait for so long.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Sender(Actor):
         return [simulation.mail.next(self.random.choice(jobs), name, self.name, self.random)]
 
     def wanted(self) -> list[Sending]:
-        """Return a signal for each wait without a time limit on which a job is parked."""
+        """Return a signal for each wait of a parked job, if the wait has no time limit."""
         found = []
         boxes, mail = self.simulation.watch.boxes, self.simulation.mail
         for job_id, event in sorted(boxes.parked.items()):
@@ -59,7 +59,7 @@ class Sender(Actor):
         return found
 
     def send(self, strand: Strand, client: Client, signal: Sending) -> None:
-        """Send a signal. If no answer comes, a signal with a key is sent again."""
+        """Send a signal. A signal with a key is sent again until an answer comes."""
         while True:
             plan = client.calls.mail.signal(QUEUE, signal, by=self.name, why="asked")
             try:

@@ -189,7 +189,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands that their sender has given up, and that may still arrive at the server."""
+    """Commands whose sender has given them up. They may still arrive at the server."""
 
     name: str
     commands: list[list[Any]]
@@ -325,8 +325,8 @@ class Simulation:
         self.lines.append(line)
 
     def direct(self) -> Client:
-        """Return a client for checks, whose calls stop no strand. No caller may close it, since all share one
-        transport."""
+        """Return a client for checks. Its calls stop no strand. All such clients share one transport, so none may be
+        closed."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -652,7 +652,7 @@ def _missing(kind: str) -> Exception:
 
 
 def _words(commands: Sequence[list[Any]]) -> str:
-    """Return the commands as text. The digest in a script's name is left out, since each version has another one."""
+    """Return the commands as text, without the digests in the names of scripts."""
     return " ; ".join(_one(command) for command in commands)[:400]
 
 

@@ -1,8 +1,8 @@
-"""Strands: threads that run step by step, each to its next scheduling point.
+"""Strands: threads that run step by step. A strand stops at each scheduling point.
 
-Exactly one thread runs at any time: one strand, or the thread that resumes strands. So the operating system has no
-influence on the order. Because strands are threads, unchanged code can be stopped anywhere: a client within a plan, or
-a mirror within a transaction.
+Exactly one thread runs at any time: a strand, or the thread that resumes strands. So the operating system has no
+influence on the order. A thread can stop anywhere in unchanged code: in a client within a plan, or in a mirror within a
+transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Crash(BaseException):
-    """Raised inside a strand, where it has stopped, if its process is killed.
+    """Raised inside a stopped strand to kill it.
 
     It is not an Exception, so that no code handles it.
     """
@@ -60,7 +60,7 @@ Point = Request | Sleep | Step
 
 
 class Strand:
-    """A thread of an actor that can be stopped and resumed. It runs the function ``body``, and passes itself to it."""
+    """A thread of an actor that can be stopped and resumed. The thread calls ``body`` with this strand."""
 
     def __init__(self, name: str, body: Callable[[Strand], None]) -> None:
         self.name = name
@@ -90,9 +90,9 @@ class Strand:
         self._back.release()
 
     def wait(self, point: Point) -> Any:
-        """Stop the strand until another thread resumes it. Only code inside the strand may call this method.
+        """Stop the strand until another thread resumes it. The strand itself calls this method.
 
-        Returns the value that was passed to `resume`, or raises the error that was passed to it.
+        Returns the value, or raises the error, that is passed to `resume`.
         """
         if self._ending:
             # What tidies up after a crash would not be carried out either.

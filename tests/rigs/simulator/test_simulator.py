@@ -70,7 +70,7 @@ def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_a_seed_in_another_process_is_equal(stage: Stage) -> None:
-    """Another process has other hashes, so its sets have another order, and its server draws other random numbers."""
+    """Python's sets have another order in another process, and a new server draws other random numbers."""
     seed = REPEATED[-1]
     here = Simulation(stage, seed).run().digest
     words = [sys.executable, "-m", "tests.rigs.simulator", "--seed", str(seed)]

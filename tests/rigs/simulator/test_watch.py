@@ -1,4 +1,4 @@
-"""The simulator's own view of the log (the watch), when a server forgets entries and when these entries return."""
+"""The simulator's own view of the log (the watch). Entries that a server has forgotten may come back."""
 
 import json
 from typing import Any

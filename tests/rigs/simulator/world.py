@@ -74,7 +74,7 @@ Dump = list[tuple[bytes, bytes]]
 
 
 class World:
-    """A server for one simulation. It begins without data, at the first simulated moment."""
+    """A server for one simulation. It begins without data, at the start of the simulated time."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -104,7 +104,7 @@ class World:
 
     @property
     def clock(self) -> Clock:
-        """Return the time that scripts read last, and the latest time that they ever read."""
+        """Return the time of the server's clock, and the latest time that it has shown."""
         return Clock(self._told_ms, self._latest_ms)
 
     def exchange(

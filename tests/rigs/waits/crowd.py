@@ -146,7 +146,7 @@ def _one(task: Any, found: Found, lock: threading.Lock, ends: dict[str, float]) 
 
 
 def _look(app: App, trips: list[float], over: threading.Event) -> None:
-    """Measure again and again how long one read of a job takes beside all other calls."""
+    """Measure how long one read of a job takes while all callers wait."""
     client = app.client
     while not over.wait(LOOK_EVERY_S):
         began = time.monotonic()

@@ -1,7 +1,7 @@
-"""A worker whose handlers take 0 to 2 ms, in a process: ``python -m tests.rigs.waits.settler URL QUEUE FILE``.
+"""A worker process whose handlers take 0 to 2 ms: ``python -m tests.rigs.waits.settler URL QUEUE FILE``.
 
-For each accepted success it writes a line into FILE: the job's id, and the time (s) of Redis' reply, on the monotonic
-clock that all processes of the machine share. SIGTERM ends it.
+It writes a line into FILE for each success that Redis accepts: the job's id, and the time (s) of Redis' reply. The time
+is that of the monotonic clock, which all processes of the machine share. SIGTERM ends the worker.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def failover(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage whose primary is killed again and again. A replica replaces it, and it comes back as a replica."""
+    """Yield a stage whose primary is killed again and again. Its replica replaces it, and the killed server becomes a
+    replica."""
     group = SentinelGroup(engine, place)
     with group.up():
 
