@@ -1,8 +1,7 @@
 """Fixtures: real servers, which start when a test first asks for them, and checks for leaks after each test.
 
-`redis_url` runs a test on each engine: on Valkey and, if `redis-server` is on PATH, on Redis. With CI=true it must be
-on PATH. The second run is marked `slow`, so that `scripts/test` leaves it out. `audit_url` runs a test on SQLite and on
-PostgreSQL.
+`redis_url` runs a test on each engine: on Valkey and, if `redis-server` is on PATH, on Redis. CI needs both. The second
+run is marked `slow`, so that `scripts/test` leaves it out. `audit_url` runs a test on SQLite and on PostgreSQL.
 
 With `-n`, several processes share the tests. Each process has servers of its own, so tests do not affect each other. A
 test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
@@ -83,8 +82,8 @@ def _mark_repetitions(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     """Return the rank of a test in the run: alone tests first, then long tests, then others, and unit tests last.
 
-    An alone test must wait for all running tests, and holds back all later ones. At the start no test runs. Short tests
-    come last, so that all processes end at about the same time.
+    An alone test later in the run would have to wait for all running tests. Short tests come last, so that all
+    processes end at about the same time.
     """
     if item.get_closest_marker("alone") is not None:
         return 0
@@ -136,7 +135,7 @@ class Shares(LoadScopeScheduling):
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Record that a test has finished, and forget the test. Otherwise xdist would count all earlier tests again
+        """Record that a test has finished, and forget the test. Otherwise xdist would count all finished tests again
         each time."""
         super().mark_test_complete(node, item_index, duration)
         scope = self._split_scope(self.registered_collections[node][item_index])
@@ -151,7 +150,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Send the directory of the run's lock files to a test process. The controlling process calls this hook."""
+    """Send the directory of the run's lock files to a test process, before it starts."""
     stash = node.config.stash
     if _ROOM not in stash:
         stash[_ROOM] = servers.private_directory("room")

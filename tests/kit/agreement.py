@@ -57,8 +57,8 @@ def assert_agree(
 ) -> QueueResult:
     """Let the mirror catch up, and assert that Redis, the log and the projection agree.
 
-    With ``pruned``, only verify checks the chain, because older batches are gone. With ``lost``, the log may lack
-    events of a job whose box Redis has: then the entries of the box cannot be compared with the log.
+    ``pruned`` means that old batches are gone, so that only verify can check the chain. ``lost`` means that Redis has
+    lost events. The log may then lack entries that the box of a durable job has.
     """
     drain(client, database)
 

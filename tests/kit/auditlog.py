@@ -113,7 +113,7 @@ def assert_minutes_hold(database: Database) -> None:
 
 
 def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return the events that a batch wrote, as the tuples from which the batch's digest is computed."""
+    """Return the events of a batch, in the form from which the batch's digest is computed."""
     first = OutboxId(batch["first_epoch"], batch["first_seq"])
     last = OutboxId(batch["last_epoch"], batch["last_seq"])
     return [
@@ -124,7 +124,7 @@ def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any,
 
 
 def assert_chain_holds(database: Database, queue: str) -> None:
-    """Assert that each batch has the digest of its rows, and that each chain head follows from the head before."""
+    """Assert that the digest of each batch is right, and that each batch has the chain head of the batch before."""
     log = events(database, queue)
     head = genesis(audit_id(database), queue)
     batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)

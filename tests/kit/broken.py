@@ -26,7 +26,7 @@ end)(redis, 0, {{
 
 
 def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
-    """Make the scene's call, and break it after ``count`` writes. Return whether it had more to write."""
+    """Make the scene's call, and break it off after ``count`` writes. Return whether it had more to write."""
     script = timed_with(scene.script, BREAK_AT_WRITE)
     seed.control.set(WRITES_ALLOWED, count)
     try:

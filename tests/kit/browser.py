@@ -64,8 +64,8 @@ def axe() -> str:
 def chromium() -> Iterator[Any]:
     """Yield a new browser, which ends after the block.
 
-    If the test run is killed, the reaper kills the browser's driver, and the browser ends with it. The driver does not
-    count as a leak.
+    The browser's driver does not count as a leak. If the test run is killed, the reaper kills the driver and thus the
+    browser.
     """
     from playwright.sync_api import sync_playwright
 
@@ -158,7 +158,7 @@ class Viewer:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """Return what axe finds wrong on the page as it is shown, and whether the page is wider than the window."""
+        """Return the errors that axe finds on the page. A page that is wider than the window is an error, too."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())

@@ -1,7 +1,7 @@
 """The cluster bus on loopback. All links between nodes pass through this process, so a test can cut a node off.
 
-Each node announces a port of this process as its own bus port. Each node connects from an address of its own, so this
-process knows which node it is. Clients and replicas do not use the bus: they still reach a node that is cut off.
+Each node announces a port of this process as its bus port. Each node connects from an address of its own, by which this
+process recognizes it. Clients and replicas do not use the bus, and still reach a node that is cut off.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Busy:
         return [c.id for c in claimed]
 
     def end(self, job_id: str | None = None) -> str:
-        """Complete the running job with this id, or else the first running job. Return its id."""
+        """Complete the running job with this id, and return the id. Without an id, complete the first running job."""
         at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
         done = self.held.pop(at)
         self.seed.complete(done)

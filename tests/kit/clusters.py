@@ -146,7 +146,7 @@ class RedisCluster:
         return [primary, *(server for server in self.servers if server.port in ports)]
 
     def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
-        """Return ``count`` names of queues on each shard. The key is the port of the shard's primary."""
+        """Return ``count`` names of queues for each shard, by the port of the shard's primary."""
         found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
         for number in itertools.count():
             name = f"{prefix}{number}"
@@ -176,8 +176,10 @@ class RedisCluster:
             self.ask(server, "FUNCTION", "FLUSH")
 
     def migrating(self, key: str, target: RedisServer) -> Iterator[str]:
-        """Move the slot of `key` to the server `target`. After each step, yield ``open``, the name of a moved key, or
-        ``closed``."""
+        """Move the slot of `key` to the server `target`. Yield after each step.
+
+        The yielded texts are ``open``, the name of each moved key, and ``closed``.
+        """
         slot, source = slot_of(key), self.primary_of(key)
         assert source is not target
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
@@ -199,15 +201,13 @@ class RedisCluster:
             pass
 
     def strike(self, primary: RedisServer) -> Callable[[], bool]:
-        """Kill a primary with SIGKILL. Return a function, which returns true once all other nodes know the new
-        primary."""
+        """Kill a primary with SIGKILL. Return a function that says whether all other nodes know the new primary."""
         promoted = self.watch(primary)
         primary.kill()
         return promoted
 
     def watch(self, primary: RedisServer) -> Callable[[], bool]:
-        """Return a function, which returns true once all other nodes know that another server has replaced this
-        primary."""
+        """Return a function that says whether another server has replaced this primary, and all other nodes know it."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         others = [server for server in self.servers if server.running and server is not primary]
 

@@ -6,7 +6,7 @@ from rq_core.cli.root import root
 
 
 def command(*words: str, **environment: str | None) -> Result:
-    """Run a command, for example ``command("queues", "--json")``. Other errors than those of rq-core are raised."""
+    """Run a command, for example ``command("queues", "--json")``. Raises errors that are not rq-core's."""
     result = CliRunner().invoke(root, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

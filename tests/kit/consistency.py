@@ -1,6 +1,6 @@
 """Checks that the indexes, the state lines and the log of a queue agree (I4, I5, I6 and I8).
 
-The checks were written from the invariants, and not from the doctor's code. So tests can compare both.
+The checks share no code with the doctor. So tests can compare the doctor with them.
 """
 
 import functools
@@ -48,7 +48,7 @@ def entries_of(snapshot: dict[str, Any]) -> list[events.Entry]:
 
 
 def entry_of(entry_id: str, raw: Mapping[str, str]) -> events.Entry:
-    """Return a decoded entry of the outbox. The caller must not change it, since each entry is decoded only once."""
+    """Return a decoded entry of the outbox. Each entry is decoded only once, so the caller must not change it."""
     return _decoded(entry_id, tuple(raw.items()))
 
 
@@ -83,9 +83,9 @@ def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
 
 
 def looked_at(line: str, by_index: float | None) -> float:
-    """Return the time (Unix ms) at which a claim must examine this line of the key ``results``.
+    """Return when a claim must examine this line of the key ``results`` (Unix ms).
 
-    A line with a value is examined when the value expires. Any other line is examined when it expires itself.
+    This is the expiry of the line's value, or the expiry of the line if it has no value.
     """
     moments = {name: float(at) for name, at in re.findall(r" (once|until)=(\d+)", line)}
     if " bytes=" in line:
@@ -274,7 +274,7 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
 
 
 def _shown(snapshot: dict[str, Any]) -> list[str]:
-    """Return what is wrong in the key `shown`: in its lines, its chunks, or the expiries of ended streams."""
+    """Return the errors in the key `shown`: in its lines, its chunks, and the expiries of streams."""
     found, shown = [], snapshot["shown"]
     lines = {
         name: dict(_FIELD.findall(text.partition("\n")[0]))

@@ -111,7 +111,7 @@ async def sleeping(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def tidying(seconds: float) -> None:
-    """Sleep on the event loop. When cancelled, clean up for a while before the end."""
+    """Sleep on the event loop. After a cancellation, clean up for a while."""
     note("begin")
     try:
         await asyncio.sleep(60)
@@ -189,8 +189,8 @@ async def _awaited_effect(n: int) -> int:
 
 @app.task(queue="crew", retry=quick, max_losses=20)
 async def steps_and_kills(steps: int, kills: int) -> None:
-    """Save several steps. The first claim kills the worker after the second step, the next claim after the third, and
-    so on."""
+    """Save several steps, and kill the worker in each claim: first after the second step, then after the third, and so
+    on."""
     job = durable()
     claim = current_job().claim
     for n in range(steps):
@@ -266,7 +266,7 @@ async def leaving(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def clinging(seconds: int) -> None:
-    """Let C code hold the GIL for some seconds at the exit of the process, which then cannot end by itself."""
+    """Let C code hold the GIL for some seconds while the process exits. So the process cannot end by itself."""
     note("begin")
     atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
@@ -309,8 +309,7 @@ async def mortal_async() -> None:
 
 
 class Ending(BaseException):
-    """An exception that is neither an Exception nor a cancellation. Test frameworks and async frameworks raise such
-    ones."""
+    """An exception that is neither an Exception nor a cancellation, as some test frameworks raise."""
 
 
 class Speechless(Exception):

@@ -1,6 +1,6 @@
 """A table of the kinds of damage that a client can do to a queue if it bypasses the scripts.
 
-Each row has the damage and the expected finding. While the outbox has all entries, the doctor finds it
+Each row has the damage, and words of the finding. The doctor finds the damage while the outbox has all entries
 (``tests/doctor/test_damages.py``). Later the doctor or verify finds it with the help of SQL
 (``tests/audit/test_damages.py``).
 """
@@ -140,7 +140,8 @@ def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
 
 
 def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
-    """Return a function that changes a word in a line of the key ``results``, and the stored length of all lines."""
+    """Return a function that changes a word in a line of the key ``results``. It also corrects the stored size of the
+    key."""
 
     def plant(seed: Seed) -> None:
         before = str(seed.control.hget(seed.keys("results"), job_id))
@@ -152,7 +153,7 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """Return a function that changes the end of a name's window in all keys that store it. The log stays right."""
+    """Return a function that changes the end of a name's window in the keys that store it, but not in the log."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"

@@ -1,7 +1,7 @@
-"""A listening socket that closes all its connections, whenever it is closed itself.
+"""A listening socket that leaves no connection open when it is closed.
 
-``asyncio.start_server`` would leave a connection open in two cases. The connection's task may be cancelled before its
-first step, or the server may be about to accept the connection.
+``asyncio.start_server`` leaves a connection open in two cases: its task is cancelled before the first step, or the
+server is just accepting it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these connections after the block. If the block is cancelled, drop unsent bytes instead of waiting for
-    them."""
+    """Close these connections after the block. If the block is cancelled, unsent bytes are dropped."""
     try:
         yield
     except asyncio.CancelledError:

@@ -8,7 +8,7 @@ import redis
 
 
 def fail_over(control: redis.Redis) -> None:
-    """Simulate a failover without a loss of data. The replication id changes, and functions forget what they
+    """Simulate a failover without a loss of data: change the replication id, and let functions forget what they
     remember."""
     server: Any = control
     server.execute_command("DEBUG", "CHANGE-REPL-ID")

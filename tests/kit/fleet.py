@@ -106,7 +106,8 @@ class Fleet:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def edit(self) -> None:
-        """Edit a job. Its random numbers come from another generator, so all other calls stay the same."""
+        """Edit a job. Its random numbers come from a separate generator, so that edits do not change the other
+        calls."""
         if self.known and self.ties:
             job_id, dice = self.ties.choice(self.known), self.ties
             change = Change(

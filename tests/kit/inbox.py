@@ -29,7 +29,7 @@ OnStep = Callable[[str], None]
 
 
 class Stage:
-    """A database with an inbox, and a client of a Redis server. Its own session has the rights of an operator."""
+    """A user's database with an inbox, and a client of a Redis server. Its session has the rights of an operator."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url
@@ -46,7 +46,7 @@ class Stage:
     # The user's side.
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement in a transaction, and return its rows. The values replace the ``?`` of the statement."""
+        """Run one statement in a transaction, and return its rows. Each value replaces a ``?`` in the statement."""
         with self.session.transaction() as transaction:
             result = transaction.run(self.session.text(statement), *values)
             return list(result.all()) if result.returns_rows else []
@@ -137,7 +137,7 @@ class Stage:
     # Redis.
 
     def drain(self, queue: str = QUEUE) -> list[str]:
-        """Run all jobs of a queue to their ends, and return their ids. From then on an id can be enqueued again."""
+        """Run all jobs of a queue to their ends, and return their ids. A new job may then have one of these ids."""
         ran: list[str] = []
         while True:
             taken = self.client.run(claims.claim(queue, "w-1", limit=100)).jobs
@@ -180,7 +180,7 @@ def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
 
 
 def killing(step: str, times: int, number: int = signal.SIGKILL) -> OnStep:
-    """Return a function for a relay's ``on_step`` that sends a signal to its own process at this step."""
+    """Return a function for a relay's ``on_step``. At the given step it sends a signal to its own process."""
     return at(step, times, lambda: os.kill(os.getpid(), number))
 
 

@@ -14,7 +14,7 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Return whether Redis stores which jobs hold a place in this scope. It does so for caps only."""
+    """Return whether Redis stores who holds a place in this scope. It stores this for caps, and not for rates."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 
@@ -70,7 +70,7 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Return as sentences how the keys `lanes`, `open` and `blocked` contradict each other or the lanes' first jobs."""
+    """Return as sentences the contradictions between the keys `lanes`, `open` and `blocked` and the waiting jobs."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
@@ -92,10 +92,10 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 
 
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
-    """Return the lanes that wait without a reason (I10), as sentences.
+    """Return as sentences the lanes that wait without a reason (I10).
 
-    A scope with room may have a blocked lane only in two cases. An open lane has the same scope, or a claim is about to
-    examine the scope again.
+    A lane may wait for a scope with room only if an open lane has the same scope, or if a claim will examine the scope
+    again.
     """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}

@@ -34,7 +34,7 @@ def children() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """Return the process ids of the children. On systems other than Linux this takes milliseconds."""
+    """Return the process ids of this process' children."""
     told = list(Path("/proc/self/task").glob("*/children"))
     if not told:
         return {child.pid for child in psutil.Process().children()}

@@ -123,9 +123,10 @@ def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
 
 
 def hard_texts(pattern: str) -> set[tuple[str, str]]:
-    """Return texts that are hard to match, each as a beginning and a piece to repeat.
+    """Return texts that are hard to match, each as a beginning and a piece that is repeated after it.
 
-    The beginning matches the first items of the pattern. The piece matches some of its items, or is a letter of it.
+    The beginning matches the first items of the pattern. The piece matches some items, or is one of the pattern's
+    letters.
     """
     letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
     for frontier, item, more in _ITEM.findall(pattern):

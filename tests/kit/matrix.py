@@ -1,7 +1,7 @@
 """Chooses on which engines and databases each test runs.
 
-A test that uses the fixture of an engine or of a database runs on each engine or database. A `conftest.py` may call
-`run_once` if the other runs would prove nothing more, or `slow_again` if they would prove little more.
+A test with the fixture of an engine or a database runs on each of them. A `conftest.py` may limit this. It calls
+`run_once` if further runs would prove nothing more, and `slow_again` if they would prove little more.
 """
 
 from collections.abc import Callable

@@ -2,9 +2,9 @@
 
     python -m tests.kit.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
 
-It runs as `rq-core audit run` does, and suspends itself when STEP comes for the second time. STEP is one of
-sql_audit.mirror.turn.STEPS, or ``copying``, which is within a COPY of PostgreSQL. A suspended mirror loses the queue
-after a timeout, which TAKEOVER_MS replaces. SIGTERM ends the service with status 0.
+The service suspends itself when STEP comes for the second time. STEP is one of sql_audit.mirror.turn.STEPS, or
+``copying``, which is within a COPY of PostgreSQL. Another mirror may take over the queue of a suspended one after
+TAKEOVER_MS. SIGTERM ends the service with status 0.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from sql_audit.store.connection import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:
-    """Return a function that is called at each step of a mirror. It suspends the process when the step comes a second
-    time."""
+    """Return a function that a mirror calls at each step. It suspends the process at the second call with this step."""
     left = 2
 
     def on_step(step: str) -> None:

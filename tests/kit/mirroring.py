@@ -11,8 +11,7 @@ from sql_audit.store.connection.database import Database
 
 @contextmanager
 def mirroring(url: str, database: str | Database) -> Iterator[None]:
-    """Mirror the queues of a server or a cluster during the block. After the block, the mirror is stopped and must
-    end."""
+    """Mirror the queues of a server or a cluster during the block. Then stop the mirror, which must end."""
     stop = threading.Event()
     source = open_source(url, "rqc")
     thread = threading.Thread(

@@ -69,7 +69,7 @@ class StreamSource:
             self.begin_beyond(queue, known, last[0][0] if last else None)
 
     def begin_beyond(self, queue: str, known: int, last: str | None) -> None:
-        """Begin an epoch greater than ``known``. The script does the same for a queue that is behind its mirror."""
+        """Begin an epoch greater than ``known``, as a script does for a queue that is behind its mirror."""
         outbox = queue_keys(queue, self.prefix)("outbox")
         old = OutboxId.parse(last).epoch if last else None
         facts = json.dumps(["behind", old, "replid", "replid", last])

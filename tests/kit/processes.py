@@ -1,7 +1,7 @@
 """Child processes of tests and rigs: workers, mirrors, producers and commands.
 
-The output of a child goes to a file, and is shown if a wait for the child fails. If the child is closed, it is killed
-together with all processes that it has started.
+The output of a child goes to a file, which is shown if a wait for the child fails. At its close, a child is killed with
+all processes that it has started.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Child(subprocess.Popen[bytes]):
         reaper().watch(self.pid, shared=shared)
 
     def said(self) -> str:
-        """Return the output in the file since this process started, also of other processes."""
+        """Return what was written into the output file since this process started."""
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
     def end_of_log(self) -> str:
@@ -128,7 +128,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process still runs. A process that has ended does not run, even if it is not reaped yet."""
+    """Return whether a process runs. A process that has ended but is not reaped yet does not run."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
 """A proxy between clients and Redis, which loses, cuts and delays data at random while a mode is on.
 
-Each mode imitates one failure of networks. A client cannot distinguish a lost request from a lost reply. But only after
-a lost reply has the server carried out the command.
+Each mode imitates one failure of networks. A client cannot distinguish a lost request from a lost reply. The server has
+carried out the command only in the second case.
 """
 
 from __future__ import annotations
@@ -132,8 +132,7 @@ class Proxy(DoorKeeper):
                 await self._pass_on(data, writer)
 
     async def _read(self, reader: asyncio.StreamReader, holes: int) -> bytes:
-        """Return the next data, or no data at the end of the connection. Never return if a black hole has swallowed
-        it."""
+        """Return the next data, or no data at the end of the connection. A call on a dead connection never returns."""
         data = b""
         with contextlib.suppress(OSError):
             data = await reader.read(READ)

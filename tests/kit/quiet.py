@@ -1,7 +1,6 @@
 """Exclusive time for tests that measure a duration. While such a test runs, all other test processes wait.
 
-These tests have the mark ``alone``. Other tests would make the durations longer, and their limits are promises that
-must not be relaxed.
+These tests have the mark ``alone``. Other tests would make their durations longer.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Ends the processes that a test run has started, even if the run itself was killed.
 
-The reaper is a process that reads a pipe from the test run. If the run is killed, the pipe closes, and the reaper kills
-each registered process by its id. Normally fixtures end their servers. The reaper is needed after SIGKILL, SIGTERM or a
-second Ctrl-C.
+Normally fixtures end them. The reaper is a process that reads a pipe from the test run. If the run is killed, the pipe
+closes, and the reaper kills each registered process by its id.
 """
 
 import contextlib

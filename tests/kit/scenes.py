@@ -203,14 +203,14 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Claim one job. The claim promotes many jobs that it does not take, and so puts them into lists."""
+    """Claim one job. The claim also promotes due jobs that it does not take."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
 
 @scene
 def claim_of_all(seed: Seed) -> Scene:
-    """Claim from every lane. Rates are exhausted and refuse jobs, and plain jobs move into their lanes."""
+    """Claim from every lane. In this call rates become exhausted, and plain jobs move into lanes."""
     made = claim(seed)
     seed.cap("queue", "none")
     seed.take_token()
@@ -358,7 +358,7 @@ def show(seed: Seed) -> Scene:
 def spend(seed: Seed) -> Scene:
     """Correct the costs of three jobs, and pause two scopes. A fourth report is refused, since its job is not claimed.
 
-    The first job took less than its cost, so a waiting lane opens. The second took more, and pauses its rate. The third
+    The first job took less than its cost, so that a lane opens. The second took more, and pauses its rate. The third
     has no rate that counts the unit.
     """
     for name, scope in (("less", "t@60s:tokens=a"), ("more", "t@60s:tokens=b"), ("c", "t=c")):
@@ -463,7 +463,7 @@ def cancel(seed: Seed) -> Scene:
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
     """Make waiting jobs of every kind, and return their ids with the state lines that an edit expects.
 
-    Some jobs wait for a retry. One expected line is wrong.
+    Three jobs wait for a retry. The expected line of one job is wrong.
     """
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
@@ -559,7 +559,8 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Make schedules with each rule for overlaps. Of the schedule "c", one job is asked to stop, and another waits."""
+    """Make schedules with each rule for overlaps. The schedule "c" has a job that is asked to stop, and a waiting
+    job."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [
@@ -651,7 +652,7 @@ def delete(seed: Seed) -> Scene:
 
 @scene
 def delete_what_is_mirrored(seed: Seed) -> Scene:
-    """Append the event that the queue was deleted. The mirror must copy it before the queue is deleted."""
+    """Delete a mirrored queue. The call only appends an event, since the mirror must copy it first."""
     scene = _emptied(seed)
     seed.attach()
     return scene

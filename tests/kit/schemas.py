@@ -53,7 +53,7 @@ def lay_schema(database: Database) -> None:
 
 
 def create_migrated(server: servers.PostgresServer) -> str:
-    """Create a database that already has the schema, and return its name. `lay_schema` then has little to do."""
+    """Create a database that already has the schema, and return its name. `lay_schema` uses it as it is."""
     _migrate_template(server.HOST, server.port)
     name = server.create_database(TEMPLATE)
     _migrated_databases.add((server.HOST, server.port, name))
@@ -62,10 +62,10 @@ def create_migrated(server: servers.PostgresServer) -> str:
 
 @contextlib.contextmanager
 def copied(database: Database) -> Iterator[Database]:
-    """Yield a copy of a database with all rows and the same audit id, as pg_dump or cp would make it.
+    """Yield a copy of a database with all rows and the same audit id.
 
-    The connections to the original are closed first: PostgreSQL copies only a database without connections. A copy on
-    PostgreSQL is removed after the block.
+    The connections to the original are closed first, since PostgreSQL copies only a database without connections. A
+    copy on PostgreSQL is removed after the block.
     """
     database.close()
     name = f"copy_{secrets.token_hex(6)}"

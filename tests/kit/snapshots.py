@@ -16,8 +16,8 @@ SLOT_LIFE_MS = 3_600_000
 def diff(before: Snapshot, after: Snapshot) -> Diff:
     """Return the changed keys, each with its change.
 
-    A change of a hash or a sorted set is {member: (old, new)}, where None is a missing member. A change of a list is
-    (old, new). A change of a stream is the list of added entries, or (old, new) if older entries have changed.
+    In a hash or a sorted set the change is {member: (old, new)}, with None for a missing member. In a list it is (old,
+    new). In a stream it is the list of added entries, or (old, new) if older entries have changed.
     """
     assert set(before) == set(after)
     return {key: _change(before[key], after[key]) for key in before if before[key] != after[key]}
@@ -36,8 +36,7 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Check the slot of the call itself. Return the other changes, and the slot's name (None: the call used no
-    slot)."""
+    """Check the slot that the call used. Return the other changes, and the slot's name or None without a slot."""
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
     }
@@ -98,7 +97,7 @@ def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
 def lines_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the state line of each live job, by id.
 
-    A waiting job may have no line in the key `state`. Its line is then made from the first line of its value in `jobs`.
+    A waiting job may have no line in the key `state`. Its line is then the first line of its value in `jobs`.
     """
     waiting = {
         job_id: "ready " + value.split("\n")[0]
@@ -122,9 +121,9 @@ def number_of(entry_id: str) -> tuple[int, int]:
 
 
 def copy_queue(control: redis.Redis, queue: str, to: str) -> None:
-    """Copy all keys of a queue to a queue that does not exist yet.
+    """Copy all keys of a queue to a new queue. Only a new client may use the copy.
 
-    A client that has used either queue must not use the copy: it numbers its calls from 1 in each new queue.
+    (A client numbers its calls from 1 in each queue that is new to it.)
     """
     keys: list[Any] = control.keys(f"rqc:{{{queue}}}:*")
     for key in keys:

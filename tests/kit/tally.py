@@ -1,5 +1,4 @@
-"""Counts the commands that a server carries out, also within scripts. So the cost of a call does not depend on the
-machine."""
+"""Counts the commands that a server carries out, also within scripts. This cost does not depend on the machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

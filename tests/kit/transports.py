@@ -19,10 +19,9 @@ def is_claim(command: Sequence[Any]) -> bool:
 class LossyTransport:
     """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is how many exchanges with script calls lose their replies, and ``keep`` is how many replies still arrive.
-    ``between`` is called after each loss, before the client repeats its calls. ``unsent`` is how many exchanges are not
-    sent. ``sent`` has all other exchanges. Before the command with the index ``flush``, the server forgets its
-    functions.
+    ``lose`` is the number of exchanges that lose replies, and ``keep`` the number of replies that still arrive in each.
+    ``between`` is called after each loss. ``unsent`` is the number of exchanges that are not sent, and ``sent`` has the
+    others. The server forgets its functions before the command with the index ``flush``.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,8 +72,8 @@ class LossyTransport:
 class LossyAsyncTransport(AsyncPoolTransport):
     """A transport for asyncio that can lose replies after the server has carried out the calls.
 
-    ``lose`` is how many exchanges with script calls lose their replies. With ``flush``, the server forgets its scripts
-    before the second call of each pipeline of script calls.
+    ``lose`` is the number of exchanges that lose their replies. With ``flush``, the server forgets its scripts within
+    each pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
@@ -97,7 +96,11 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts exchanges that claim jobs: all (``sent``), those under way, and the most at the same time (``most``)."""
+    """Counts the exchanges that claim jobs. ``sent`` is the number of all, and ``under_way`` of those without a reply
+    yet.
+
+    ``most`` is the highest value of ``under_way``.
+    """
 
     sent = under_way = most = 0
 

@@ -17,10 +17,9 @@ POLL_S_MAX = 0.1
 def wait_until(
     predicate: Callable[[], T], describe: str | Callable[[], str], *, timeout: float = TIMEOUT_S
 ) -> T:
-    """Call `predicate` until it returns a true value, and return that value.
+    """Call `predicate` until it returns a true value, and return that value. Raises AssertionError after the timeout.
 
-    `describe` is what the test waits for, as text for the error. A function is called at the end, and may add the last
-    state. Raises AssertionError when the timeout is over.
+    `describe` is the text of the error: what the test waits for. It may be a function that returns the text.
     """
     deadline = time.monotonic() + timeout
     pause = POLL_S
@@ -49,7 +48,7 @@ async def wait_until_async(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Any:
-    """Wait as `wait_until` does, without blocking the event loop. `predicate` may be async."""
+    """Do as `wait_until` does, without blocking the event loop. `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
     while True:

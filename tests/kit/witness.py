@@ -43,7 +43,8 @@ def note(what: str, **facts: Any) -> None:
 
 @contextlib.contextmanager
 def noted(**facts: Any) -> Iterator[None]:
-    """Write a line at the start and at the end of the block. The end is ``end``, or ``failed`` after an error."""
+    """Write a line at the start and at the end of the block. The second line has the word ``end``, or ``failed`` after
+    an error."""
     note("start", **facts)
     try:
         yield
