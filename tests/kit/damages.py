@@ -153,7 +153,8 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """Return a function that changes the end of a name's window in the keys that store it, but not in the log."""
+    """Return a function that changes the end of a name's window. It changes all keys that store the end, and not the
+    log."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"

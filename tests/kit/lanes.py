@@ -94,8 +94,8 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
     """Return as sentences the lanes that wait without a reason (I10).
 
-    A lane may wait for a scope with room only if an open lane has the same scope, or if a claim will examine the scope
-    again.
+    A lane may wait for a scope with room in two cases. An open lane has the same scope, or a claim will examine the
+    scope again.
     """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}

@@ -233,9 +233,9 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the ids and fences of four running jobs, of a job that is asked to stop, and of two jobs without a claim.
+    """Return two lists of (id, fence): five jobs that can be settled, and two jobs without a claim.
 
-    Lanes wait for the scopes of two of these jobs. The queue is full.
+    One of the five jobs is asked to stop. Lanes wait for the scopes of two of them. The queue is full.
     """
     capped = _capped(seed)
     _remembered(seed)

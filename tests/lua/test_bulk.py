@@ -390,8 +390,8 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
-    """The connection breaks in each round trip after the server has carried it out. More jobs match than the limit
-    allows.
+    """The connection breaks again and again, after the server has carried out the commands. More jobs match than the
+    limit.
 
     With ``no-place``, the caller forgets its progress and begins again at the first place each time.
     """
@@ -428,9 +428,9 @@ def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
 
 
 def test_a_lost_answer_counts_after_calls_that_changed_no_job(seed: Seed) -> None:
-    """The edit first meets nine jobs that it cannot change, since they would become ready after their deadlines.
+    """The first calls find only jobs that cannot be edited, since they would become ready after their deadlines.
 
-    The connection breaks again and again after the server has carried out a round trip.
+    The connection breaks again and again after the server has carried out the commands.
     """
     seed.enqueue(*(f"late-{n}" for n in range(12)))
     seed.enqueue(*(f"short-{n}" for n in range(9)), expires_in_ms=1_000)

@@ -182,7 +182,7 @@ def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow(
 def test_the_first_job_of_a_new_key_in_a_fair_queue_is_claimed_next(seed: Seed) -> None:
     """Many jobs of another key wait, with the same priority and under the same cap.
 
-    The claim makes as many calls as beside 100 such jobs, within 20 %.
+    The claim costs as many calls as beside 100 waiting jobs, within 20 %.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 10)

@@ -1,5 +1,4 @@
-"""Bugs of caps that this queue or another queue once had. Each docstring describes a bug, and each test would show
-it."""
+"""Bugs of caps that this queue or another queue once had. Each docstring describes a bug that would fail the test."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +71,7 @@ def ended(entries: list[Entry]) -> int:
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) -> None:
-    """The bug: a new job was counted as a holder before the count was compared with the cap by >=. So N-1 jobs ran."""
+    """The bug: a job counted itself as a holder, and the count was compared with the cap by >=. So N-1 jobs ran."""
     seed.cap(scope.replace("=x", ""), cap)
     scopes = ["task=t", "tenant=x"]
     seed.enqueue(*(f"j-{n:02}" for n in range(cap + 2)), scopes=scopes)
@@ -84,8 +83,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
 
 
 def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
-    """The bug: the second scope of a job refused it, and the job still held a place in its first scope until a
-    timeout."""
+    """The bug: one scope of a job refused it. The job still held a place in its other scope, until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", "x-2", scopes=["task=t", "tenant=x"])
@@ -146,7 +144,7 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
 def test_a_free_place_is_taken_though_two_claims_try_to_take_it_at_once(
     redis_url: str,
 ) -> None:
-    """The bug: two claims each took one of two scopes that both needed. Both were rolled back, and a free place stayed
+    """The bug: each of two claims took a scope that the other one needed. Both gave up, and a free place stayed
     empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
@@ -288,9 +286,9 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
 
 
 def test_a_fair_key_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
-    """The bug: in a fair queue, the virtual time of a blocked lane stayed far in the past.
+    """The bug: the virtual time of a fair queue's key did not advance while its lane was blocked.
 
-    When its scope had room again, only this key was served until its time had caught up. Jobs of other keys waited.
+    When the lane was open again, only this key was served until its time had caught up. Jobs of other keys waited.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 0)
@@ -372,9 +370,9 @@ def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
 def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
     seed: Seed, how: str
 ) -> None:
-    """The bug: if one call emptied two lanes of a scope, the third lane was not opened.
+    """The bug: one call emptied two lanes of a scope, and did not open the third lane.
 
-    It waited, although its scope had room, until another call touched the scope.
+    Its jobs waited, although the scope had room, until another call touched the scope.
     """
     seed.cap("tenant", 1)
     seed.enqueue(

@@ -60,9 +60,9 @@ def test_a_job_that_costs_more_than_the_burst_waits_for_all_of_it(
 
 
 def test_cheap_jobs_do_not_overtake_an_expensive_job_that_waits_for_the_rate(seed: Seed) -> None:
-    """The cheap jobs are in another lane of the same scope, and there is room for each.
+    """The cheap jobs are in another lane of the same rate, and the rate has room for each of them.
 
-    If each of them took what has just come back, the expensive job would wait for ever.
+    If they could take this room again and again, the expensive job would wait for ever.
     """
     begin(seed, "100/1000ms/10", 5, 10)
     for n in range(8):
@@ -120,7 +120,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
 
 
 def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
-    """The debt lasts for longer than a rate without costs could ever be exhausted."""
+    """The debt lasts for longer than any exhausted rate without costs."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):
@@ -315,7 +315,10 @@ every_rate = pytest.mark.parametrize("scope", [SCOPE, PLAIN])
 
 
 def paused(seed: Seed, scope: str, ms: int, *costs: int, limit: str = "100/1000ms/10") -> Claim:
-    """Claim all jobs but the last, let the first pause the scope, and roll the first back. Return its claim."""
+    """Enqueue a job of each cost, and claim all but the last. The first job pauses the scope, and is rolled back.
+
+    Returns the claim of the first job.
+    """
     begin(seed, limit, *costs, scope=scope)
     first, *others = seed.claim(len(costs) - 1).jobs
     seed.complete(*others)

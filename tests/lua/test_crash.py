@@ -72,7 +72,7 @@ def calls_of(seed: Seed, scene: Scene) -> list[str]:
 
 
 def touched(seed: Seed) -> list[tuple[str, str]]:
-    """Return the commands of the call, each with its first argument, which is nearly always a key."""
+    """Return each Redis command of the call with its first argument, which is nearly always a key."""
     made = seed.control.lrange("test:calls", 0, -1)
     seed.control.delete("test:calls")
     return [(command, first) for command, _, first in (line.partition(" ") for line in made)]
@@ -280,7 +280,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """One of them is `paused` with the value 2: the queue would log that it is paused, and would continue."""
+    """One invalid setting is `paused` with the value 2. The queue would log that it is paused, and would not stop."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 

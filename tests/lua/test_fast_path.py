@@ -147,7 +147,7 @@ def test_jobs_of_random_lanes_and_priorities_are_claimed_by_priority_and_age(
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """A call frees two places and opens one lane. When a claim has served this lane, it opens a second one."""
+    """A call frees two places and opens one lane. A claim serves this lane, and then opens a second one."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))

@@ -28,7 +28,7 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """Return the script for EVALSHA instead of FCALL. It remembers nothing between calls."""
+    """Return the script in its form for EVALSHA. In this form it remembers nothing between calls."""
     made = timed(name).instead
     assert made is not None
     return made
@@ -130,7 +130,7 @@ def test_a_full_server_without_functions_is_drained_with_scripts(seed: Seed) -> 
 
 
 def test_every_function_is_named_after_its_script(seed: Seed) -> None:
-    """`SLOWLOG` and `MONITOR` show the name of a function. Of a script they would show only its digest."""
+    """`SLOWLOG` and `MONITOR` show the name of a function, but only the digest of a script."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
@@ -139,7 +139,7 @@ def test_every_function_is_named_after_its_script(seed: Seed) -> None:
 
 
 def test_functions_do_not_cache_negative_zero(seed: Seed) -> None:
-    """One call has the argument ``-0``. No later call may send the text ``-0`` to Redis, which refuses it as an
+    """A function could remember ``-0`` from an argument and send it to Redis later. Redis refuses the text ``-0`` as an
     index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
@@ -170,7 +170,7 @@ def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     """Lua keeps all texts in one table, which becomes slower when it grows."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """Return the memory (bytes) that functions use with this number of lanes: the minimum of 16 rounds."""
+        """Return the memory (bytes) that functions use with this number of lanes: the least of 16 rounds."""
         found = []
         for number in range(16):
             client.run(

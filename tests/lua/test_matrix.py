@@ -248,7 +248,7 @@ def stand(name: str, state: State | None, make: Callable[[Seed], Any], **facts: 
 
 
 def slept(seed: Seed, ms: int, passed: int = 0, **options: Any) -> str:
-    """Let the job sleep for ``ms``, and let ``passed`` ms pass, or as long as the sleep. Return the fence."""
+    """Let the job sleep for ``ms``. Advance the clock by ``passed`` ms, or by the whole sleep. Return the fence."""
     fence = seed.parked(JOB, f"+{ms}", what="sleep", **options)
     seed.advance(passed or ms)
     return fence
@@ -429,8 +429,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state. A call with a fence is also made with a fence that is not in
-    force."""
+    """Return the calls to make on a job in this state. Each call with a fence is made with the right and with a wrong
+    fence."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
@@ -543,7 +543,7 @@ def assert_nothing_moved(
 ) -> None:
     """Assert that the call changed no job.
 
-    It may note the time of its activity, remove list entries without a job, and log a refused settlement.
+    The call may record the time of its activity, remove list entries without a job, and log a refused settlement.
     """
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
@@ -613,7 +613,7 @@ def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claima
 
 
 def test_the_shipped_scripts_use_the_clock_of_the_server(redis_url: str) -> None:
-    """All other tests replace the clock of the scripts, and so cannot show this."""
+    """Other tests cannot show this, since they replace the clock."""
     from rq_core.scripts.script import script
 
     with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:

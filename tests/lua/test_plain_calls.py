@@ -65,9 +65,9 @@ def recorded(url: str) -> Iterator[tuple[Seed, LossyTransport]]:
 
 
 def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
-    """Return the bytes of all calls.
+    """Return the bytes of the calls that every job needs.
 
-    Left out are the count at the end of a slot's name, and calls that were repeated to load the function.
+    The count at the end of a slot's name is left out. Calls that were repeated to load a function are left out, too.
     """
     found: list[bytes] = []
     for call in calls:
@@ -98,7 +98,7 @@ def test_features_that_another_queue_uses_do_not_change_the_calls_to_a_plain_que
 def test_a_call_to_a_plain_queue_has_only_its_own_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
-    """The header of each script says which these are. Keys on demand and a Tail must be absent."""
+    """The header of a script lists these. The call has neither the keys on demand nor the part Tail of the header."""
     with recorded(valkey_url) as (seed, transport):
         live(seed, transport, "first")
         calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]

@@ -1,4 +1,4 @@
-"""Facts about a queue that Redis functions remember. If a fact has become wrong, the first harmful call must notice it.
+"""Facts about a queue that Redis functions remember. A fact can become wrong, and then no call may act on it.
 
 The tests promote, resynchronize, restart and empty real servers. Only the tests advance the clock, so no fact becomes
 too old by itself.
@@ -62,8 +62,7 @@ class Node:
         return found
 
     def warm(self) -> None:
-        """Make two enqueues and two claims, so that functions remember the queue. The first claim still changes the
-        facts."""
+        """Let the functions remember the queue. This takes two claims, since the first one changes the facts."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
@@ -262,7 +261,7 @@ def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: N
 
 
 def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> None:
-    """A claim examines all leases once the earliest expiry that it knows has passed."""
+    """Functions remember the earliest expiry of all leases. A claim after this time must examine the leases."""
     seed.configure(lease_ms=300)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -279,7 +278,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
 
 
 def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """The lease is shorter than any that a script sets. The next examination of the leases must find it."""
+    """The functions do not know of the change. The next regular examination of the leases must find it."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")

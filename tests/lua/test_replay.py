@@ -134,7 +134,7 @@ def park(seed: Seed) -> Operation:
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a running job with a wait of another name, and to an id without a job."""
+    """Send a signal to three ids: a parked job, a running job that waits for another name, and no job."""
     seed.parked("a")
     seed.wait(seed.running("b"), name="other", life="1" * 16)
     return lambda s: s.signal("a", "b", "nobody", key="once")
@@ -238,7 +238,7 @@ def schedule(seed: Seed) -> Operation:
 def tick(seed: Seed) -> Operation:
     """Report four instants: one fires, one is skipped, one asks a running job to stop, and one comes too late.
 
-    The call gives no new schedule to the worker, since a repeated call could not give it again.
+    The call does not give a new schedule to the worker.
     """
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
@@ -392,7 +392,7 @@ every_async_operation = pytest.mark.parametrize(
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
     """Run the operation on an empty server with this fault. Return its answer and the contents of the queue.
 
-    All scripts are loaded again before, so that they remember nothing of another run.
+    The scripts are newly loaded, and so remember nothing of another run.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -757,7 +757,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """The plans of both clients are the same. This test checks the loop of the asyncio client that carries them out."""
+    """The clients share their plans, and each has a loop of its own that carries out the plans."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()

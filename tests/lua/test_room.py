@@ -1,4 +1,4 @@
-"""Room for further features in the scripts. Lua allows a function 200 locals and 60 upvalues."""
+"""Room for further features in the scripts. Lua limits a function to 200 local variables and 60 upvalues."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ end
 
 
 def with_another_function() -> Variant:
-    """Return includes in which `removal` has one more function, which `success` calls."""
+    """Return the includes with one more function in `removal`. The include `success` calls it."""
     removal, success = script.include("removal"), script.include("success")
     return Variant(
         includes={

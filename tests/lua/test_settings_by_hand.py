@@ -1,5 +1,4 @@
-"""Settings that an operator wrote with HSET and that are not numbers. Each counts as its default, so that no call
-fails."""
+"""Settings that an operator wrote with HSET, and that are not numbers. Each counts as its default value."""
 
 import pytest
 

@@ -49,8 +49,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
 
 
 def test_each_claim_that_ends_in_a_turn_frees_one_place_of_the_queues_cap(seed: Seed) -> None:
-    """Two claims end: one by a late success, and one because its lease expires. The turn claims two jobs in their
-    places."""
+    """One claim ends by a late success, and one because its lease has expired. The turn then claims two jobs."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)

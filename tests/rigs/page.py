@@ -91,8 +91,8 @@ def many(scene: Scene, jobs: int, lanes: int) -> Shown:
 
 
 def waited(scene: Scene) -> Shown:
-    """Let three jobs of a tenant wait for four minutes, yesterday at 12:03, while a long job of the same tenant
-    runs."""
+    """Let three jobs of a tenant wait while a long job of the same tenant runs. They waited yesterday, from 12:03
+    on."""
     seed = scene.seed
     with Seed(scene.url, QUEUE) as then:
         now, _ = then.control.time()

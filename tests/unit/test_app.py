@@ -412,7 +412,7 @@ class Odd:
 
 
 def test_app_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
-    """A worker calls `check` at its start, and so does not fail only at its first job."""
+    """A worker calls `check` when it starts. So it fails then, and not at its first job."""
 
     @app.task
     def odd(value: Odd) -> None: ...

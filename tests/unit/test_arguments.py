@@ -208,7 +208,7 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Waiting jobs use the new default after a deploy that changes a default, as a direct call does."""
+    """A deploy may change a default. Waiting jobs then use the new default, as a direct call does."""
     assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
 
 

@@ -23,7 +23,7 @@ class Looked(list[Any]):
 
 
 async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
-    """The time would grow with the square of the waiting jobs if each call read all of them."""
+    """A call that read all waiting jobs would make the total time grow with the square of their number."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
     jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]

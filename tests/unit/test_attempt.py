@@ -108,10 +108,7 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
 async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
-    """The handler has succeeded only if its claim is still in force.
-
-    So a database session does not commit work that the next attempt will do again.
-    """
+    """A database session must not commit the work of such a handler, since the next attempt will do it again."""
     begun = asyncio.Event()
 
     async def handler(a: None = Depends(outer)) -> None:

@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_raises_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """The jobs are enough for three chunks. A wait whose time is over need not wait for all of them."""
+    """There are enough jobs for three chunks. A wait whose time is over ends with the poll of its own chunk."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)

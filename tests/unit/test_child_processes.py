@@ -1,4 +1,4 @@
-"""The child processes of tests and rigs: their output is shown after a failure, and none is left behind."""
+"""The child processes of tests and rigs. Their output is shown after a failure, and none of them is left behind."""
 
 from __future__ import annotations
 

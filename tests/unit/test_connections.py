@@ -241,7 +241,7 @@ async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
 async def test_the_listener_of_a_connection_runs_before_the_caller_that_waits_for_the_reply(
     valkey_url: str,
 ) -> None:
-    """The listener of a worker handles wake tokens, one round of the event loop before the caller continues."""
+    """The listener of a worker handles wake tokens. The caller continues one round of the event loop later."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
     heard: list[Any] = []
@@ -297,7 +297,7 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
 
 
 def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
-    """A timer of uvloop that is set less than half a millisecond before its time has no time to read."""
+    """Uvloop gives no time for a timer that was due at once when it was set."""
 
     async def exchanges() -> Any:
         transport = AsyncPoolTransport(valkey_url)

@@ -559,7 +559,7 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """The argument would be the second one of a direct call, but the first one of a job."""
+    """The argument would be the second one in a direct call, and the first one in a job."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Async handlers in the worker's executor, without a server. Each runs in an asyncio task, as any coroutine does."""
+"""Async handlers in the worker's executor, without a server. Each handler runs in one asyncio task."""
 
 from __future__ import annotations
 
@@ -242,9 +242,9 @@ async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
-    """The worker settles the claim soon, although the handler still runs and takes a place.
+    """The worker settles the claim soon, although the handler still runs. So the log does not count a lost worker.
 
-    So the lease does not expire, and the log does not count a lost worker.
+    The handler keeps its place in the worker until it ends.
     """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
@@ -269,7 +269,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 
 
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() -> None:
-    """The worker reports the job and gives up the lease, although the asyncio task has run no step."""
+    """The worker settles the job, although the asyncio task has run no step."""
 
     async def handler() -> None:
         await asyncio.Event().wait()

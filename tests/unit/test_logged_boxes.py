@@ -1,6 +1,6 @@
 """The steps and signals of a durable job in the log, after a loss of Redis.
 
-Redis has two histories, before and after the loss. Each has given the same number to another signal.
+Redis had one history before the loss, and another one after it. In each, another signal got the same number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of an app that add headers to jobs before they are sent. Without such a function, an enqueue costs no
+"""Functions of an app that add headers to jobs before they are sent. An enqueue without such a function costs no
 more."""
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def refuse() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
-    """Give the app a function that adds the header ``call``, a running number. Return the calls that the function
-    got."""
+    """Let the app add a header with the number of the call. Return the calls of its function so far."""
     calls: list[Outgoing] = []
 
     def note(call: Outgoing) -> Mapping[str, str]:
@@ -216,7 +215,7 @@ def test_the_option_trace_has_two_values(wrong: Any) -> None:
 
 
 def test_an_enqueue_without_a_function_for_headers_calls_no_hook() -> None:
-    """Counts Python calls. For comparison, an app whose function adds nothing does call the hook."""
+    """Compares the Python calls of an enqueue without a function, and with a function that adds nothing."""
     with testing.fake(app):
         send.enqueue("warm up")
         without = python_calls(lambda: send.enqueue("a@b.c"))

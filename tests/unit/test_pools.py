@@ -1,4 +1,4 @@
-"""Connection pools. A connection is used again, unless one of its replies might be lost or mistaken for another."""
+"""Connection pools. A connection is used again only if none of its replies can be lost or mistaken for another."""
 
 from __future__ import annotations
 

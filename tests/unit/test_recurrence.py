@@ -239,7 +239,7 @@ def test_the_instants_of_a_rule_equal_those_of_a_search_through_all_minutes(
 def test_the_library_cronsim_alone_computes_wrong_instants_around_clock_changes(
     zone: str, expression: str
 ) -> None:
-    """The reason why CronSim is used only between clock changes. A new CronSim that fails this test may be right
+    """CronSim is therefore used only between clock changes. If a new version fails this test, it may be right
     everywhere."""
     assert any(compare(zone, [expression], (2011, 2012), of_library))
 
@@ -247,9 +247,9 @@ def test_the_library_cronsim_alone_computes_wrong_instants_around_clock_changes(
 def test_schedules_with_the_same_expression_share_the_count_of_their_missed_instants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The outage lasted a week, and the schedules fire every minute. One count takes a fifth of a second.
+    """The schedules fire every minute, and the outage lasted a week. Thousands of schedules must share one count.
 
-    Thousands of schedules must share it.
+    To count the missed instants once takes a fifth of a second.
     """
     asked: list[int] = []
     after = module._cron_after

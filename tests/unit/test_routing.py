@@ -119,7 +119,7 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """A permanent error of a node is the answer, so the caller goes on without functions.
+    """A permanent error of one node is the answer, and the caller goes on without functions.
 
     A temporary error is ignored if another primary has accepted the command.
     """
@@ -168,7 +168,7 @@ def test_an_ask_answer_is_followed_once_and_its_node_is_not_remembered() -> None
 
 
 def test_a_transaction_on_a_migrating_slot_is_reported_as_an_outage() -> None:
-    """The call is then repeated later. ASKING must come right before each command, which MULTI makes impossible."""
+    """The call is repeated later. (Each command would need an ASKING before it, which a transaction cannot have.)"""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:

@@ -1,4 +1,4 @@
-"""Passwords. No error shows one, wherever a URL can be given, and however it is misspelt."""
+"""Passwords. No error shows a password, wherever a program gets a URL from, and even if the URL is misspelt."""
 
 from __future__ import annotations
 

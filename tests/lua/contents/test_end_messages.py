@@ -129,7 +129,7 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """The call would have ended a job. Since it fails, the job has not ended."""
+    """The call would have ended a job. It fails before, so the job goes on."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs

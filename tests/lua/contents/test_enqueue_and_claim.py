@@ -187,7 +187,7 @@ fields."""
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """The same claim takes several jobs before this job, of the same kind and of other kinds. Later the job is claimed
+    """The claim takes other jobs before this job, of the same kind and of other kinds. Later the job is claimed
     again."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
@@ -233,7 +233,8 @@ def test_a_rolled_back_job_keeps_its_place_in_line(seed: Seed) -> None:
 
 
 def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Seed) -> None:
-    """The job has lost a worker, and must wait while another such job runs. It has spent no attempt."""
+    """The job has lost a worker before. It must wait while another job with a lost worker runs, and has spent no
+    attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
     seed.rollback(a, reason="suspect", delay_ms=2_000)
@@ -334,7 +335,8 @@ def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) 
 
 
 def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """Each kind of work has its own limit. Later claims do what is left."""
+    """The limit applies to expired leases, due jobs and the like, each for itself. Later claims do the remaining
+    work."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)

@@ -38,7 +38,8 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """The message of the error contains the text at which the traceback is cut. In JSON its quotes are escaped."""
+    """The script looks for the field ``traceback`` in the JSON of the error. The error's message looks like this
+    field."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]

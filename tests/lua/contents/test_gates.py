@@ -1,5 +1,4 @@
-"""Gates, which stop calls. A pause stops claims. A full backlog of the audit log stops enqueues, and later also
-claims."""
+"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and later also claims."""
 
 import json
 
@@ -93,7 +92,7 @@ def test_claims_stop_and_settlements_continue_at_twice_the_limit_of_the_backlog(
 
 
 def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed: Seed) -> None:
-    """The error must not say that rq-core has a bug."""
+    """The error must be a refusal. It must not speak of a bug of rq-core."""
     seed.attach()
     seed.enqueue("a")
     seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
@@ -108,7 +107,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """The trim must push the wake token, since no new job is enqueued that would wake a worker."""
+    """No new job would wake a worker. So the trim of the outbox must push the wake token."""
     shut_gate(seed)
 
     match opener:

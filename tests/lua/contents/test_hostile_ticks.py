@@ -130,8 +130,8 @@ def test_no_instant_is_fired_twice_if_the_clock_jumps_ahead_and_back(
 def test_a_schedule_is_not_delayed_if_the_clock_is_set_back_before_an_instant(
     seed: Seed,
 ) -> None:
-    """A worker declares its schedules when it starts, and every hour. The declaration sets the next instant to an
-    earlier time."""
+    """A worker that starts declares its schedules. The declaration moves the next instant to the earlier time of the
+    clock."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -171,7 +171,7 @@ def test_a_schedule_can_fire_a_job_of_64_kib(seed: Seed) -> None:
 
 
 def as_script(name: str) -> Script:
-    """Return the script for EVALSHA instead of FCALL. It remembers nothing between calls."""
+    """Return the script in its form for EVALSHA. In this form it remembers nothing between calls."""
     made = timed(name).instead
     assert made is not None
     return made
@@ -207,7 +207,8 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
 
 
 def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(seed: Seed) -> None:
-    """Several workers have read in the answers to their claims that schedules are due. They ask one after another."""
+    """The answers to their claims have said to several workers that a schedule is due. They ask for it one after
+    another."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 

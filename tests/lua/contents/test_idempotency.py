@@ -84,7 +84,8 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
-    """The worker does not know yet that the queue remembers ids. It repeats its first claim under the same number."""
+    """The worker does not know yet that the queue remembers ids. It repeats its first claim with the same call
+    number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -233,7 +234,7 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
 def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
     seed: Seed,
 ) -> None:
-    """A repeated call with the id gets the earlier answer, even after the holder of the name has ended.
+    """A repeated call with the id gets the answer of the first call, even if the holder of the name has ended.
 
     Example: a request with key K is answered with job A, which holds the unique name. Job A ends. The browser repeats
     the request, and is answered with job A again.
@@ -271,7 +272,7 @@ def test_one_call_records_the_id_of_two_rejected_jobs_once(
 def test_an_id_that_a_call_has_recorded_makes_its_later_job_a_duplicate(
     seed: Seed,
 ) -> None:
-    """The later job has no unique name. So it can be a duplicate only because of the recorded id."""
+    """The later job has no unique name, and so is a duplicate only because of the recorded id."""
     seed.enqueue("a", name="t/x")
     first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
     second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))

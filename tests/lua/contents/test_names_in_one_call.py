@@ -1,4 +1,4 @@
-"""One call that enqueues several jobs with the same unique name or id. The answer about each job is true after the
+"""One call that enqueues several jobs with the same unique name or id. Each answer must be true at the end of the
 call."""
 
 from typing import Any
@@ -41,7 +41,7 @@ def test_the_second_job_with_an_id_is_enqueued_though_the_first_was_rejected(
 def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     seed: Seed,
 ) -> None:
-    """The answer must not name the last job of the call, which was not enqueued either."""
+    """The answer must not name another job of the same call, since none of them is enqueued."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
@@ -107,9 +107,9 @@ def test_a_replaced_job_keeps_no_result_if_the_call_uses_its_id_again(
 def test_a_job_with_the_id_of_a_job_that_its_call_replaced_is_enqueued(
     seed: Seed,
 ) -> None:
-    """The call replaces two jobs, and then has two new jobs with their ids and one common name.
+    """The call first replaces two jobs. Then it has two new jobs with the ids of the replaced jobs and one common name.
 
-    The first new job is enqueued and keeps the name. The second one is answered with it.
+    The first of these is enqueued and keeps the name. The second is answered with the first.
     """
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
@@ -130,7 +130,8 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
 def test_a_job_rejected_by_its_unique_name_leaves_its_remembered_id_with_the_holder(
     seed: Seed,
 ) -> None:
-    """The call has two jobs with one id. If the second one were enqueued, the id would mean two jobs."""
+    """The call has two jobs with one id. The id already refers to the holder of the name, so the second is rejected,
+    too."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))

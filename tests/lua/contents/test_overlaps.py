@@ -1,6 +1,6 @@
-"""The rules for overlaps: what an instant does while an earlier job of the schedule is alive, for each rule and state.
+"""The rules for overlaps: what an instant does while an earlier job of the schedule is alive.
 
-Also changes of a schedule, after which no past instant fires.
+Each rule is tested with each state of the earlier job. A changed schedule fires no instant from before the change.
 """
 
 from collections.abc import Callable
@@ -55,8 +55,8 @@ CELLS = [
 
 
 def bring(seed: Seed, state: str | None) -> tuple[str, Claim | None]:
-    """Fire an instant of the schedule, and bring its job into this state. Return the job's id, and its claim if it has
-    one."""
+    """Fire an instant of the schedule, and bring its job into this state. Return the job's id, and its claim or
+    None."""
     until_due(seed)
     fire(seed)
     job_id = told(seed)[0][0]

@@ -245,8 +245,7 @@ def test_a_sweep_that_reached_its_limit_reports_that_expired_results_are_left(se
 
 
 def test_the_remembered_id_and_the_result_of_a_job_may_have_different_expiries(seed: Seed) -> None:
-    """Checks both orders. Until its own expiry the id is a duplicate, and until its own expiry the result is
-    readable."""
+    """Checks both orders of the two expiries. Each of both stays until its own expiry."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(5_000)
@@ -340,8 +339,8 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
 def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
     seed: Seed,
 ) -> None:
-    """An audit mark asks for the whole result in the log. One result has no mark, but its digest is as long as a
-    mark."""
+    """The audit mark asks for the whole result in the log. The other result has no mark, but has the same length as
+    one."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs
@@ -429,7 +428,7 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 def test_a_small_result_evicts_only_as_many_results_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """A word in the line takes the place of an evicted result. The longer line must not cause further evictions."""
+    """An evicted result leaves a word in its line, which makes the line longer. This must not evict further results."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)

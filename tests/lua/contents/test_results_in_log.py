@@ -90,7 +90,7 @@ def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -
 
 
 def test_a_queue_with_a_full_backlog_logs_only_the_digest_of_a_result(seed: Seed) -> None:
-    """Accepted jobs must still end. Their events are then as short as possible."""
+    """Running jobs must still end. Their events are then as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
     seed.configure(backlog_max_bytes=int(seed.snapshot()["meta"]["backlog_bytes"]) + 1_000)
@@ -118,8 +118,7 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 def test_a_result_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted and an expired result. The answer names the entry that the mirror must copy before SQL has the
-    result."""
+    """Checks an evicted and an expired result. The answer names the entry of the log that has the result."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

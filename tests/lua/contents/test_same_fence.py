@@ -1,5 +1,5 @@
-"""Two claims with the same fence, which is possible after a loss of Redis. Only the worker in force may settle its
-claim."""
+"""Two claims with the same fence, which a loss of Redis can cause. Only the worker of the claim in force may settle
+it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_a_worker_whose_name_begins_the_claiming_workers_name_cannot_settle(
 
 
 def test_no_fence_is_assigned_twice_if_redis_loads_a_snapshot_twice(seed: Seed) -> None:
-    """The snapshot's epoch is ahead of the clock. Each of the two new epochs must have another number."""
+    """Each load begins a new epoch. The snapshot's epoch is ahead of the clock, and the two epochs must still
+    differ."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
     with raw_client(seed.control) as raw:

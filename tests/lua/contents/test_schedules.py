@@ -223,9 +223,9 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
 def test_a_second_removal_keeps_the_entry_of_a_schedule_that_code_declares(
     seed: Seed,
 ) -> None:
-    """An operator removes the schedule again, three hours after the first removal. Code has declared it all the time.
+    """An operator removes the schedule twice, three hours apart, while code declares it all the time.
 
-    If the entry were deleted, the next worker would declare the schedule again.
+    Without the entry, the next worker would create the schedule again.
     """
     put(seed)
     change(seed, "remove")

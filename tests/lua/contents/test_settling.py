@@ -92,7 +92,7 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
 def test_a_job_that_a_call_names_twice_gets_the_outcome_of_its_first_record(
     seed: Seed, verb: str
 ) -> None:
-    """Two separate calls would give two different outcomes."""
+    """The second record would have another outcome if it were carried out."""
     if verb == "cancel":
         seed.enqueue("a")
     else:

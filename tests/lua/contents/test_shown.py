@@ -43,8 +43,10 @@ def field_of(seed: Seed, field: str = "a") -> str:
 def read(
     seed: Seed, job_id: str, place: StreamPlace = START
 ) -> tuple[list[tuple[int, str, int]], StreamPlace]:
-    """Read a stream up to its present end. Return the chunks as (number, text, missed chunks before it), and the new
-    place."""
+    """Read a stream up to its present end. Return the chunks as (number, text, missed), and the reader's new place.
+
+    ``missed`` is the number of chunks before it that are gone.
+    """
     found: list[tuple[int, str, int]] = []
     while True:
         look = seed.client.run(seed.client.calls.reads.stream(seed.queue, job_id, place))

@@ -309,7 +309,7 @@ def test_several_debounced_jobs_of_a_call_are_due_no_later_than_the_first_allows
 def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
-    """Each new job after the latest instant gets the place in line of the job that it replaces."""
+    """The latest instant has passed. So each new job gets the place in line of the job that it replaces."""
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     for n in range(5):
         seed.enqueue(f"other-{n}", lane="2+host=other" if lane else "")

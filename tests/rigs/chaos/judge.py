@@ -131,8 +131,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end (Unix ms) of the first loss after this line of the witness file, or None without such a
-        loss."""
+        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None if no loss
+        follows."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -256,8 +256,8 @@ def _look_at_caps(
 ) -> None:
     """Count, for each scope, the runs that began while the cap was full.
 
-    A run counts from its first line in the witness file to its last line, and only while its claim is in force. A
-    killed run has no last line, and counts until its claim ends.
+    A run counts from its first to its last line in the witness file, while its claim is in force. A killed run has no
+    last line, and counts until its claim ends.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -368,8 +368,10 @@ def _commits(records: Records) -> list[tuple[float, float]]:
 
 
 def _lags(records: Records) -> Iterator[float]:
-    """Yield how many seconds the mirror needed to copy the last entry of an outbox, for each time that the rig looked
-    at it."""
+    """Yield the lags of the mirror in seconds, one for each time that the rig looked at an outbox.
+
+    A lag is the time until SQL has the entry that was then the last one of the outbox.
+    """
     by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
     for look in records.progress:
         if look.mirrored is not None:

@@ -1,7 +1,7 @@
 """The points of a relay's turn at which it is killed or suspended. Each committed row must still become one job.
 
-A relay in a child process is killed or suspended at a point. The test then runs all jobs in Redis to their ends, since
-a live job would refuse a second job with its id. Another relay continues. At the end a suspended relay is resumed.
+A relay in a child process is killed or suspended at a point. The test then runs all jobs in Redis to their ends: a live
+job would refuse a second job with its id. Another relay continues. At the end a suspended relay is resumed.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers each command with prepared replies. ``Server(HGET=["1", "2"])`` answers HGET with 1, then always with 2.
+    """Answers commands with prepared replies: ``Server(HGET=["1", "2"])`` answers HGET first with 1, and then always
+    with 2.
 
-    A reply that is a function is called with the command.
+    A reply may also be a function of the command.
     """
 
     def __init__(self, **replies: Any) -> None:

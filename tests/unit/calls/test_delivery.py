@@ -94,7 +94,8 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
 
 
 def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
-    """The worker must read the answer if the server ran the first claim. Otherwise the repeated claim takes no job."""
+    """The server may have run the claim, and then the worker must read the answer. Otherwise the repetition claims no
+    job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -236,7 +237,7 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """The client must not load the script again and again."""
+    """The client must not try to load the script for ever."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 
@@ -245,7 +246,8 @@ def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception)
 
 
 def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
-    """This client may load no scripts either. So it tries functions again at each call."""
+    """The client may not load scripts either. Another client may load functions at any time, so it tries them at each
+    call."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)

@@ -1,4 +1,4 @@
-"""``enqueue_one`` enqueues one job without a plan. Its outcome must always be that of the plan."""
+"""``enqueue_one`` enqueues one job without a plan. It must have the same outcome as the plan that enqueues one job."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
 def test_each_job_is_sent_with_its_own_kind_from_a_bounded_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The cache finds a kind by the ``id()`` of a profile, and here equal profiles are different objects."""
+    """The cache finds the kind of a job by the ``id()`` of its profile. Here equal profiles are different objects."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Return another app without the task, which has read the task's policy as a worker stored it."""
+    """Return an app without the task. It has read the policy of the task that a worker stored."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])

@@ -200,7 +200,7 @@ def test_a_scope_takes_the_cost_in_its_own_unit_and_otherwise_one(scope: str, co
 
 
 def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
-    """A short form of `scripts/measure/once/run costs`. Jobs begin when they may, and all together take what the rate
+    """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times, and together take what the rate
     gives."""
     for name, found, share in costs_once.reports(8_000, 3):
         assert found.wrong == 0, name
