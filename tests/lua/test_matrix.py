@@ -222,7 +222,7 @@ class Stand:
 
 
 def wait(seed: Seed, *then: Callable[[], Any], ms: int = 0, **options: Any) -> None:
-    """Enqueue the job, make these calls, and let time pass."""
+    """Enqueue the job, let ``ms`` pass, and make these calls."""
     seed.enqueue(JOB, **options)
     seed.advance(ms)
     for step in then:

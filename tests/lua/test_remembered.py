@@ -121,7 +121,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Return a replica with all data. The queue was used while the replica was attached."""
+    """Return a replica with all data. Clients used the queue while the replica was attached."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -157,7 +157,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwards(
     first: Node, second: Node
 ) -> None:
-    """The old primary wrote nothing after the failover, so it gets only the later changes. Its functions keep their
+    """The old primary wrote nothing after the failover. It gets only the later changes, and its functions remember old
     facts."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")

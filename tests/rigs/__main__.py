@@ -334,8 +334,8 @@ def sessions(jobs: int) -> None:
 def witness(jobs: int) -> None:
     """Count jobs in four ways while worker processes are replaced and killed.
 
-    The four counts are the workers' metrics, the log, the jobs' own records, and the enqueued jobs. No counter may
-    fall, and the totals of the log must be exact.
+    The counts come from the workers' metrics, the log, the jobs' own records, and the producer. No counter may fall,
+    and the totals of the log must be exact.
     """
     at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS", jobs)
 

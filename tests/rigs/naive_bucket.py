@@ -9,7 +9,7 @@ from __future__ import annotations
 class Bucket:
     """A bucket of up to ``burst`` units. It gets ``most`` units back in each window of ``window_ms``, evenly.
 
-    Its level is in parts of a unit, so that it is a whole number. A unit has ``window_ms`` parts.
+    The level is a whole number: it counts parts of a unit. A unit has ``window_ms`` parts.
     """
 
     def __init__(self, most: int, window_ms: int, burst: int) -> None:

@@ -79,7 +79,7 @@ class Outcome:
 
 
 class Pair:
-    """A primary and its replica. A proxy gives clients one address for both. Use ``up`` in a ``with`` statement."""
+    """A primary and its replica, behind a proxy with one address for both. Use ``up`` in a ``with`` statement."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         self._servers = []

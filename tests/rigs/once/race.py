@@ -141,7 +141,7 @@ def _wait_accepted(found: Race, upto: int, crew: Crew) -> None:
 
 
 def _wait_holding(client: Client, pid: int) -> None:
-    """Wait until the worker holds a claim, but not for long."""
+    """Wait until the worker holds a claim. Give up after 200 reads."""
     for _ in range(200):
         lines = ask(client, "HVALS", f"rqc:{{{QUEUE}}}:state")
         if any(f"-{pid}-" in line for line in lines):

@@ -75,7 +75,7 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
 
 
 def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
-    """A call without an answer is repeated under the same number, and no other call ever gets the caller's slot."""
+    """A call without an answer is repeated with its number. No other call ever gets the caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)
     call = operations.enqueue.chunk("q", [job(1)])

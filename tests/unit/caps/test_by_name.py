@@ -1,4 +1,5 @@
-"""Enqueues by the name of a task. A producer must know the task's caps, and a worker corrects what it did not know."""
+"""Enqueues by the name of a task. The producer needs the task's caps, and a worker corrects a job with too few
+scopes."""
 
 from __future__ import annotations
 
