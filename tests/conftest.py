@@ -1,12 +1,10 @@
-"""Fixtures: real servers, which start when a test first asks for them. Other fixtures check that a test leaves no
-thread, process or task behind.
+"""Fixtures: real servers, which start when a test first asks for them, and checks for leaks after each test.
 
-`redis_url` runs a test once per engine: on Valkey, and on Redis if `redis-server` is on PATH. With CI=true,
-`redis-server` must be on PATH. The second run of a test is marked `slow`, so that `scripts/test` leaves it out.
-`audit_url` runs a test on SQLite and on PostgreSQL.
+`redis_url` runs a test on each engine: on Valkey and, if `redis-server` is on PATH, on Redis. CI needs both. The second
+run is marked `slow`, so that `scripts/test` leaves it out. `audit_url` runs a test on SQLite and on PostgreSQL.
 
-With `-n`, several processes share the tests. Each process has servers of its own, so that tests of different processes
-do not affect each other. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
+With `-n`, several processes share the tests. Each process has servers of its own, so tests do not affect each other. A
+test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
 """
 
 import asyncio
@@ -69,7 +67,7 @@ ON_SECOND_ENGINE: Final = frozenset({"tests/lua/test_remembered.py"})
 
 
 def _mark_repetitions(items: list[pytest.Item]) -> None:
-    """Mark a test on the second engine as `slow` if the same test also runs on the first engine."""
+    """Mark a test on the second engine as `slow` if it also runs on the first engine."""
     names = {item.nodeid for item in items}
     for item in items:
         if not isinstance(item, pytest.Function) or _file(item.nodeid) in ON_SECOND_ENGINE:
@@ -82,10 +80,10 @@ def _mark_repetitions(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return the rank of a test in the order of the run: alone tests come first, then long tests, then short tests.
+    """Return the rank of a test in the run: alone tests first, then long tests, then others, and unit tests last.
 
-    If alone tests came later, each of them would wait for the running tests, and no other test could begin in the
-    meantime. Short tests come last, so that all processes end at about the same time.
+    An alone test later in the run would have to wait for all running tests. Short tests come last, so that all
+    processes end at about the same time.
     """
     if item.get_closest_marker("alone") is not None:
         return 0
@@ -128,15 +126,17 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 class Shares(LoadScopeScheduling):
-    """A scheduler that gives each process its next test when the process has finished a test. The tests of some files
-    stay in one process."""
+    """A scheduler that gives a process its next test when the process is free.
+
+    The files in WHOLE_FILES are exceptions: all tests of such a file run in one process.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Record that a test has finished, and forget the test. xdist otherwise counts all tests of a process again
-        after each test."""
+        """Record that a test has finished, and forget the test. Otherwise xdist would count all finished tests again
+        each time."""
         super().mark_test_complete(node, item_index, duration)
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):
@@ -144,13 +144,13 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
-    """Return the scheduler that hands out the tests one by one. (The scheduler of xdist for groups does not work with
-    pytest 9.2.)"""
+    """Return the scheduler that hands out tests one by one. (xdist's own scheduler for groups fails under pytest
+    9.2.)"""
     return Shares(config, log)
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Send the path of the run's lock files to a process that runs tests. The controlling process calls this hook."""
+    """Send the directory of the run's lock files to a test process, before it starts."""
     stash = node.config.stash
     if _ROOM not in stash:
         stash[_ROOM] = servers.private_directory("room")
@@ -171,7 +171,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(params=ENGINES, ids=lambda each: each.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Return the server program on which this run of the test takes place."""
+    """Return the server program on which the test runs this time."""
     found: Engine = request.param
     return found
 
@@ -195,19 +195,19 @@ def _shared_redis() -> Iterator[Callable[[Engine], RedisServer]]:
 
 @pytest.fixture
 def redis_server(engine: Engine, _shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """Yield the shared server of this engine, emptied. A test that must end its server uses `start_redis` instead."""
+    """Yield the shared server of this engine, without data. A test that ends its server uses `start_redis` instead."""
     return _shared_redis(engine)
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """Return the URL of an empty server. The test runs once per engine."""
+    """Return the URL of an empty server. The test runs on each engine."""
     return redis_server.url
 
 
 @pytest.fixture
 def valkey(_shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """Yield the shared Valkey server, emptied, for tests whose outcome does not depend on the engine."""
+    """Yield the shared Valkey server, without data. It is for tests whose outcome does not depend on the engine."""
     return _shared_redis(ENGINES[0])
 
 
@@ -218,8 +218,10 @@ def valkey_url(valkey: RedisServer) -> str:
 
 @pytest.fixture
 def start_redis(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
-    """Return a function that starts a private server, with options such as `appendfsync="always"`. The test runs once
-    per engine."""
+    """Return a function that starts a server for this test, with options such as `appendfsync="always"`.
+
+    The test runs on each engine.
+    """
     started: list[RedisServer] = []
 
     def start(**options: str) -> RedisServer:
@@ -249,7 +251,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_url(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[str]:
     """Return the SQLAlchemy URL of a new, empty PostgreSQL database.
 
-    If the test uses the fixture `database`, which creates the schema, the database has the schema from the start.
+    If the test also uses the fixture `database`, the database already has the schema.
     """
     migrated = "database" in request.fixturenames
     name = create_migrated(postgres_server) if migrated else postgres_server.create_database()
@@ -265,7 +267,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def audit_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty audit database. The test runs once per kind of database."""
+    """Return the URL of an empty audit database. The test runs on each kind of database."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(name)
     return url

@@ -1,5 +1,7 @@
-"""Asserts that Redis, the rows about jobs in SQL (the projection) and the log agree. Tests use it after each loss and
-each repair."""
+"""Asserts that three things agree: Redis, the log, and the rows about jobs in SQL (the projection).
+
+Tests use it after each loss of Redis and each repair.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[
 
 
 def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """Return the projection as it must be: each job computed only from those events that were not lost."""
+    """Compute the rows of ``job`` and ``job_attempt`` again from the events that Redis did not lose."""
     events = auditlog.events(database, QUEUE)
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
@@ -53,10 +55,10 @@ def assert_agree(
     pruned: bool = False,
     lost: bool = False,
 ) -> QueueResult:
-    """Let the mirror catch up, and assert that Redis, the projection and the log agree.
+    """Let the mirror catch up, and assert that Redis, the log and the projection agree.
 
-    If the log was pruned, only verify can check the chain of the log. If Redis has ``lost`` events, the log may lack
-    the beginning of a job, and then the entries in that job's box cannot be compared with it.
+    ``pruned`` means that old batches are gone, so that only verify can check the chain. ``lost`` means that Redis has
+    lost events. The log may then lack entries that the box of a durable job has.
     """
     drain(client, database)
 
@@ -83,7 +85,7 @@ def assert_agree(
 
 
 def box_is_unknown(note: Note) -> bool:
-    """Return whether the note says that entries of durable jobs cannot be compared with the log."""
+    """Return whether the note says that a durable job's entries could not be compared with the log."""
     return "durable job" in note.says
 
 

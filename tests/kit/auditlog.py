@@ -1,4 +1,4 @@
-"""Reads of an audit database for tests, and assertions about its rows."""
+"""Reads an audit database for tests, and asserts that its rows are right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS
 
 
 def drain(mirror: Mirror, turns: int = 1000) -> int:
-    """Let the mirror copy entries until no entry is left, and return the number of copied events."""
+    """Let the mirror copy entries until none is left. Return the number of copied events."""
     events = 0
     for _ in range(turns):
         turn = mirror.turn()
@@ -55,7 +55,7 @@ Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
-    """Return the events of stream entries, as rq_core.model.events reads them."""
+    """Return the events of these stream entries, decoded by rq_core.model.events."""
     told: list[Told] = []
     for entry_id, raw in log:
         entry = decode(entry_id, {name: value.decode() for name, value in raw.items()})
@@ -68,7 +68,7 @@ def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]
 
 
 def told_by_sql(database: Database, queue: str) -> list[Told]:
-    """Return the events in the rows of job_event, put together from their columns."""
+    """Return the events of a queue in SQL, in the same form as `told_by_stream`."""
     told: list[Told] = []
     for row in events(database, queue):
         event = Event(row["type"])
@@ -93,7 +93,8 @@ def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def assert_minutes_hold(database: Database) -> None:
-    """Assert that the counts and times in the table claim_minute are those of the claims that ended."""
+    """Assert that each row of the table claim_minute has the counts and times of the claims that ended in its
+    minute."""
     key = "outcome, minute_ms, queue, task, worker, error_type"
     counted = rows(database, f"SELECT * FROM claim_minute ORDER BY {key}")
     there = rows(
@@ -112,7 +113,7 @@ def assert_minutes_hold(database: Database) -> None:
 
 
 def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return the rows that a batch wrote, in the form that its digest covers."""
+    """Return the events of a batch, in the form from which the batch's digest is computed."""
     first = OutboxId(batch["first_epoch"], batch["first_seq"])
     last = OutboxId(batch["last_epoch"], batch["last_seq"])
     return [
@@ -123,8 +124,7 @@ def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any,
 
 
 def assert_chain_holds(database: Database, queue: str) -> None:
-    """Assert that the digest of each batch matches the rows of the batch, and that each chain head follows from the
-    head before it."""
+    """Assert that the digest of each batch is right, and that each batch has the chain head of the batch before."""
     log = events(database, queue)
     head = genesis(audit_id(database), queue)
     batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)

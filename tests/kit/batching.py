@@ -18,7 +18,7 @@ app.queue("events", lease=LEASE)
 
 @dataclass
 class Event:
-    """The arguments of a job in the tests of batch tasks."""
+    """The arguments of a job of the batch task."""
 
     n: int
     table: str = "t"
@@ -26,7 +26,7 @@ class Event:
 
 @app.task(queue="events", batch=Batch(10), retry=QUICK)
 def sleep_once(jobs: list[Job[Event]]) -> None:
-    """Record the batch. In the first claim of its jobs, sleep until a test kills the worker."""
+    """Record the batch. In the first claim, sleep until a test kills the worker."""
     write("batch", jobs=[job.args.n for job in jobs], claims=[job.context.claim for job in jobs])
     if jobs[0].context.claim == 1:
         time.sleep(60)

@@ -1,4 +1,4 @@
-"""Runs a script that is broken off after some of its writes. Redis does not undo the writes of a broken script."""
+"""Breaks a script off after some of its writes. Redis does not undo these writes."""
 
 import redis
 
@@ -26,7 +26,7 @@ end)(redis, 0, {{
 
 
 def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
-    """Run the call, and break it after this number of writes. Return whether the call would have written more."""
+    """Make the scene's call, and break it off after ``count`` writes. Return whether it had more to write."""
     script = timed_with(scene.script, BREAK_AT_WRITE)
     seed.control.set(WRITES_ALLOWED, count)
     try:

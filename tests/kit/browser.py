@@ -1,7 +1,7 @@
-"""Debian's Chromium, driven by Playwright, and the checks of each page that Chromium shows.
+"""Debian's Chromium, driven by Playwright, and the checks of a page that Chromium shows.
 
-Playwright has a driver, which is a Node process. The browser is the system's own browser. `.ci/run` installs the driver
-and the browser. The tests that need them are marked `browser`.
+Playwright's driver is a Node process. `.ci/run` installs the driver and the browser. Tests that need them have the mark
+`browser`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SEEN: Final = """() => {
 
 @functools.cache
 def axe() -> str:
-    """Return the source of axe-core. Raises AssertionError if the source differs from the released source."""
+    """Return the source of axe-core. Raises AssertionError if the file is not the released one."""
     found = AXE.read_bytes()
     assert hashlib.sha256(found).hexdigest() == AXE_DIGEST
     return found.decode()
@@ -62,8 +62,11 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start the browser. The leak check ignores the driver of the browser. If the test run is killed, the driver ends,
-    and the browser ends with it."""
+    """Yield a new browser, which ends after the block.
+
+    The browser's driver does not count as a leak. If the test run is killed, the reaper kills the driver and thus the
+    browser.
+    """
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -105,7 +108,7 @@ def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> I
 
 
 def listening(url: str, process: Child) -> None:
-    """Wait until the process that serves the page answers a request."""
+    """Wait until the web server of the page answers."""
     wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
 
 
@@ -118,7 +121,7 @@ def _answers(url: str) -> bool:
 
 
 class Viewer:
-    """A window of the browser, and its problems: exceptions, errors and warnings, and requests to other hosts."""
+    """A window of the browser. It collects problems: exceptions, errors, warnings, and requests to other hosts."""
 
     def __init__(self, browser: Any, base: str, *, scripts: bool = True, width: int = 1280) -> None:
         self.base = base
@@ -144,19 +147,18 @@ class Viewer:
             self.wrong.append(f"it asks {asked.url}")
 
     def go(self, path: str) -> Any:
-        """Open this page."""
+        """Open the page at this path."""
         answer = self.page.goto(self.base + path)
         assert answer.status < 400, f"{path}: {answer.status}"
         return self.page
 
     def show(self, scheme: str, width: int) -> None:
-        """Show the same page again, with these colours and in a window of this width."""
+        """Show the same page in another colour scheme, and in a window of this width (pixels)."""
         self.page.emulate_media(color_scheme=scheme)
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """Return the findings of axe about the page as it is shown. If the page is wider than the window, this is also
-        a finding."""
+        """Return the errors that axe finds on the page. A page that is wider than the window is an error, too."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
@@ -178,7 +180,7 @@ class Viewer:
 
 @contextlib.contextmanager
 def viewing(browser: Any, base: str, **options: Any) -> Iterator[Viewer]:
-    """Open a window during the block. Afterwards assert that the window had no problems."""
+    """Yield a new window, and assert after the block that it had no problems."""
     viewer = Viewer(browser, base, **options)
     try:
         yield viewer

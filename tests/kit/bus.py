@@ -1,8 +1,7 @@
-"""The cluster bus on loopback: all links between nodes pass through this process, so that a test can cut a node off.
+"""The cluster bus on loopback. All links between nodes pass through this process, so a test can cut a node off.
 
-Each node announces a port of this process (the node's door) to the other nodes. Each node connects from its own
-address, by which the doors of the other nodes recognise it. Clients and replicas do not use the bus, so they can still
-reach a node that is cut off.
+Each node announces a port of this process as its bus port. Each node connects from an address of its own, by which this
+process recognizes it. Clients and replicas do not use the bus, and still reach a node that is cut off.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ READ: Final = 65_536
 
 @dataclass(eq=False)
 class _Link:
-    """One connection from a node to another node."""
+    """A connection from one node to another."""
 
     ends: tuple[int, int]
     writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
@@ -31,13 +30,13 @@ class _Link:
 
 
 class Bus(DoorKeeper):
-    """Relays the links between nodes, on a thread of its own.
+    """Relays the links between nodes, on a thread of its own. Nodes are numbered from 0.
 
-    Nodes are numbered from 0; ``door`` is the port that a node announces to the others.
+    ``door`` returns the port that a node announces to the other nodes.
     """
 
     def __init__(self, ports: list[int]) -> None:
-        """``ports`` are the ports on which the nodes listen for each other."""
+        """``ports`` are the real bus ports of the nodes."""
         super().__init__("bus", len(ports))
         self._ports = ports
         self._cut: set[int] = set()
@@ -45,12 +44,12 @@ class Bus(DoorKeeper):
 
     @staticmethod
     def address(number: int) -> str:
-        """Return the address from which this node connects."""
+        """Return the address from which the node with this number connects."""
         return f"127.0.1.{number + 1}"
 
     @contextlib.contextmanager
     def cutting_off(self, number: int) -> Iterator[None]:
-        """Cut this node off during the block: it neither sends to nor receives from other nodes."""
+        """Cut a node off during the block. It exchanges no data with other nodes."""
         self._loop.call_soon_threadsafe(self._cut_off, number)
         try:
             yield

@@ -13,9 +13,9 @@ RATE = "host@10s"
 
 
 class Busy:
-    """A busy queue: plain jobs, lanes that are open or blocked, and running, scheduled and dead jobs.
+    """A queue with jobs in many states: plain, running, scheduled and dead jobs, and open and blocked lanes.
 
-    Lanes are blocked on a task's cap, on tenants and on a rate.
+    Lanes are blocked by a task's cap, by tenants' caps and by a rate.
     """
 
     def __init__(self, seed: Seed, *, fair: bool = False) -> None:
@@ -68,14 +68,14 @@ class Busy:
         return [c.id for c in claimed]
 
     def end(self, job_id: str | None = None) -> str:
-        """Complete this running job, or the first running job if no job is named."""
+        """Complete the running job with this id, and return the id. Without an id, complete the first running job."""
         at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
         done = self.held.pop(at)
         self.seed.complete(done)
         return done.id
 
     def drain(self) -> set[str]:
-        """Run all remaining jobs but the dead one, and return their ids. If no job can run, the clock advances."""
+        """Run all jobs except the dead one, and return their ids. While no job can run, advance the clock."""
         ran: set[str] = set()
         for _ in range(100):
             self.take()

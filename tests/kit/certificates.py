@@ -15,12 +15,12 @@ class Certificates:
     directory: Path
 
     def __call__(self, name: str) -> str:
-        """Return the path of one of the files, for example ``ca.crt``."""
+        """Return the path of a file, for example of ``ca.crt``."""
         return str(self.directory / name)
 
 
 def make(directory: Path) -> Certificates:
-    """Make ``ca``, ``server`` (for 127.0.0.1) and ``client``, each a ``.crt`` and a ``.key``."""
+    """Make three pairs of files, each a ``.crt`` and a ``.key``: ``ca``, ``server`` (for 127.0.0.1) and ``client``."""
     directory.mkdir()
     program = shutil.which("openssl")
     assert program is not None, "openssl is not on PATH"

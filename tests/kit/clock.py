@@ -1,5 +1,7 @@
-"""Scripts that read the time from a key in Redis. So leases and due times are exact, and the same seed gives the same
-run."""
+"""Scripts that read the time from a key in Redis, which a test sets.
+
+So leases and due times are exact, and a seed gives the same run each time.
+"""
 
 from functools import cache
 
@@ -30,13 +32,13 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 
 def timed(name: str) -> Script:
-    """Return the script on the test's clock, built as a function of Redis. Delivery takes `timed` as ``scripts``."""
+    """Return the script on the test's clock, as a function of Redis. Delivery takes `timed` as ``scripts``."""
     return build_function(name, TIMED)
 
 
 @cache
 def timed_with(name: str, prelude: str) -> Script:
-    """Return the script on the test's clock. The Lua text is put before the includes and the body of the script."""
+    """Return the script on the test's clock, with the Lua text ``prelude`` before it."""
     return build_script(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
 
 

@@ -26,7 +26,7 @@ RESET = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "
 
 
 class RedisCluster:
-    """Six servers that form a cluster."""
+    """Six servers that form a cluster: three shards, each with a primary and a replica."""
 
     def __init__(self, engine: Engine, directory: Path, **options: str) -> None:
         self.engine = engine
@@ -60,7 +60,7 @@ class RedisCluster:
         return f"redis+cluster://{seeds}"
 
     def start(self) -> "RedisCluster":
-        """Start the servers and join them into a cluster. The first three servers get the slots."""
+        """Start the servers and join them into a cluster. The first three servers get all slots."""
         self.bus.start()
         for server in self.servers:
             server.start()
@@ -79,7 +79,7 @@ class RedisCluster:
         return self
 
     def wait_whole(self) -> None:
-        """Wait until each shard has a primary and an up-to-date replica, and all nodes agree."""
+        """Wait until each shard has a primary and a replica with all data, and all nodes agree about it."""
         self._wait("every shard is whole", self._sees_all_shards)
         for server in self.servers:
             wait_until(
@@ -114,7 +114,7 @@ class RedisCluster:
         self.bus.close()
 
     def ask(self, server: RedisServer, *words: Any) -> Any:
-        """Send one command to one server."""
+        """Send one command to a server, and return its reply."""
         with server.client(decode_responses=True) as client:
             # Not redis-py's own readings of the replies.
             client.response_callbacks.clear()
@@ -130,7 +130,7 @@ class RedisCluster:
     # Who serves what.
 
     def primary_of(self, key: str) -> RedisServer:
-        """Return the server that has the slot of `key`, according to the nodes that run."""
+        """Return the server that has the key's slot, according to the running nodes."""
         owner = self._owner(next(s for s in self.servers if s.running), slot_of(key))
         return next(server for server in self.servers if server.port == owner)
 
@@ -146,7 +146,7 @@ class RedisCluster:
         return [primary, *(server for server in self.servers if server.port in ports)]
 
     def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
-        """Return names of queues, `count` names for each shard, by the port of the shard's primary."""
+        """Return ``count`` names of queues for each shard, by the port of the shard's primary."""
         found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
         for number in itertools.count():
             name = f"{prefix}{number}"
@@ -164,7 +164,7 @@ class RedisCluster:
     # What happens to it.
 
     def reset(self) -> None:
-        """Empty the cluster, and repair the cluster if a test has broken it."""
+        """Remove all data and functions, start stopped servers again, and restore all settings."""
         for server in self.servers:
             if not server.running:
                 server.start()
@@ -176,8 +176,10 @@ class RedisCluster:
             self.ask(server, "FUNCTION", "FLUSH")
 
     def migrating(self, key: str, target: RedisServer) -> Iterator[str]:
-        """Move the slot of `key` to the server `target` in steps. Yields the name of each step after the step is
-        done."""
+        """Move the slot of `key` to the server `target`. Yield after each step.
+
+        The yielded texts are ``open``, the name of each moved key, and ``closed``.
+        """
         slot, source = slot_of(key), self.primary_of(key)
         assert source is not target
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
@@ -199,16 +201,13 @@ class RedisCluster:
             pass
 
     def strike(self, primary: RedisServer) -> Callable[[], bool]:
-        """Kill a primary with SIGKILL. Return a function that says whether the replica has taken over.
-
-        The function returns true as soon as all nodes know the new primary.
-        """
+        """Kill a primary with SIGKILL. Return a function that says whether all other nodes know the new primary."""
         promoted = self.watch(primary)
         primary.kill()
         return promoted
 
     def watch(self, primary: RedisServer) -> Callable[[], bool]:
-        """Return a function that says whether another server has replaced a primary and all other nodes know this."""
+        """Return a function that says whether another server has replaced this primary, and all other nodes know it."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         others = [server for server in self.servers if server.running and server is not primary]
 
@@ -225,7 +224,7 @@ class RedisCluster:
             yield
 
     def set(self, name: str, value: str) -> None:
-        """Change a setting on all nodes with CONFIG SET. The change lasts until the next test."""
+        """Change a setting on all nodes with CONFIG SET. `reset` restores its usual value."""
         for server in self.servers:
             self.ask(server, "CONFIG", "SET", name, value)
 
@@ -233,7 +232,6 @@ class RedisCluster:
         return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)
 
     def _ranges(self, server: RedisServer) -> list[tuple[int, int, int]]:
-        """Return the slot ranges that a server reports. Each range has its first slot, its last slot, and the port of
-        its primary."""
+        """Return the slot ranges that a server reports: the first slot, the last slot, and the port of the primary."""
         shards = self.ask(server, "CLUSTER", "SLOTS")
         return [(first, last, primary[1]) for first, last, primary, *_ in shards]

@@ -1,4 +1,4 @@
-"""Runs ``rq-core`` in this process, with the same result as in a shell."""
+"""Runs ``rq-core`` in this process, with the result that a shell would see."""
 
 from click.testing import CliRunner, Result
 
@@ -6,7 +6,7 @@ from rq_core.cli.root import root
 
 
 def command(*words: str, **environment: str | None) -> Result:
-    """Run a command, for example ``command("queues", "--json")``. Raises exceptions that are no errors of rq-core."""
+    """Run a command, for example ``command("queues", "--json")``. Raises errors that are not rq-core's."""
     result = CliRunner().invoke(root, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -1,7 +1,6 @@
-"""Checks that the indexes, state lines and log of a queue agree (invariants I4, I5, I6 and I8).
+"""Checks that the indexes, the state lines and the log of a queue agree (I4, I5, I6 and I8).
 
-The checks were written from the invariants and not from the code of the doctor, so that tests can compare the checks
-with the doctor.
+The checks share no code with the doctor. So tests can compare the doctor with them.
 """
 
 import functools
@@ -49,10 +48,7 @@ def entries_of(snapshot: dict[str, Any]) -> list[events.Entry]:
 
 
 def entry_of(entry_id: str, raw: Mapping[str, str]) -> events.Entry:
-    """Return one decoded entry of the outbox. The caller must not change the entry.
-
-    Each entry is decoded only once, because histories of many steps read each entry after every step.
-    """
+    """Return a decoded entry of the outbox. Each entry is decoded only once, so the caller must not change it."""
     return _decoded(entry_id, tuple(raw.items()))
 
 
@@ -62,21 +58,23 @@ def _decoded(entry_id: str, raw: tuple[tuple[str, str], ...]) -> events.Entry:
 
 
 def _holds_name(job: dict[str, str]) -> bool:
-    """Return whether a job still holds its unique name, according to its state line. It holds the name until its end,
-    or until its first claim."""
+    """Return whether a job's state line says that the job still holds its unique name.
+
+    A job holds its name until it ends or, under a Debounce, until its first claim.
+    """
     if "stands" not in job:
         return job["state"] != "dead"
     return job["stands"].startswith("claim:") and "claim" not in job
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return the lane without the scope of the task, or None if no other scope remains."""
+    """Return the lane's name without the task's scope, or None if that was its only scope."""
     rest = [part for part in (lane or "").split("+") if not part.startswith("task=")]
     return "+".join(rest) if len(rest) > 1 else None
 
 
 def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
-    """Return a description of each disagreement. If ``whole_log`` is false, the outbox may lack its beginning."""
+    """Return each disagreement as a sentence. With ``whole_log=False``, the outbox may lack its beginning."""
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     found = [*_lines(jobs), *_indexes(snapshot, jobs), *_log(snapshot, whole_log)]
     if whole_log:
@@ -85,8 +83,10 @@ def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
 
 
 def looked_at(line: str, by_index: float | None) -> float:
-    """Return when a claim examines a line of ``results``: at the expiry of its value, or, without a value, at the
-    expiry of the line."""
+    """Return when a claim must examine this line of the key ``results`` (Unix ms).
+
+    This is the expiry of the line's value, or the expiry of the line if it has no value.
+    """
     moments = {name: float(at) for name, at in re.findall(r" (once|until)=(\d+)", line)}
     if " bytes=" in line:
         return moments["until"]
@@ -274,7 +274,7 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
 
 
 def _shown(snapshot: dict[str, Any]) -> list[str]:
-    """Return what is wrong in `shown`: its lines, its chunks, and the marks of streams whose jobs have ended."""
+    """Return the errors in the key `shown`: in its lines, its chunks, and the expiries of streams."""
     found, shown = [], snapshot["shown"]
     lines = {
         name: dict(_FIELD.findall(text.partition("\n")[0]))

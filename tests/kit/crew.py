@@ -1,6 +1,6 @@
-"""Tasks of the worker tests, and worker processes that run these tasks.
+"""The tasks of the worker tests, and worker processes that run them.
 
-Each task writes its runs into a witness file, so that a test can see which handlers ran without asking Redis.
+Each task writes its runs into a witness file. So a test sees which handlers ran without asking Redis.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ async def stubborn() -> None:
 
 @app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
-    """Sleep in a thread, and check repeatedly whether the job should stop."""
+    """Sleep in a thread, and check again and again whether the job should stop."""
     note("begin")
     job = current_job()
     job.wait_cancelled(seconds)
@@ -158,7 +158,7 @@ async def gated() -> None:
 
 @app.task(queue="crew", retry=quick)
 def gated_in_thread() -> None:
-    """Wait in a thread until the test opens the gate. The task does not check whether it should stop."""
+    """Wait in a thread until the test opens the gate, and never check whether to stop."""
     note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     wait_until(gate.exists, "the test says so", timeout=60)
@@ -171,7 +171,7 @@ def _gate(path: str | Path, claim: int) -> Path:
 
 @app.task(queue="crew", retry=quick)
 def stopping() -> None:
-    """Stop the process of the worker (SIGSTOP) in the first run. End when a test lets the process continue."""
+    """Suspend the worker's process (SIGSTOP) in the first claim, and end when a test resumes it."""
     note("begin")
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -189,8 +189,8 @@ async def _awaited_effect(n: int) -> int:
 
 @app.task(queue="crew", retry=quick, max_losses=20)
 async def steps_and_kills(steps: int, kills: int) -> None:
-    """Save several steps. Kill the worker's process after the second step in the first claim, after the third step in
-    the second claim, and so on."""
+    """Save several steps, and kill the worker in each claim: first after the second step, then after the third, and so
+    on."""
     job = durable()
     claim = current_job().claim
     for n in range(steps):
@@ -202,7 +202,7 @@ async def steps_and_kills(steps: int, kills: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def durable_apart(steps: int) -> None:
-    """Save several steps in a process of their own. The first claim kills this process after its second step."""
+    """Save several steps in the job's own process. The first claim kills this process after its second step."""
     job = durable_sync()
     for n in range(steps):
         job.step("effect", _effect, n)
@@ -213,7 +213,7 @@ def durable_apart(steps: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def shows_apart(chunks: int) -> None:
-    """Show the progress and a stream in a process of its own, without a pause."""
+    """Show a progress and a stream from the job's own process, without a pause."""
     for n in range(1, chunks + 1):
         current_job().progress(n, chunks, "apart")
         current_job().emit(f"apart {n}")
@@ -223,8 +223,7 @@ def shows_apart(chunks: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def durable_apart_at_once(steps: int) -> None:
-    """Save several steps at the same time in a process of their own. The first claim kills this process after these
-    steps."""
+    """Save several steps at the same time in the job's own process. The first claim then kills this process."""
     job = durable()
     each = (job.options(key=str(n)).step("effect", _awaited_effect, n) for n in range(steps))
     await asyncio.gather(*each)
@@ -235,7 +234,7 @@ async def durable_apart_at_once(steps: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def waits_apart() -> None:
-    """Try to wait and to sleep in a process of its own, where neither is possible."""
+    """Try to wait and to sleep in the job's own process, which is not possible there."""
     job = durable()
     for call in (job.wait("approval", str), job.sleep("nap", 1)):
         try:
@@ -252,8 +251,7 @@ def _stops() -> None:
 
 @app.task(queue="crew", retry=quick)
 def stopping_in_a_step() -> None:
-    """Suspend the worker's process (SIGSTOP) within the step of the first run, until a test lets the process
-    continue."""
+    """Suspend the worker's process (SIGSTOP) within the step of the first claim, until a test resumes it."""
     job = durable_sync()
     job.step("stops", _stops)
     job.step("behind", _effect, 7)
@@ -261,21 +259,21 @@ def stopping_in_a_step() -> None:
 
 @app.task(queue="crew", retry=quick, timeout=0.2)
 async def leaving(seconds: float) -> None:
-    """Leave a thread that still runs after the timeout of the job."""
+    """Start a thread that still runs when the job's timeout is over."""
     note("begin")
     await asyncio.to_thread(time.sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def clinging(seconds: int) -> None:
-    """Let C code hold the GIL while the process exits, so that the process cannot end by itself."""
+    """Let C code hold the GIL for some seconds while the process exits. So the process cannot end by itself."""
     note("begin")
     atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def hogging(seconds: float) -> None:
-    """Block the event loop without a pause."""
+    """Block the event loop for some seconds."""
     note("begin")
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     note("end")
@@ -283,14 +281,14 @@ async def hogging(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 def gripping(seconds: int) -> None:
-    """Let C code hold the GIL."""
+    """Let C code hold the GIL for some seconds."""
     note("begin")
     ctypes.PyDLL(None).sleep(seconds)
     note("end")
 
 
 def mourn(job: DeadJob) -> None:
-    """Record each dead job. The app calls this hook."""
+    """Record a dead job. The app calls this hook for each dead job."""
     note("mourned", dead=job.id, facts=asdict(job))
 
 
@@ -311,19 +309,18 @@ async def mortal_async() -> None:
 
 
 class Ending(BaseException):
-    """An exception that is neither an Exception nor a cancellation. Test frameworks and async frameworks raise such
-    exceptions."""
+    """An exception that is neither an Exception nor a cancellation, as some test frameworks raise."""
 
 
 class Speechless(Exception):
-    """An exception whose text cannot be computed."""
+    """An exception that raises another error when its text is asked for."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class Count(BaseModel):
-    """A type whose validator raises an exception that pydantic does not catch."""
+    """An argument type whose validator raises an exception that pydantic does not catch."""
 
     n: int
 
@@ -352,7 +349,7 @@ _RAISED: dict[str, type[BaseException]] = {
 
 @app.task(queue="crew", retry=quick)
 async def raising(name: str) -> None:
-    """Raise an exception on the event loop."""
+    """Raise the exception with this name, on the event loop."""
     raise _RAISED[name]
 
 
@@ -384,7 +381,7 @@ def apart(n: int = 0) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process", keep_result=True)
 def apart_lasting(seconds: float) -> str:
-    """Run for a long time in a process of its own, and never check whether to stop."""
+    """Run for a long time in the job's own process, and never check whether to stop."""
     note("lasting")
     time.sleep(seconds)
     return "done"
@@ -392,14 +389,14 @@ def apart_lasting(seconds: float) -> str:
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_hanging() -> None:
-    """Let C code hold the GIL of the job's own process for ever."""
+    """Let C code hold the GIL of the job's own process for an hour."""
     note("begin")
     ctypes.PyDLL(None).sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_starting(crashes: bool) -> None:
-    """Start a program in the job's own process. Then hang or crash."""
+    """Start a program from the job's own process, and then hang or crash."""
     note("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
     if crashes:
         ctypes.string_at(0)
@@ -451,7 +448,7 @@ def apart_raising(kind: str) -> None:
 
 
 def unsure(failures: int) -> float:
-    """A backoff function that raises an exception."""
+    """Raise an exception. A task has this function as its backoff."""
     raise ZeroDivisionError(failures)
 
 
@@ -477,11 +474,11 @@ class Witness(witness.Witness):
     """The file with the runs that the tasks recorded."""
 
     def let_end(self, claim: int = 1) -> None:
-        """Open the gate for which the task of this claim waits."""
+        """Open the gate at which the task waits in this claim."""
         _gate(self.path, claim).touch()
 
     def log(self) -> str:
-        """Return the log output of the worker processes."""
+        """Return what the worker processes have logged."""
         return self.path.with_suffix(".log").read_text()
 
 

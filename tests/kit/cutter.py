@@ -1,4 +1,4 @@
-"""A proxy between clients and Redis that loses the answer to one call, and then all connections."""
+"""A proxy between clients and Redis. It loses the reply to one call, and then breaks all connections."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class Cutter(DoorKeeper):
 
     @contextlib.contextmanager
     def cutting(self, script: str, call: int = 1) -> Iterator[None]:
-        """During the block, let the server carry out this call of a script, counted from 1, and lose its answer. After
-        that, no connection works until the end of the block."""
+        """Lose the reply to one call of a script during the block. ``call`` is the number of this call, from 1.
+
+        The server carries out the call. From then on, no connection works until the end of the block.
+        """
         self.cuts.clear()
         self._left = call
         self._asked = re.compile(rb"FCALL\r\n\$\d+\r\n\w*" + script.encode())

@@ -1,7 +1,7 @@
-"""One table of the kinds of damage that a client can do to a queue without the scripts.
+"""A table of the kinds of damage that a client can do to a queue if it bypasses the scripts.
 
-Each row has a kind of damage and the expected finding. The doctor finds the damage from the outbox
-(``tests/doctor/test_damages.py``). After the mirror has trimmed the outbox, the doctor or verify finds it from SQL
+Each row has the damage, and words of the finding. The doctor finds the damage while the outbox has all entries
+(``tests/doctor/test_damages.py``). Later the doctor or verify finds it with the help of SQL
 (``tests/audit/test_damages.py``).
 """
 
@@ -28,7 +28,7 @@ HELD = "t/user=8"
 
 
 class Damage(NamedTuple):
-    """One kind of damage to the queue that ``fill`` makes."""
+    """One kind of damage to the queue that ``fill`` makes, and what is found."""
 
     plant: Callable[[Seed], object]
     says: str
@@ -39,7 +39,7 @@ class Damage(NamedTuple):
 
 
 def fill(seed: Seed) -> None:
-    """Make jobs that have ended in several ways, waiting jobs, a running job, an exhausted rate, and two schedules."""
+    """Fill the queue with ended, waiting and running jobs, an exhausted rate, and two schedules."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
     seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})
@@ -85,7 +85,7 @@ def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], obje
 
 
 def _nightly_in_an_hour(seed: Seed) -> None:
-    """Move the next instant of a schedule by an hour, in every place that stores the instant."""
+    """Delay the next instant of a schedule by an hour, in all keys that store it."""
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, ["nightly"])).values()
     at_ms = stored.due_ms + HOUR_MS
     entry = str(stored._replace(next_ms=at_ms, due_ms=at_ms))
@@ -140,7 +140,8 @@ def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
 
 
 def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
-    """Change a word in a line of ``results``. The facts about the queue contain the length of this line."""
+    """Return a function that changes a word in a line of the key ``results``. It also corrects the stored size of the
+    key."""
 
     def plant(seed: Seed) -> None:
         before = str(seed.control.hget(seed.keys("results"), job_id))
@@ -152,7 +153,8 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """Change the time at which the window of a name ends, in every place that stores the time, except the log."""
+    """Return a function that changes the end of a name's window. It changes all keys that store the end, and not the
+    log."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"

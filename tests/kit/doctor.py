@@ -1,4 +1,4 @@
-"""Helpers for tests of the doctor: run an examination or a repair, and shorten the findings."""
+"""Runs the doctor in tests, and shortens its findings."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def mend(seed: Seed) -> list[Finding]:
 
 
 def named(found: Iterable[Finding]) -> set[str]:
-    """Return the keys of the indexes and boxes that differ and can be repaired, and the kinds of the other findings."""
+    """Return the findings in a short form: the keys that can be repaired, and the kinds of all other findings."""
     keyed = {Kind.INDEX, Kind.BOX_DIFFERS}
     return {
         name for f in found for name in (f.keys if f.kind in keyed and f.keys else [str(f.kind)])

@@ -1,7 +1,7 @@
-"""A listening socket that leaves no connection open, at whatever moment the socket is closed.
+"""A listening socket that leaves no connection open when it is closed.
 
-With ``asyncio.start_server``, a connection stays open in two cases: its task is cancelled before the first step, or the
-server is just accepting the connection.
+``asyncio.start_server`` leaves a connection open in two cases: its task is cancelled before the first step, or the
+server is just accepting it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these writers after the block. If the block is cancelled, close the writers without waiting.
-
-    Otherwise the close of a connection with unsent bytes would wait until the bytes are sent.
-    """
+    """Close these connections after the block. If the block is cancelled, unsent bytes are dropped."""
     try:
         yield
     except asyncio.CancelledError:
@@ -36,7 +33,7 @@ def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
 
 
 class Door:
-    """Serves each connection to a listening socket in an asyncio task of its own, on the running event loop."""
+    """Serves each connection to a listening socket in an asyncio task, on the running event loop."""
 
     def __init__(self, listening: socket.socket, serve: Serve) -> None:
         self._listening = listening
@@ -76,7 +73,8 @@ class Door:
 
 
 class DoorKeeper:
-    """Serves connections to listening sockets on loopback, on a thread of its own. The sockets are numbered from 0.
+    """Serves connections to several listening sockets on loopback, on a thread of its own. The sockets are numbered
+    from 0.
 
     Use it in a ``with`` statement, or start and close it.
     """

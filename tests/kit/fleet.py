@@ -1,4 +1,4 @@
-"""Workers, producers and operators that do random things to one queue on a real server."""
+"""Random calls of workers, producers and operators to one queue on a real server."""
 
 import json
 import random
@@ -24,7 +24,7 @@ NAMED: Final[tuple[Mapping[str, Any], ...]] = (
 
 
 class Fleet:
-    """Workers and operators that do random things through the client."""
+    """Makes random calls to one queue, as several workers and operators would."""
 
     def __init__(
         self, client: Client, seed: int, *, lanes: bool = True, ties: bool = False
@@ -106,7 +106,8 @@ class Fleet:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def edit(self) -> None:
-        """Edit a job. The random numbers are separate, so that the other random steps do not change."""
+        """Edit a job. Its random numbers come from a separate generator, so that edits do not change the other
+        calls."""
         if self.known and self.ties:
             job_id, dice = self.ties.choice(self.known), self.ties
             change = Change(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def forked(work: Callable[[], str]) -> str:
-    """Run ``work`` in a forked child process, and return its result."""
+    """Run ``work`` in a forked child process, and return the text that it returns."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,9 +1,9 @@
-"""Lists the findings of the doctor and of ``audit verify`` in each test, so that two commits can be compared.
+"""Records what the doctor and ``audit verify`` find in each test, so that two commits can be compared.
 
     RQ_FOUND=/tmp/found scripts/test tests/doctor tests/audit -p tests.kit.found
     sort -u /tmp/found
 
-Each line has a test, the program that found something, and the finding: a kind with its keys, or an invariant.
+Each line has a test, the program, and its finding: an invariant, or a kind with its keys.
 """
 
 from __future__ import annotations

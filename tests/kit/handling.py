@@ -1,6 +1,6 @@
-"""Tasks with dependencies: on the event loop, in threads and in processes.
+"""Tasks with dependencies, on the event loop, in threads and in processes.
 
-A witness file records when each dependency is entered and exited.
+A witness file has a line for each dependency that is entered or exited.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ QUICK: Final = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=Fa
 
 @contextmanager
 def witnessed(name: str) -> Iterator[None]:
-    """Record when the dependency is entered and exited, the error at its exit, and the state of the job at that
-    time."""
+    """Write a witness line when the block is entered, and one when it is exited.
+
+    The second line has the error with which the block ended, and the state of the job.
+    """
     job = current_job()
     write("entered", name=name, claim=job.claim)
     error: str | None = None
@@ -120,7 +122,7 @@ async def apart_async(how: str, db: None = Depends(async_session)) -> None:
 
 @app.task(queue="crew", retry=QUICK, isolation="process")
 async def apart_forgetful(db: None = Depends(async_session)) -> None:
-    """Return from a handler in a process of its own, while an asyncio task that the handler started still runs."""
+    """Start an asyncio task in the job's own process, and return while it still runs."""
 
     async def rest() -> None:
         try:

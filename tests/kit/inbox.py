@@ -1,4 +1,4 @@
-"""A user's database with an inbox, a queue on a real server, and relays that send rows from the inbox to the queue."""
+"""A user's database with an inbox, a queue on a real server, and relays between both."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ OnStep = Callable[[str], None]
 
 
 class Stage:
-    """An inbox with its tables, and a client of the Redis server. The database session has the rights of an operator,
-    not of a relay."""
+    """A user's database with an inbox, and a client of a Redis server. Its session has the rights of an operator."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url
@@ -47,14 +46,16 @@ class Stage:
     # The user's side.
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement in its own transaction. Each ``?`` is replaced by a value."""
+        """Run one statement in a transaction, and return its rows. Each value replaces a ``?`` in the statement."""
         with self.session.transaction() as transaction:
             result = transaction.run(self.session.text(statement), *values)
             return list(result.all()) if result.returns_rows else []
 
     def insert(self, *jobs: str, queue: str = QUEUE, task: str = "send", **columns: Any) -> None:
-        """Insert rows in one transaction. The rows are packed as producers of rq-core pack them, unless ``options`` or
-        ``packed=None`` is given."""
+        """Insert one row for each job id, in one transaction.
+
+        The rows have the column ``packed``, as rows of rq-core's producers have, unless ``options`` is given.
+        """
         columns.setdefault("packed", None if "options" in columns else "{}")
         names = ["queue", "task", "job_id", *columns]
         places = ", ".join("?" * len(names))
@@ -79,17 +80,17 @@ class Stage:
         return found
 
     def age_batches(self, seconds: int = 10) -> None:
-        """Make the batches that are being sent older, by this number of seconds."""
+        """Make the batches that relays are sending look older, by this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_relay SET sent_at = {long_ago}")
 
     def age_rows(self, seconds: int) -> None:
-        """Make the rows of the inbox older, by this number of seconds."""
+        """Make the rows of the inbox look older, by this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_inbox SET created_at = {long_ago}")
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that restores the present state of the database."""
+        """Save the state of the database. Return a function that restores it."""
         tables = {table: self.sql(f"SELECT * FROM {table}") for table in TABLES}
 
         def set_back() -> None:
@@ -107,7 +108,7 @@ class Stage:
 
     @contextlib.contextmanager
     def relay(self, on_step: OnStep = lambda _: None, **options: Any) -> Iterator[Relay]:
-        """Yield a relay that has its own connections."""
+        """Yield a relay with connections of its own."""
         session = Session(self.database_url)
         try:
             with Client(self.redis_url, patience=Patience(1.0, 3.0)) as client:
@@ -117,12 +118,12 @@ class Stage:
             session.engine.dispose()
 
     def hand_over(self, on_step: OnStep = lambda _: None) -> None:
-        """Let a relay make turns until the relay has nothing left to do."""
+        """Let a relay make turns until it has nothing left to do."""
         with self.relay(on_step) as relay:
             finish(relay)
 
     def forked(self, on_step: OnStep) -> int:
-        """Let a relay in a child process do the same as ``hand_over``. Returns the id of the process."""
+        """Call ``hand_over`` in a forked child process, and return its process id."""
         child = os.fork()
         if child == 0:
             status = 1
@@ -136,8 +137,7 @@ class Stage:
     # Redis.
 
     def drain(self, queue: str = QUEUE) -> list[str]:
-        """Run all jobs of a queue to their ends, and return their ids. Afterwards a second job with each of these ids
-        could be enqueued."""
+        """Run all jobs of a queue to their ends, and return their ids. A new job may then have one of these ids."""
         ran: list[str] = []
         while True:
             taken = self.client.run(claims.claim(queue, "w-1", limit=100)).jobs
@@ -148,7 +148,7 @@ class Stage:
             ran += [claim.id for claim in taken]
 
     def enqueued(self, queue: str = QUEUE) -> Counter[str]:
-        """Count, for each id, the jobs that were ever enqueued into the queue, according to its outbox."""
+        """Return how many jobs with each id were ever enqueued, according to the outbox."""
         key = queue_keys(queue)("outbox")
         (found,) = self.client.run(
             self.client.calls.delivery.ask([["XRANGE", key, "-", "+"]], queue)
@@ -162,13 +162,13 @@ class Stage:
 
 
 def finish(relay: Relay) -> None:
-    """Let the relay make turns until no queue has any work for it."""
+    """Let the relay make turns until no queue has work for it."""
     while any([relay.turn(name) is RelayOutcome.MOVED for name in relay.queues()]):  # noqa: C419 - a turn each
         pass
 
 
 def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
-    """Return a function for ``on_step``. It calls another function when a step occurs for the ``times``-th time."""
+    """Return a function for a relay's ``on_step``. It calls ``does`` when ``step`` occurs for the ``times``-th time."""
     seen: Counter[str] = Counter()
 
     def on_step(name: str) -> None:
@@ -180,7 +180,7 @@ def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
 
 
 def killing(step: str, times: int, number: int = signal.SIGKILL) -> OnStep:
-    """Return a function for ``on_step`` that sends this signal to the process in which it runs."""
+    """Return a function for a relay's ``on_step``. At the given step it sends a signal to its own process."""
     return at(step, times, lambda: os.kill(os.getpid(), number))
 
 

@@ -14,13 +14,13 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Return whether Redis stores the holders of this scope, which are the claimed jobs that count in it."""
+    """Return whether Redis stores who holds a place in this scope. It stores this for caps, and not for rates."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 
 
 def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
-    """Return the cap in force for the scope, or None if the scope has no cap. A rate has no cap."""
+    """Return the cap in force for the scope, or None if the scope has no cap. A rate is not a cap."""
     family = scope.partition("=")[0]
     own = snapshot["caps"].get(scope)
     entry = own if own is not None or family == "task" else snapshot["caps"].get(family)
@@ -45,7 +45,7 @@ def has_room(snapshot: dict[str, Any], scope: str) -> bool:
 
 
 def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
-    """Return every disagreement about lanes and holders."""
+    """Return each disagreement between state lines, lanes and holders as a sentence."""
     found = []
     waiting: dict[str, list[int]] = defaultdict(list)
     members = set()
@@ -70,8 +70,7 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Return every disagreement between `lanes`, `open`, `blocked` and the first job of each lane about the place of
-    the lane."""
+    """Return as sentences the contradictions between the keys `lanes`, `open` and `blocked` and the waiting jobs."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
@@ -93,10 +92,10 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 
 
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
-    """Return the lanes that wait without a reason (I10).
+    """Return as sentences the lanes that wait without a reason (I10).
 
-    A scope with room must not have a blocked lane. The exceptions: an open lane contains the scope, or the lane is
-    about to be examined again.
+    A lane may wait for a scope with room in two cases. An open lane has the same scope, or a claim will examine the
+    scope again.
     """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}
@@ -111,7 +110,7 @@ def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
 
 
 def breaches(snapshot: dict[str, Any]) -> list[str]:
-    """Return the scopes with more holders than their cap. This is legal only after a cap was lowered."""
+    """Return the scopes with more holders than their cap, as sentences. Only a lowered cap may cause this."""
     return [
         f"{scope}: {len(held)} hold it, its cap is {cap}"
         for scope, held in holders_of(snapshot).items()

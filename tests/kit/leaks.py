@@ -1,4 +1,4 @@
-"""Checks that a test leaves no threads, child processes or asyncio tasks behind."""
+"""Checks that a test leaves no thread, child process or asyncio task behind."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ def threads() -> set[threading.Thread]:
 
 
 def children() -> dict[int, str]:
-    """Return the living children of this process, without the servers of the test session."""
+    """Return the living child processes and their commands, without the servers that all tests share."""
     found = {}
     for pid in _child_pids() - reaper().watched - {reaper().pid}:
         command = command_of(pid)
@@ -34,10 +34,7 @@ def children() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """Return the process ids of the child processes.
-
-    Linux lists them. On other systems the function examines all processes, which takes milliseconds.
-    """
+    """Return the process ids of this process' children."""
     told = list(Path("/proc/self/task").glob("*/children"))
     if not told:
         return {child.pid for child in psutil.Process().children()}
@@ -67,7 +64,7 @@ def assert_no_new_children(before: dict[int, str]) -> None:
 
 
 async def assert_no_other_tasks(before: "set[asyncio.Task[object]]") -> None:
-    """Assert that an event loop has no other tasks. Tasks that are cancelled get time to end first."""
+    """Assert that the event loop has no tasks but those in ``before``. Cancelled tasks get time to end."""
 
     def left() -> list[str]:
         return sorted(map(repr, asyncio.all_tasks() - before - {asyncio.current_task()}))

@@ -1,4 +1,4 @@
-"""Changes to an audit database as an attacker with all rights could make them. The schema stays the same."""
+"""Changes an audit database as an attacker with all rights could. The schema stays the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit import auditlog
 
 @contextlib.contextmanager
 def lying(database: Database) -> Iterator[Connection]:
-    """Open a transaction in which no trigger refuses a change. On SQLite no CHECK refuses a change either."""
+    """Yield a transaction in which no trigger refuses a change. On SQLite, no CHECK refuses one either."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         if database.dialect == "postgresql":
@@ -42,7 +42,7 @@ def lying(database: Database) -> Iterator[Connection]:
 
 
 def forge_chain(database: Database) -> None:
-    """Compute the chain and the cursor of each queue again from the rows of the queue, as an attacker could."""
+    """Compute the chain and the cursor of each queue again from its rows, as an attacker could."""
     with database.readers.connect() as connection:
         chain_id = connection.execute(CHAIN_ID).scalar_one()
         batches: dict[str, list[Link]] = {}

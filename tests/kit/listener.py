@@ -1,4 +1,4 @@
-"""A client that waits for the ends of jobs on a queue's channel."""
+"""A client that receives the messages about ended jobs of a queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MARK = "-"
 
 
 class Listener:
-    """A connection that receives the messages of one queue at a time."""
+    """A connection that receives the messages of one queue."""
 
     def __init__(self, seed: Seed) -> None:
         self._control = seed.control
         self._heard: Any = seed.control.pubsub()  # type: ignore[no-untyped-call]
 
     def listen(self, seed: Seed) -> None:
-        """Receive the messages about ended jobs of this queue from now on, and of no other queue."""
+        """Receive the messages of this queue from now on, and of no other queue."""
         seed.client.run(seed.calls.endings.listen(seed.queue))
         if self._heard.subscribed:
             self._heard.sunsubscribe()
@@ -27,7 +27,7 @@ class Listener:
         self.told()
 
     def told(self) -> list[str]:
-        """Return the ids that were received since the last call of this method, in order."""
+        """Return the ids of ended jobs that were received since the last call, in order."""
         self._control.execute_command("SPUBLISH", self._channel, MARK)  # type: ignore[no-untyped-call]
         found: list[str] = []
         while True:

@@ -1,4 +1,4 @@
-"""The Lua patterns in the code, and for each pattern texts for which a match takes long."""
+"""Finds all Lua patterns in the code, and makes texts on which a slow pattern would take very long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPERANDS: Final = ("", "q")
 
 
 class Pattern(NamedTuple):
-    """A pattern, and the Lua function that uses it."""
+    """A Lua pattern, and the Lua function that uses it."""
 
     where: str
     function: str
@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
     """Yield each Lua text in these folders, with the name of its file.
 
-    A Lua file is read as a whole. In a Python module, only string literals that contain Lua are read.
+    Lua is in Lua files, and in string literals of Python modules.
     """
     for folder in folders:
         for path in sorted(folder.rglob("*.lua")):
@@ -62,7 +62,7 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
 
 
 def patterns_of(where: str, code: str) -> Iterator[Pattern]:
-    """Yield the patterns in calls of match, gmatch, gsub and find. A ``find`` of plain text has no pattern."""
+    """Yield the patterns that calls of match, gmatch, gsub and find use. A ``find`` of plain text has none."""
     tokens = [found for found in _TOKEN.finditer(code) if not found["comment"]]
     for at, token in enumerate(tokens[:-1]):
         if token["name"] in ("match", "gmatch", "gsub", "find") and tokens[at + 1][0] == "(":
@@ -75,7 +75,7 @@ def patterns_of(where: str, code: str) -> Iterator[Pattern]:
 
 
 def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """Return the arguments of a function call. The tokens begin after the opening bracket."""
+    """Return the arguments of a call as lists of tokens. ``tokens`` begins after the opening bracket."""
     found: list[list[re.Match[str]]] = [[]]
     depth = 0
     for token in tokens:
@@ -96,7 +96,7 @@ def _has_text(expression: list[re.Match[str]]) -> bool:
 def _assigned(
     tokens: list[re.Match[str]], used: list[re.Match[str]]
 ) -> Iterator[list[re.Match[str]]]:
-    """Yield the texts that a file assigns to the used name, or to a field of this name."""
+    """Yield the texts that the file assigns to this name, or to a field of the table with this name."""
     name, found = used[0][0], False
     for at, token in enumerate(tokens[:-1], start=1):
         if token[0] != name:
@@ -123,10 +123,10 @@ def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
 
 
 def hard_texts(pattern: str) -> set[tuple[str, str]]:
-    """Return pairs of texts: a beginning, and a text that is repeated after the beginning.
+    """Return texts that are hard to match, each as a beginning and a piece that is repeated after it.
 
-    Each beginning matches the first part of the pattern. Each repeated text matches one item of the pattern, or is a
-    letter that the pattern names.
+    The beginning matches the first items of the pattern. The piece matches some items, or is one of the pattern's
+    letters.
     """
     letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
     for frontier, item, more in _ITEM.findall(pattern):
@@ -154,6 +154,6 @@ def hard_texts(pattern: str) -> set[tuple[str, str]]:
 
 
 def _matches(item: str, letter: str) -> bool:
-    """Return whether an item of a pattern matches a letter."""
+    """Return whether one item of a Lua pattern matches the letter."""
     translated = re.sub(r"%(.)", lambda found: _CLASSES.get(found[0], re.escape(found[1])), item)
     return re.fullmatch(translated, letter, re.DOTALL) is not None

@@ -1,8 +1,7 @@
-"""The engines and databases on which tests run, and which tests run on all of them.
+"""Chooses on which engines and databases each test runs.
 
-A test that uses the fixture of an engine or a database runs on each of them. If a second engine or database would prove
-nothing more, a `conftest.py` gives the reason and calls `run_once`. If it would prove little more, it calls
-`slow_again`.
+A test with the fixture of an engine or a database runs on each of them. A `conftest.py` may limit this. It calls
+`run_once` if further runs would prove nothing more, and `slow_again` if they would prove little more.
 """
 
 from collections.abc import Callable
@@ -19,18 +18,18 @@ run on them."""
 
 
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
-    """Let some tests in the folder ``where`` run only on the first engine and the first database.
+    """Let the chosen tests in the folder ``where`` run only on the first engine and the first database.
 
-    These are the tests for which ``is_once(file, test)`` is true. The name of a test includes its parameters. Call this
-    function from `pytest_collection_modifyitems`.
+    A test is chosen if ``is_once(file, test)`` is true. The name ``test`` includes the parameters. Call this function
+    in `pytest_collection_modifyitems`.
     """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
 
 
 def slow_again(items: list[pytest.Item], where: Path, is_slow: Callable[[str, str], bool]) -> None:
-    """Mark some tests in the folder ``where`` as slow, except on the first engine and the first database.
+    """Mark the chosen tests in the folder ``where`` as slow, except on the first engine and the first database.
 
-    `scripts/test` then runs them once, and CI on all engines and databases. See `run_once` for the arguments.
+    `scripts/test` then runs each once, and CI runs it on all of them. The arguments are those of `run_once`.
     """
     for item in items:
         if not _is_first(item) and _is_named(item, where, is_slow):

@@ -1,6 +1,8 @@
-"""A mirror in a separate process, which kills itself at a chosen step.
+"""A mirror in a separate process, which kills itself at a step.
 
-python -m tests.kit.mirror_child REDIS_URL AUDIT_URL QUEUE STEP OCCURRENCE
+    python -m tests.kit.mirror_child REDIS_URL AUDIT_URL QUEUE STEP OCCURRENCE
+
+It dies when STEP occurs for the OCCURRENCE-th time.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""The mirror's service in a process of its own, which may stop itself (SIGSTOP) in mid-transaction.
+"""The mirror's service in a separate process, which can suspend itself (SIGSTOP) within a transaction.
 
-python -m tests.kit.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
+    python -m tests.kit.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
 
-It runs as `rq-core audit run`, except that it stops once: when it comes to STEP for the second time. STEP is one of
-sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. TAKEOVER_MS takes the place of both
-timeouts after which a stopped mirror loses the queue. Without it, the service has its own. SIGTERM ends it with 0.
+The service suspends itself when STEP comes for the second time. STEP is one of sql_audit.mirror.turn.STEPS, or
+``copying``, which is within a COPY of PostgreSQL. Another mirror may take over the queue of a suspended one after
+TAKEOVER_MS. SIGTERM ends the service with status 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sql_audit.store.connection import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:
-    """Return a function for a mirror's steps. The function suspends the process at the second call with this step."""
+    """Return a function that a mirror calls at each step. It suspends the process at the second call with this step."""
     left = 2
 
     def on_step(step: str) -> None:

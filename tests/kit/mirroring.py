@@ -1,4 +1,4 @@
-"""Runs the mirror's service in a thread for the duration of a block."""
+"""Runs the mirror's service in a thread during a block."""
 
 import threading
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ from sql_audit.store.connection.database import Database
 
 @contextmanager
 def mirroring(url: str, database: str | Database) -> Iterator[None]:
-    """Mirror the queues of a server or a cluster during the block. Afterwards the mirror must end when the test stops
-    it."""
+    """Mirror the queues of a server or a cluster during the block. Then stop the mirror, which must end."""
     stop = threading.Event()
     source = open_source(url, "rqc")
     thread = threading.Thread(

@@ -1,5 +1,4 @@
-"""A small replacement for the scripts. It writes real outbox entries to a real stream, and answers the calls of the
-mirror."""
+"""A small replacement for the scripts. It writes real outbox entries to a real stream, and answers a mirror's calls."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ return 1
 
 
 class StreamSource:
-    """The OutboxSource protocol, carried out with plain Redis commands."""
+    """Answers the mirror's calls (the protocol OutboxSource) with plain Redis commands."""
 
     def __init__(self, url: str, prefix: str = "rqc") -> None:
         # redis-py types every reply as text or bytes.
@@ -70,7 +69,7 @@ class StreamSource:
             self.begin_beyond(queue, known, last[0][0] if last else None)
 
     def begin_beyond(self, queue: str, known: int, last: str | None) -> None:
-        """Begin an epoch that is greater than ``known``, as a script does for a queue without jobs."""
+        """Begin an epoch greater than ``known``, as a script does for a queue that is behind its mirror."""
         outbox = queue_keys(queue, self.prefix)("outbox")
         old = OutboxId.parse(last).epoch if last else None
         facts = json.dumps(["behind", old, "replid", "replid", last])
@@ -108,7 +107,7 @@ class StreamSource:
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
     def place(self, queue: str) -> object:  # noqa: ARG002 - all are in one place
-        """Return None: all queues of this source are in one place."""
+        """Return None, since all queues of this source are on one server."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
@@ -120,7 +119,7 @@ class StreamSource:
 
 
 class StreamWriter:
-    """Appends entries as the scripts do, numbered without a gap, and keeps a copy of each entry."""
+    """Appends entries to an outbox, numbered without a gap as by the scripts. It keeps a copy of each entry."""
 
     def __init__(self, source: StreamSource, queue: str, epoch: int = 1_795_225_746_504) -> None:
         self.source = source
@@ -143,12 +142,12 @@ class StreamWriter:
         return self.raw({"type": kind, "by": "-", "data": json.dumps(values)})
 
     def jobs(self, kind: str, *jobs: Sequence[Any], by: str = "w-1", why: str | None = None) -> str:
-        """Append one entry of job events, and return its id. The claims in the entry have this id as their fence."""
+        """Append one entry of job events, and return its id. If it is a claim, the id is the fence of its jobs."""
         fields = {"type": kind, "by": by, "jobs": json.dumps(jobs, separators=(",", ":"))}
         return self.raw(fields if why is None else {**fields, "why": why})
 
     def raw(self, fields: Mapping[str, str | bytes]) -> str:
-        """Append an entry with any fields. The field ``at`` is added if it is missing."""
+        """Append an entry with these fields, and the field ``at`` if it is missing. Return its id."""
         self.seq += 1
         self.now_ms += 1
         entry_id = f"{self.epoch}-{self.seq}"
@@ -163,12 +162,12 @@ class StreamWriter:
         return entry_id
 
     def backlog(self) -> tuple[int, int]:
-        """Return the number of jobs and bytes that wait for the mirror, as Redis counts them."""
+        """Return how many events and how many bytes wait for the mirror, as Redis counts them."""
         jobs, size = self.source.redis.hmget(self.keys("meta"), ["backlog_jobs", "backlog_bytes"])
         return int(jobs), int(size)
 
     def life(self, *ids: str, by: str = "w-1", task: str = "send") -> None:
-        """Append three entries about jobs with these ids: enqueue, claim and success."""
+        """Append an enqueue, a claim and a success of these jobs, in three entries."""
         enqueue(self, *ids, task=task)
         fence = self.jobs("claimed", *([i, 1] for i in ids), by=by)
         self.jobs("succeeded", *([i, fence] for i in ids), by=by)

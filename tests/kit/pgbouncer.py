@@ -18,11 +18,10 @@ STOP_S = 10
 
 @contextmanager
 def pgbouncer(upstream: int, *, connections: int = 1) -> Iterator[int]:
-    """Run a PgBouncer during the block, in front of the PostgreSQL at port ``upstream``. Yields the port of the
-    PgBouncer.
+    """Run a PgBouncer during the block, in front of the PostgreSQL at port ``upstream``. Yields its port.
 
-    All clients of a database share one connection to the server, unless ``connections`` gives a higher number. A client
-    then gets the connection with the session state that another client left. Raises ServerDidNotStart.
+    All clients of a database share ``connections`` connections to PostgreSQL. So a client may get a connection with the
+    session state of another client. Raises ServerDidNotStart.
     """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:

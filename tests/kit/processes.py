@@ -1,7 +1,7 @@
 """Child processes of tests and rigs: workers, mirrors, producers and commands.
 
-The output of a child goes to a file. If a wait for the child fails, the output is shown. When the child is closed, it
-is killed together with all processes that it has started.
+The output of a child goes to a file, which is shown if a wait for the child fails. At its close, a child is killed with
+all processes that it has started.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN_MAX: Final = 3_000
 
 
 class Child(subprocess.Popen[bytes]):
-    """A child process in its own session. Its output goes to the file ``log``.
+    """A child process in its own session, whose output goes to the file ``log``.
 
     Use it in a ``with`` statement, or close it.
     """
@@ -42,10 +42,7 @@ class Child(subprocess.Popen[bytes]):
         shared: bool = False,
         directory: Path = ROOT,
     ) -> None:
-        """The ``variables`` are added to the environment, and the process runs in ``directory``.
-
-        With ``shared``, the process may outlive the test that starts it.
-        """
+        """``variables`` are added to the environment. With ``shared``, the process may outlive its test."""
         self._closed = False
         self._log = log
         with log.open("ab") as sink:
@@ -62,7 +59,7 @@ class Child(subprocess.Popen[bytes]):
         reaper().watch(self.pid, shared=shared)
 
     def said(self) -> str:
-        """Return the output since the start, including the output of other processes that write into the same file."""
+        """Return what was written into the output file since this process started."""
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
     def end_of_log(self) -> str:
@@ -70,7 +67,7 @@ class Child(subprocess.Popen[bytes]):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the process was stopped by SIGSTOP. Raises AssertionError if it has ended."""
+        """Return whether SIGSTOP has suspended the process. Raises AssertionError if it has ended."""
         assert self.poll() is None, self._description()
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -92,23 +89,23 @@ class Child(subprocess.Popen[bytes]):
         )
 
     def finish(self, timeout: float) -> str:
-        """Wait for the end and return the output. Raises AssertionError for an exit status other than 0."""
+        """Wait for the end, and return the output. Raises AssertionError if the exit status is not 0."""
         assert self.wait(timeout) == 0, self._description()
         return self.said()
 
     def end(self, timeout: float = 30.0) -> str:
-        """Send SIGTERM, then do the same as `finish`."""
+        """Send SIGTERM, wait for the end, and return the output. Raises AssertionError if the exit status is not 0."""
         self.terminate()
         return self.finish(timeout)
 
     def resources(self) -> resource.struct_rusage:
-        """Wait until the process has ended, and return the processor time and memory that it used."""
+        """Wait for the end, and return the processor time and the memory that the process used."""
         _, status, used = os.wait4(self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
         return used
 
     def close(self) -> None:
-        """Kill all processes of the session that still run, even if they are suspended, and reap the child."""
+        """Kill all processes of the session that still run, even suspended ones, and reap the child."""
         if self._closed:
             return
         self._closed = True
@@ -131,7 +128,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process runs. A process that has ended and is not reaped yet does not count as running."""
+    """Return whether a process runs. A process that has ended but is not reaped yet does not run."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -139,7 +136,7 @@ def lives(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process, or an empty text if the process has ended."""
+    """Return the command line of a process, or an empty text if it has ended."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:
@@ -152,7 +149,7 @@ def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -
 
 
 def worker_words(app: str, queues: Sequence[str], url: str) -> list[str]:
-    """Return the arguments of ``python -m`` that start a worker."""
+    """Return the words after ``python -m`` that start a worker."""
     return ["rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url]
 
 
@@ -164,12 +161,12 @@ def worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Child:
-    """Start ``rq-core worker``. With ``--processes`` or ``--audit`` the process is a supervisor of other processes."""
+    """Start ``rq-core worker``. With the options ``--processes`` or ``--audit`` it supervises other processes."""
     return python(*worker_words(app, queues, url), *options, log=log, variables=variables)
 
 
 def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:
-    """Start the mirror's service. The service may suspend itself: see tests/kit/mirror_service.py."""
+    """Start the mirror's service. It can suspend itself: see tests/kit/mirror_service.py."""
     return python("tests.kit.mirror_service", redis_url, audit_url, *rest, log=log)
 
 

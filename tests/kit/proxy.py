@@ -1,8 +1,7 @@
-"""A proxy between clients and Redis. While a mode is on, the proxy loses, cuts and delays data at random.
+"""A proxy between clients and Redis, which loses, cuts and delays data at random while a mode is on.
 
-Each mode imitates one way in which networks and proxies fail. The most important difference is between a lost request
-and a lost reply. The client sees the same in both cases, but only after a lost reply has the server carried out the
-command.
+Each mode imitates one failure of networks. A client cannot distinguish a lost request from a lost reply. The server has
+carried out the command only in the second case.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ class Proxy(DoorKeeper):
         return f"redis://127.0.0.1:{self.door()}/0"
 
     def lead_to(self, port: int) -> None:
-        """Connect new connections to another server on loopback."""
+        """Relay new connections to the server at this port."""
         self._target = port
 
     @contextlib.contextmanager
     def doing(self, mode: Mode) -> Iterator[None]:
-        """Apply this mode during the block."""
+        """Apply a mode during the block."""
         self._loop.call_soon_threadsafe(self._turn_to, mode)
         try:
             yield
@@ -122,7 +121,7 @@ class Proxy(DoorKeeper):
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: Mode
     ) -> None:
-        """Pass on the data in one direction, until one side ends or a mode ends the connection."""
+        """Pass on data in one direction, until one side ends or the mode breaks the connection."""
         holes = self._holes
         with contextlib.suppress(OSError):
             while data := await self._read(reader, holes):
@@ -133,8 +132,7 @@ class Proxy(DoorKeeper):
                 await self._pass_on(data, writer)
 
     async def _read(self, reader: asyncio.StreamReader, holes: int) -> bytes:
-        """Return the next data, or nothing at the end of the connection. For a dead connection the call never
-        returns."""
+        """Return the next data, or no data at the end of the connection. A call on a dead connection never returns."""
         data = b""
         with contextlib.suppress(OSError):
             data = await reader.read(READ)
@@ -143,7 +141,7 @@ class Proxy(DoorKeeper):
         return data
 
     async def _stay_dead(self) -> None:
-        """Keep the connection open without data, until the end of the proxy cancels this call."""
+        """Keep the connection open without data, until the proxy ends and cancels this call."""
         self.taken += 1
         await self._never.wait()
 

@@ -1,7 +1,6 @@
-"""Exclusive time for tests that measure a duration: while such a test runs, the other test processes wait.
+"""Exclusive time for tests that measure a duration. While such a test runs, all other test processes wait.
 
-These tests have the mark ``alone``. Other tests that ran at the same time would make the measured durations longer, and
-the limits on the durations are promises that must not be relaxed.
+These tests have the mark ``alone``. Other tests would make their durations longer.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ from pathlib import Path
 
 
 class Room:
-    """A lock on a file. Either any number of tests share the lock, or one test holds it alone."""
+    """A file lock that many tests share, or that one test holds alone."""
 
     def __init__(self, directory: Path) -> None:
         self._door = directory / "door"
@@ -19,8 +18,7 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Hold the lock during the block. While a test waits for the exclusive lock, no other test can take the
-        lock."""
+        """Hold the lock during the block. While a test waits to be alone, no further test gets the lock."""
         with self._door.open("ab") as door, self._room.open("ab") as room:
             fcntl.flock(door, fcntl.LOCK_EX)
             fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -1,8 +1,7 @@
 """Ends the processes that a test run has started, even if the run itself was killed.
 
-The reaper is a process that reads its standard input, a pipe that the test run holds open. When the run is killed, the
-pipe closes, and the reaper ends each registered process by its process id. Normally the fixtures end their own servers.
-The reaper is needed after a second Ctrl-C, SIGTERM or SIGKILL.
+Normally fixtures end them. The reaper is a process that reads a pipe from the test run. If the run is killed, the pipe
+closes, and the reaper kills each registered process by its id.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from pathlib import Path
 
 
 class Reaper:
-    """The end of the reaper's pipe that the test run holds."""
+    """The reaper process, as the test run sees it."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -30,7 +29,7 @@ class Reaper:
     def watch(self, pid: int, number: int = signal.SIGKILL, *, shared: bool = True) -> None:
         """Register a process that must end when the run ends.
 
-        With ``shared``, the process may outlive the test that starts it, and does not count as a leak.
+        With ``shared``, it may outlive the test that starts it, and is no leak.
         """
         if shared:
             self.watched.add(pid)
@@ -58,7 +57,7 @@ class Reaper:
 
 @functools.cache
 def reaper() -> Reaper:
-    """Return the only reaper of the run. The first call starts it."""
+    """Return the reaper of this run. The first call starts its process."""
     return Reaper()
 
 

@@ -1,4 +1,4 @@
-"""A server that refuses each connection as PostgreSQL does, with an error of a given code and text."""
+"""A server that refuses each connection, as PostgreSQL does, with a chosen error code and text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL = ("53300", "sorry, too many clients already")
 
 @contextlib.contextmanager
 def refusing_postgres(code: str, says: str) -> Iterator[str]:
-    """Run the server. Yield the URL of a database on it."""
+    """Run the server during the block, and yield the URL of a database on it."""
 
     class Refusal(socketserver.BaseRequestHandler):
         def handle(self) -> None:

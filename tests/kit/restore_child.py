@@ -1,6 +1,8 @@
-"""A restore in a separate process. The process kills itself after a number of calls.
+"""A restore in a separate process, which kills itself.
 
-python -m tests.kit.restore_child REDIS_URL AUDIT_URL QUEUE CALLS
+    python -m tests.kit.restore_child REDIS_URL AUDIT_URL QUEUE CALLS
+
+It dies when the script `restore` has answered CALLS times.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Scenes: for each script, a queue in which one call touches every key that the script can touch.
 
-The crash tests break such a call at every possible point.
+The crash tests stop such a call at every possible point.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ SLOT = "scene.slot"
 
 @dataclass(frozen=True)
 class Scene:
-    """A prepared queue, and a call to make on it."""
+    """A call of a script, on a queue that was prepared for it."""
 
     script: str
     args: dict[str, Any]
@@ -37,8 +37,7 @@ class Scene:
     """The values of records, by the position of the record."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
-        """Return the command that makes the call with this build of the script: FCALL if the script is loaded as a
-        function, otherwise EVAL."""
+        """Return the command that makes the call: FCALL if the script was built as a function, otherwise EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
         tail = {place: unpack_result(value) for place, value in self.values.items()}
         command = made.filled(made.head(seed.keys, made.on_demand), self.args, self.each, tail)
@@ -77,15 +76,14 @@ def _caps(seed: Seed) -> None:
 
 
 def _in_lane(seed: Seed, job_id: str, *more: str, **options: Any) -> NewJob:
-    """Return a new job of the task with the cap, in these additional scopes."""
+    """Return a new job of the task "c", which has a cap, in these additional scopes."""
     return seed.job(job_id, task="c", scopes=["task=c", *more], **options)
 
 
 def _capped(seed: Seed) -> list[Claim]:
-    """Make a queue whose caps are full and whose lanes wait.
+    """Make a queue with full caps and waiting lanes, and return the two claims that fill the caps.
 
-    Two jobs hold places in the scopes of the task and of a tenant each. Lanes are blocked on the task, on either tenant
-    and on an exhausted rate. In each of these lanes several jobs wait.
+    Lanes are blocked on the task, on two tenants, and on an exhausted rate. Several jobs wait in each of these lanes.
     """
     _caps(seed)
     seed.enqueue(_in_lane(seed, "spends", RATE))
@@ -106,7 +104,7 @@ CALL = "=70c5"
 
 
 def _remembered(seed: Seed) -> None:
-    """Make a remembered id, two ids that have expired, and three results. There is no room for another result."""
+    """Make a remembered id, two expired ids, and three kept results. There is no room for another result."""
     seed.configure(results_max=100)
     for name, window in (("over", 1), ("over-too", 1), ("ended", DAY)):
         seed.enqueue(name, remember_ms=DAY, call=CALL, priority="critical")
@@ -205,15 +203,14 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Claim one job. Most of the jobs that the claim has promoted then go back to the head or the tail of their
-    list."""
+    """Claim one job. The claim also promotes due jobs that it does not take."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
 
 @scene
 def claim_of_all(seed: Seed) -> Scene:
-    """Claim from every lane. Rates are exhausted and refuse jobs, and plain jobs move into their lanes."""
+    """Claim from every lane. In this call rates become exhausted, and plain jobs move into lanes."""
     made = claim(seed)
     seed.cap("queue", "none")
     seed.take_token()
@@ -236,10 +233,9 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the ids and fences of four running jobs, of one job that is asked to stop, and of two jobs for which a
-    settlement is refused.
+    """Return two lists of (id, fence): five jobs that can be settled, and two jobs without a claim.
 
-    Two of these jobs hold scopes for which lanes wait. The queue is full.
+    One of the five jobs is asked to stop. Lanes wait for the scopes of two of them. The queue is full.
     """
     capped = _capped(seed)
     _remembered(seed)
@@ -262,8 +258,7 @@ def complete(seed: Seed) -> Scene:
 
 @scene
 def turn(seed: Seed) -> Scene:
-    """Report the jobs that fill the queue, and claim the waiting jobs. Some reports come after the end of their
-    leases."""
+    """Report all jobs that fill the queue, and claim the waiting jobs. The leases of two jobs have expired."""
     made = claim(seed)
     seed.complete(*seed.claim(2).jobs)
     seed.cap("queue", "none")
@@ -315,8 +310,7 @@ def rollback(seed: Seed) -> Scene:
 
 @scene
 def save(seed: Seed) -> Scene:
-    """Save steps, waits and a sleep of four jobs: the first job has no box yet, the second has a box, and the saves of
-    the two others are refused."""
+    """Save entries in the boxes of two jobs. The first job has no box yet. Two saves are refused."""
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.save(b, what="begin", life="1" * 16)
     seed.signal("h-1")
@@ -340,8 +334,10 @@ def save(seed: Seed) -> Scene:
 
 @scene
 def show(seed: Seed) -> Scene:
-    """Show the progress and chunks of three jobs: the first has shown nothing, the second has chunks of an earlier
-    claim, the third is an id whose earlier job had chunks. A fourth report is refused."""
+    """Show a progress and chunks of three jobs. A fourth report is refused.
+
+    The first job has shown nothing, and the second has chunks of an earlier claim. The third id had an earlier job.
+    """
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.show(b, c, says="1/3 earlier", chunks=[(n, "earlier") for n in range(1, 4)])
     seed.fail(b)
@@ -360,8 +356,11 @@ def show(seed: Seed) -> Scene:
 
 @scene
 def spend(seed: Seed) -> Scene:
-    """Say what jobs have really taken: one took less, so that a lane that waits for the rate opens; one took more
-    and pauses its rate; one has no rate that counts the unit; one is not claimed."""
+    """Correct the costs of three jobs, and pause two scopes. A fourth report is refused, since its job is not claimed.
+
+    The first job took less than its cost, so that a lane opens. The second took more, and pauses its rate. The third
+    has no rate that counts the unit.
+    """
     for name, scope in (("less", "t@60s:tokens=a"), ("more", "t@60s:tokens=b"), ("c", "t=c")):
         seed.cap(scope.partition("=")[0], "100/60000ms/100" if "@" in scope else 9)
         seed.enqueue(name, scopes=[scope], cost="tokens:90")
@@ -384,8 +383,7 @@ def _life(number: int) -> str:
 
 @scene
 def park(seed: Seed) -> Scene:
-    """Park jobs with a lane and jobs without a lane. Some wait without a timeout, some wait with a timeout, and two
-    wait for signals that have already arrived."""
+    """Park jobs in lanes and without lanes: with a timeout, without one, and with a signal that has already arrived."""
     capped = _capped(seed)
     _remembered(seed)
     held = [seed.running(f"h-{n}", **({"expires_in_ms": DAY} if n < 2 else {})) for n in range(4)]
@@ -401,8 +399,7 @@ def park(seed: Seed) -> Scene:
 
 @scene
 def signal(seed: Seed) -> Scene:
-    """Send signals to parked jobs with and without a lane, to a running job, to a ready job and to no job, and repeat
-    the key of an earlier signal."""
+    """Send signals to parked, running and ready jobs, and to no job. One signal repeats an earlier key."""
     capped = _capped(seed)
     for n, name in enumerate(("h-0", "h-1")):
         seed.parked(name, f"+{LEASE_MS}" if n else "", expires_in_ms=DAY)
@@ -464,8 +461,10 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Make waiting jobs of every kind. Three jobs wait for a retry, and one job has another state line than the call
-    expects."""
+    """Make waiting jobs of every kind, and return their ids with the state lines that an edit expects.
+
+    Three jobs wait for a retry. The expected line of one job is wrong.
+    """
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
     seed.fail(seed.running("retried-c", task="e", scopes=["tenant=g"]), delay_ms=5_000)
@@ -490,7 +489,7 @@ def edit_later(seed: Seed) -> Scene:
 
 @scene
 def edit_now(seed: Seed) -> Scene:
-    """Edit the jobs so that they run now. They keep their old places in line."""
+    """Edit waiting jobs so that they run now. They keep their places in line."""
     change = {"priority": "", "due": "+0", "expires": str(seed.now + 100_000)}
     return Scene("edit", {**_by(), **change}, _waiting(seed))
 
@@ -545,8 +544,7 @@ def restore(seed: Seed) -> Scene:
 
 @scene
 def cap(seed: Seed) -> Scene:
-    """Change limits: the first cap of a busy task, a raised cap, the cap of one key, a rate, a weight, and the gate of
-    the queue."""
+    """Change limits: a busy task's first cap, a raised cap, a key's cap, a rate, a weight, and the queue's cap."""
     capped = _capped(seed)
     seed.enqueue("busy", "busy-2", task="b")
     seed.claim(2)
@@ -561,8 +559,8 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Make schedules with each rule for overlaps. The schedule "c" has a job that was asked to stop, and a job that
-    waits."""
+    """Make schedules with each rule for overlaps. The schedule "c" has a job that is asked to stop, and a waiting
+    job."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [
@@ -578,7 +576,7 @@ def _schedules(seed: Seed) -> None:
 
 @scene
 def schedule(seed: Seed) -> Scene:
-    """Store schedules: a new schedule, a changed schedule, and a schedule that is due before all others."""
+    """Store schedules: a new one, a changed one, and one that is due before all others."""
     _schedules(seed)
     seed.take_token()
     job = seed.client.run(seed.client.calls.reads.snapshot(seed.queue))["schedules"]["a|job"]
@@ -600,10 +598,9 @@ def schedule_removed(seed: Seed) -> Scene:
 
 @scene
 def tick(seed: Seed) -> Scene:
-    """Report instants in a queue that remembers ids. Two instants are fired, one is skipped, and one is reported too
-    late.
+    """Report instants in a queue that remembers ids. Two are fired, one is skipped, and one is reported too late.
 
-    The call also gives out a fourth schedule.
+    The same call gives a fourth schedule to the worker.
     """
     _caps(seed)
     _remembered(seed)
@@ -641,7 +638,7 @@ def configure(seed: Seed) -> Scene:
 
 
 def _emptied(seed: Seed) -> Scene:
-    """Make a queue that has limits, and jobs that have all ended."""
+    """Delete a queue that has limits, and whose jobs have all ended."""
     _caps(seed)
     seed.enqueue("done", _in_lane(seed, "done-c", "tenant=a"))
     seed.complete(*seed.claim(2).jobs)
@@ -655,7 +652,7 @@ def delete(seed: Seed) -> Scene:
 
 @scene
 def delete_what_is_mirrored(seed: Seed) -> Scene:
-    """Append the event that the queue was deleted. The event waits for the mirror."""
+    """Delete a mirrored queue. The call only appends an event, since the mirror must copy it first."""
     scene = _emptied(seed)
     seed.attach()
     return scene

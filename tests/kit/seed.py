@@ -1,4 +1,4 @@
-"""Brings a queue into a given state with real calls, on a clock that a test advances."""
+"""Brings a queue into a state by real calls, on a clock that a test advances."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ ERROR = '{"type":"ValueError","message":"no"}'
 
 
 class Seed:
-    """One queue, a client on the test's clock, and short methods for the calls to the queue."""
+    """One queue, a client on the test's clock, and a short method for each call to the queue."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Seed:
         self.keys = queue_keys(queue)
 
     def of(self, queue: str) -> "Seed":
-        """Return a seed for another queue, with the same client and clock. The test closes only the first seed."""
+        """Return a seed for another queue, with the same client and clock. A test closes only the first seed."""
         other = copy(self)
         other._meet(queue)
         return other
@@ -91,7 +91,7 @@ class Seed:
 
     @property
     def now(self) -> int:
-        """Return the time that the scripts read."""
+        """Return the time that scripts read (Unix ms)."""
         if not self._real_clock:
             return self.clock.now_ms
         server: Any = self.control
@@ -99,18 +99,16 @@ class Seed:
         return int(seconds * 1_000 + micros // 1_000)
 
     def _now_ms(self, queue: str) -> Plan[int]:  # noqa: ARG002 - as Reads has it
-        """Return the time of the test's clock. The test uses this function in place of Reads.now_ms."""
+        """Return the time of the test's clock. It replaces Reads.now_ms, which asks the server."""
         yield from ()
         return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance the clock while no client makes a call. A gap of more than two thirds of a lease counts as an
-        outage."""
+        """Advance the clock by ``ms`` without a call. A gap of over two thirds of a lease counts as an outage."""
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Advance the clock while a worker extends its leases. So there is no gap without calls, and the leases of
-        other workers expire on time."""
+        """Advance the clock by ``ms``, in steps with calls in between. So leases expire on time."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -138,10 +136,10 @@ class Seed:
         call: str = "=",
         **ties: Any,
     ) -> NewJob:
-        """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``. If a ``name`` is given, ``unique`` is
-        ``keep`` by default.
+        """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``.
 
-        ``call`` is ``=`` and the digest by which the calls of a remembered job are compared.
+        With a ``name``, the default of ``unique`` is ``keep``. ``call`` is ``=`` and the digest of a call with a
+        remembered id.
         """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
@@ -152,7 +150,7 @@ class Seed:
         )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
-        """Enqueue jobs. A job that is given only as an id gets the options."""
+        """Enqueue jobs. A text is the id of a job, which is made with the options."""
         return self.client.run(
             self.client.calls.enqueue.many(
                 [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
@@ -166,7 +164,7 @@ class Seed:
         return claims.claim(self.queue, worker, limit, **bounds)
 
     def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
-        """Claim the first job in line, and assert that it has this id."""
+        """Claim one job, and assert that it has this id. Return the claim."""
         (claim,) = self.claim(1, worker=worker).jobs
         assert claim.id == job_id
         return claim
@@ -188,7 +186,7 @@ class Seed:
         values: Mapping[int, str] = claims.NO_VALUES,
         **bounds: int,
     ) -> Claimed:
-        """Report successes and claim jobs in one call (a turn)."""
+        """Report successes and claim jobs in one call, which is a turn."""
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
         return self.client.run(claims.turn(self.queue, worker, limit, pairs, values, **bounds))
 
@@ -235,7 +233,7 @@ class Seed:
         pauses: str = "",
         worker: str = WORKER,
     ) -> dict[str, str]:
-        """Say what the job of each claim has really taken of units, and pause its scopes."""
+        """Report how much of each unit the claimed jobs have really taken, and pause their scopes."""
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
         records = [(job_id, fence, told, pauses) for job_id, fence in pairs]
         return self.client.run(claims.spend(self.queue, worker, records))
@@ -251,7 +249,7 @@ class Seed:
         kept: str = "digest",
         worker: str = WORKER,
     ) -> dict[int, NotSaved]:
-        """Save one entry in the box of each claim, or record that it is begun."""
+        """Save one entry in the box of each claimed job. With ``what="begin"``, only begin the entry."""
         packed = "" if what == "begin" else value if value[:1] == "!" else pack_result(value, kept)
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
@@ -267,7 +265,7 @@ class Seed:
         claim: int = 1,
         worker: str = WORKER,
     ) -> Mapping[str, str]:
-        """Show the progress ``says``, as the report ``number`` of its claim, and chunks with their numbers."""
+        """Report a progress (``says``) and chunks of each claimed job. Return the refused reports."""
         records = []
         for job_id, fence in [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]:
             said = [Show(job_id, fence, claim, start, "says", number, says)] if says else []
@@ -286,7 +284,7 @@ class Seed:
         life: str = LIFE,
         value: str = "",
     ) -> dict[int, NotSaved]:
-        """Save a wait or a sleep, which ends at ``about``, in the box of a claim."""
+        """Save a wait or a sleep in the box of a claimed job. It ends at ``about``."""
         record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
         return self.client.run(save(self.queue, WORKER, [record]))
 
@@ -297,7 +295,7 @@ class Seed:
     def parked(
         self, job_id: str = "a", about: str = "", *, what: Any = "wait", **options: Any
     ) -> str:
-        """Park a new job, which waits for the signal ``approval`` or sleeps. Return the fence of its claim."""
+        """Park a new job, which waits for the signal ``approval`` or sleeps. Return the fence of its last claim."""
         claim = self.running(job_id, **options)
         life = f"{int.from_bytes(job_id.encode()[-6:]):016x}"
         self.wait(claim, about, what=what, life=life)
@@ -331,7 +329,7 @@ class Seed:
         return self.client.run(self.client.calls.names.free(self.queue, names))
 
     def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
-        """Return the record with which the call restore restores a job that Redis lost."""
+        """Return a record for the call restore. It puts back a job that Redis lost."""
         record = JobRecord(job_id, state, facts.pop("task", "t"))
         missing = facts.pop("missing", False)
         for name, value in facts.items():
@@ -339,18 +337,19 @@ class Seed:
         return put_back(record, spec(record.task or "t"), digest_of("{}"), missing=missing)
 
     def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
-        """Return the record with which the call restore removes a revived job, which had ended before."""
+        """Return a record for the call restore. It removes a job that had ended, and that a loss of Redis brought
+        back."""
         return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
 
     def restore(self, *records: Restoration) -> dict[str, str]:
-        """Restore lost jobs and remove revived jobs. Return the outcome of each job."""
+        """Put back lost jobs and remove revived jobs. Return the outcome of each job."""
         after = self.meta("restored") or "-"
         return self.client.run(
             self.client.calls.audit.restore(self.queue, records, after=after)
         ).outcomes
 
     def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
-        """Change a limit and return the outcome."""
+        """Change a limit, and return the outcome."""
         return self.client.run(
             self.client.calls.caps.set(self.queue, [(scope, str(limit), version)], **how)
         )[scope]
@@ -364,8 +363,7 @@ class Seed:
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        """Return everything that the queue has in Redis, except the version of its facts, which contains the server's
-        time."""
+        """Return all keys of the queue, without the version of the facts, which contains the server's time."""
         found: Snapshot = self.client.run(self.client.calls.reads.snapshot(self.queue))
         found["meta"].pop("v", None)
         return found
@@ -397,7 +395,7 @@ class Seed:
         return [decode(entry_id, raw) for entry_id, raw in self.snapshot()["outbox"]]
 
     def changes(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Return what a call changes in the whole queue, except the slot of the call, and check that all indexes
+        """Make a call, and return its changes to the queue, except those of the call's slot. Assert that all indexes
         agree."""
         before = self.snapshot()
         call()
@@ -433,5 +431,5 @@ def events_of(entries: Sequence[Entry], job_id: str) -> list[str]:
 
 
 def spec(task: str = "t", args_json: str = "{}") -> str:
-    """Return the immutable JSON of a job, as Redis stores it."""
+    """Return the immutable JSON of a job in the form in which Redis stores it."""
     return json.dumps({"task": task, "args": json.loads(args_json)}, separators=(",", ":"))

@@ -29,7 +29,7 @@ timeout."""
 
 
 class SentinelProcess:
-    """One sentinel process. After a restart the sentinel has the same port and the state that it saved in its file."""
+    """One sentinel. After a restart it has the same port and the state that it had saved."""
 
     def __init__(
         self, engine: Engine, directory: Path, primary: RedisServer, words: Mapping[str, str]
@@ -67,7 +67,8 @@ class SentinelProcess:
             return False
 
     def knows_all(self, count: int) -> bool:
-        """Return whether the sentinel knows the primary, enough promotable replicas, and two other sentinels."""
+        """Return whether the sentinel knows the primary, ``count`` replicas that it may promote, and two other
+        sentinels."""
         try:
             with self.client() as client:
                 (facts,) = client.sentinel_masters().values()
@@ -82,7 +83,7 @@ class SentinelProcess:
         )
 
     def hurry(self, *, hurry: bool) -> None:
-        """Let this sentinel send its messages more often, or again at the default rate."""
+        """Let this sentinel send its messages more often or, with ``hurry=False``, at the default rate."""
         periods = {name: HURRY_MS if hurry else usual for name, usual in PERIODS_MS.items()}
         words = [word for pair in periods.items() for word in pair]
         with self.client() as client:
@@ -105,7 +106,7 @@ class SentinelProcess:
 
 
 class SentinelGroup:
-    """A primary, its replicas and their sentinels. Use the method ``up`` in a ``with`` statement."""
+    """A primary, its replicas and their sentinels. ``up`` starts them in a ``with`` statement."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class SentinelGroup:
 
     @property
     def url(self) -> str:
-        """Return the URL that a user of the group would get."""
+        """Return the URL with which a client reaches the group."""
         password, sentinel_password = self._passwords
         user = f":{password}@" if password else ""
         query = f"?sentinel_password={sentinel_password}" if sentinel_password else ""
@@ -168,7 +169,7 @@ class SentinelGroup:
                 server.kill()
 
     def role(self, server: RedisServer) -> str | None:
-        """Return the role that a server reports, or None if the server does not answer."""
+        """Return the role that a server reports, or None if it does not answer."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 said: list[bytes] = client.execute_command("ROLE")
@@ -177,7 +178,7 @@ class SentinelGroup:
             return None
 
     def wait_whole(self) -> None:
-        """Wait until one server is the primary, the other servers replicate it, and every sentinel knows it."""
+        """Wait until one server is the primary, all others replicate it, and every sentinel knows it."""
         replicas = len(self.servers) - 1
         for sentinel in self.sentinels:
             sentinel.hurry(hurry=True)
@@ -204,7 +205,7 @@ class SentinelGroup:
             assert client.execute_command("WAIT", replicas, 10_000) == replicas
 
     def takes_writes(self, server: RedisServer) -> bool:
-        """Return whether a server is a primary with the number of replicas that it requires for writes."""
+        """Return whether a server is a primary with as many replicas as it needs to accept writes."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 client.delete("nothing of this name is there")
@@ -216,18 +217,17 @@ class SentinelGroup:
         return next(each for each in self.servers if each is not server)
 
     def need(self, quorum: int) -> None:
-        """Set how many sentinels must agree that the primary is down. If the number is higher than the number of
-        sentinels, no failover can happen.
+        """Set the quorum: how many sentinels must agree that the primary is down.
 
-        Killing sentinels would not have the same effect. A restarted sentinel does not know how long the primary has
-        been down, and rejects a replica whose link was down for longer.
+        No failover happens while the quorum exceeds the number of sentinels. (Killed sentinels would be no replacement.
+        After a restart they do not know how long the primary has been down.)
         """
         for sentinel in self.sentinels:
             with sentinel.client() as client:
                 client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
 
     def cut_replica_off(self) -> RedisServer:
-        """Suspend the replication from the primary to its replica, until the replica is thawed."""
+        """Suspend the replica and break its link to the primary. Return the replica, which the test thaws later."""
         replica = self.other(self.primary)
         replica.freeze()
         # What is on its way into a socket would be read when it goes on.
@@ -236,13 +236,13 @@ class SentinelGroup:
         return replica
 
     def lose_primary(self) -> RedisServer:
-        """Kill the primary with SIGKILL. Return the server, so that the test can start it again later."""
+        """Kill the primary with SIGKILL. Return it, so that the test can start it again."""
         lost = self.primary
         lost.kill()
         return lost
 
     def wait_promoted(self, lost: RedisServer) -> None:
-        """Wait until the other server is the primary."""
+        """Wait until another server than ``lost`` is the primary."""
         wait_until(
             lambda: self.role(self.other(lost)) == "master",
             "the replica is promoted",

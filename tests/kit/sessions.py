@@ -1,4 +1,4 @@
-"""Handlers with SQLAlchemy sessions, async and sync, as in docs/how-to/handlers.md."""
+"""Async and sync handlers with SQLAlchemy sessions, as in docs/how-to/handlers.md."""
 
 from __future__ import annotations
 
@@ -70,12 +70,13 @@ def session(engine: Annotated[Engine, Depends(engine, scope="process")]) -> Iter
 
 
 def fails(n: int) -> bool:
-    """Return whether the first attempt of a job fails after it has written to the database."""
+    """Return whether job number ``n`` fails in its first attempt, after it has written to the database."""
     return n % 10 == 0
 
 
 def is_late(n: int) -> bool:
-    """Return whether the first attempt of a job exceeds its timeout after it has written to the database."""
+    """Return whether job number ``n`` exceeds its timeout in its first attempt, after it has written to the
+    database."""
     return n % 100 == 7
 
 

@@ -1,4 +1,4 @@
-"""Comparison of the contents of a whole queue before and after a call."""
+"""Compares the contents of a whole queue before and after a call."""
 
 import re
 from typing import Any
@@ -14,10 +14,10 @@ SLOT_LIFE_MS = 3_600_000
 
 
 def diff(before: Snapshot, after: Snapshot) -> Diff:
-    """Return the changes by key, without unchanged keys.
+    """Return the changed keys, each with its change.
 
-    For a hash or a sorted set, the result is {member: (old, new)}, with None for a missing member. For a list it is
-    (old, new). For a stream it is the list of added entries, or (old, new) if other entries have changed.
+    In a hash or a sorted set the change is {member: (old, new)}, with None for a missing member. In a list it is (old,
+    new). In a stream it is the list of added entries, or (old, new) if older entries have changed.
     """
     assert set(before) == set(after)
     return {key: _change(before[key], after[key]) for key in before if before[key] != after[key]}
@@ -36,11 +36,7 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Check the slot of the call itself, and remove the slot from the changes. Returns the remaining changes and the
-    name of the slot.
-
-    The name has the value None if the call used no slot.
-    """
+    """Check the slot that the call used. Return the other changes, and the slot's name or None without a slot."""
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
     }
@@ -87,7 +83,7 @@ _READ: dict[str, Any] = {
 
 
 def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
-    """Return all values of keys that match a pattern, read by the type that each key has."""
+    """Return the type and the value of each key that matches a pattern."""
     keys: list[Any] = sorted(control.keys(pattern))
     with control.pipeline(transaction=False) as pipe:
         for key in keys:
@@ -101,7 +97,7 @@ def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
 def lines_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the state line of each live job, by id.
 
-    A job that only waits may have no line in the key `state`. Its line is then before its JSON.
+    A waiting job may have no line in the key `state`. Its line is then the first line of its value in `jobs`.
     """
     waiting = {
         job_id: "ready " + value.split("\n")[0]
@@ -113,7 +109,7 @@ def lines_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of a state line, with its first word as ``state``."""
+    """Return the fields of a state line as a dict. Its first word is the field ``state``."""
     word, *rest = line.split(" ")
     return {"state": word, **dict(part.split("=", 1) for part in rest)}
 
@@ -125,9 +121,9 @@ def number_of(entry_id: str) -> tuple[int, int]:
 
 
 def copy_queue(control: redis.Redis, queue: str, to: str) -> None:
-    """Copy all keys of a queue to a queue that does not exist yet.
+    """Copy all keys of a queue to a new queue. Only a new client may use the copy.
 
-    Another client must use the copy, since a client numbers its calls from 1 in each new queue.
+    (A client numbers its calls from 1 in each queue that is new to it.)
     """
     keys: list[Any] = control.keys(f"rqc:{{{queue}}}:*")
     for key in keys:

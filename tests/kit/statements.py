@@ -1,7 +1,6 @@
-"""Statements that SQLAlchemy compiles once per process, and not once per engine.
+"""Lets SQLAlchemy compile each statement once per process, and not once per engine.
 
-Almost each test makes engines of its own, for a database of its own. Each of them would compile the same statements
-again, which took a third of the processor time of the tests with a database.
+Almost each test has engines of its own. They spent a third of their processor time on compiling the same statements.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ _types: Final[dict[type[Dialect], WeakKeyDictionary[Any, Any]]] = {}
 
 
 class SharedCache:
-    """The cache of an engine. All engines of the same dialect and version of the server have the same entries.
-
-    The first part of a key is the dialect, an object that each engine has for itself.
-    """
+    """A cache of compiled statements. It is shared by all engines of the same dialect and server version."""
 
     def get(self, key: tuple[Any, ...]) -> Any:
         return _compiled.get(_shared(key))
@@ -39,7 +35,7 @@ def _shared(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def share() -> None:
-    """Let all engines that this process makes from now on share their compiled statements and types."""
+    """Let all engines that this process makes later share compiled statements and types."""
     make = Engine.__init__
 
     @functools.wraps(make)

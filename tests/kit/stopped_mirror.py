@@ -1,9 +1,9 @@
-"""A mirror in a process of its own. The mirror suspends itself (SIGSTOP) in the middle of a transaction.
+"""A mirror in a separate process, which suspends itself (SIGSTOP) within a transaction.
 
-python -m tests.kit.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
+    python -m tests.kit.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
 
-STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. Its sessions time out after
-some seconds rather than half a minute, so that a test need not wait that long.
+STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``, which is within a COPY of PostgreSQL. The database ends its
+sessions after 4 s instead of half a minute, so that tests wait less.
 """
 
 from __future__ import annotations

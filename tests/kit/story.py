@@ -1,5 +1,4 @@
-"""Creates logs of a queue with caps, without the scripts. The queue keeps all rules, or breaks some rules on
-purpose."""
+"""Invents the log of a queue with caps, without the scripts. It keeps all rules, or breaks some on purpose."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ TENANTS = ("acme", "umbrella", "wayne", "stark")
 
 
 class Appends(Protocol):
-    """The interface to which a story appends its entries. It is implemented by a stream and by a list in memory."""
+    """A log to which a story appends entries: a stream in Redis, or a list in memory."""
 
     now_ms: int
 
@@ -30,7 +29,7 @@ class Appends(Protocol):
 
 
 class MemoryWriter:
-    """Keeps entries in memory, with the rows that the mirror would create from them."""
+    """Keeps entries in memory, as the rows that the mirror would make of them."""
 
     def __init__(self, epoch: int = 1_795_225_746_504, queue: str = "mail") -> None:
         self.queue = queue
@@ -66,9 +65,9 @@ class MemoryWriter:
 
 
 class Story:
-    """A queue with a rate and with caps: on its task, on each tenant and on the queue itself.
+    """A queue with a rate, and with caps on its task, on each tenant and on the queue itself.
 
-    With ``slack`` N, each scope admits up to N jobs more than its cap. The events still have the true caps.
+    ``slack`` is the number of jobs by which each scope exceeds its cap. The events have the true caps.
     """
 
     def __init__(self, log: Appends, seed: int = 0, *, slack: int = 0) -> None:
@@ -195,7 +194,7 @@ class Story:
         return self.random.choice(ids) if ids else None
 
     def _settle(self, kind: str, job_id: str, *facts: Any) -> None:
-        """Append the settlement by the worker that holds the claim of the job."""
+        """Append a settlement of the job by the worker that claimed it."""
         fence = self.running.pop(job_id)
         self.log.jobs(kind, [job_id, fence, *facts], by=self.workers[job_id])
 
@@ -252,7 +251,7 @@ class Story:
             self.log.jobs("requeued", [job_id, 1], by="ada")
 
     def edit(self) -> None:
-        """Append an edit that makes a delayed job ready, at a place in the list of another priority."""
+        """Append an edit that makes a delayed job ready, with another priority."""
         if self.scheduled:
             job_id = self.scheduled.pop(0)
             self.waiting.append(job_id)
@@ -267,7 +266,7 @@ class Story:
         self.set_cap(scope, self.random.randrange(1, 7))
 
     def run(self, steps: int) -> None:
-        """Take this number of random steps."""
+        """Take this number of random steps. Each step appends at most one entry."""
         choices = (
             (self.enqueue, 10), (self.claim, 8), (self.succeed, 10), (self.retry, 2),
             (self.roll_back, 2), (self.expire, 1), (self.cancel, 1), (self.end_flagged, 1),

@@ -1,5 +1,4 @@
-"""Counts the commands that a server carries out, including the commands of scripts. This count measures the cost of a
-call independently of the machine."""
+"""Counts the commands that a server carries out, also within scripts. This cost does not depend on the machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ SCRIPT_CALLS = frozenset({"fcall", "evalsha", "eval", "info", "config|resetstat"
 
 
 class Tally:
-    """Counts ``redis.call``s between two moments, from INFO commandstats."""
+    """Counts the calls of ``redis.call`` in one or more blocks, from INFO commandstats."""
 
     def __init__(self, control: redis.Redis) -> None:
         self._control = control
@@ -27,7 +26,7 @@ class Tally:
 
     @contextmanager
     def counting(self) -> Iterator["Tally"]:
-        """Add the calls that happen during the block."""
+        """Count the calls that happen during the block, and add them to ``calls``."""
         before = self._read()
         try:
             yield self
@@ -43,7 +42,7 @@ class Tally:
 
 
 def calls_of(control: redis.Redis, work: Callable[[], object]) -> int:
-    """Return the number of ``redis.call``s that scripts make during ``work``."""
+    """Return how many times scripts call ``redis.call`` during ``work``."""
     tally = Tally(control)
     with tally.counting():
         work()

@@ -1,8 +1,7 @@
-"""An app with spans of OpenTelemetry. Its processes append their spans to the file that SPANS names, one JSON document
-a line.
+"""An app with spans of OpenTelemetry. Its processes append their spans to a file, one JSON document on each line.
 
-The variable TRACED has the relation of the app. Spans are exported when a process ends, or after the time in
-OTEL_BSP_SCHEDULE_DELAY.
+The environment variable in SPANS has the path of the file. The variable in RELATION has the argument ``relation`` of
+`instrument`. A process exports its spans when it ends, or after the time in OTEL_BSP_SCHEDULE_DELAY.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TICKS: Final = "traced-ticks"
 
 
 def fields_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return what tests read of a span, as a JSON document."""
+    """Return the parts of a span that tests check, as a dict."""
     context = span.get_span_context()
     assert context is not None
     return {
@@ -45,7 +44,7 @@ def fields_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 class FileExporter(SpanExporter):
-    """Appends spans to a file."""
+    """Appends spans to the file that the environment variable in SPANS names."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         path = os.environ.get(SPANS)
@@ -97,7 +96,7 @@ app.schedule("beat", ticking.job(), every=1.0)
 
 
 def spans_in(path: Path) -> list[dict[str, Any]]:
-    """Return the spans that have been exported to a file."""
+    """Return the spans in a file, each as a dict."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -12,18 +12,16 @@ def _is_call(command: Sequence[Any]) -> bool:
 
 
 def is_claim(command: Sequence[Any]) -> bool:
-    """Return whether a command claims jobs, whether or not the command also reports jobs."""
+    """Return whether a command is a claim, or a turn, which also claims jobs."""
     return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
 
 
 class LossyTransport:
-    """A PoolTransport that can lose the replies of exchanges with script calls, after the server has carried out the
-    calls.
+    """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges that will lose replies, and ``keep`` is the number of replies that still arrive.
-    ``between`` is called after each exchange that lost replies, before the client repeats its calls. ``unsent`` is the
-    number of exchanges that will not be sent, and ``sent`` has every other exchange. ``flush`` makes the server forget
-    its functions before the command with that index.
+    ``lose`` is the number of exchanges that lose replies, and ``keep`` the number of replies that still arrive in each.
+    ``between`` is called after each loss. ``unsent`` is the number of exchanges that are not sent, and ``sent`` has the
+    others. The server forgets its functions before the command with the index ``flush``.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,15 +65,15 @@ class LossyTransport:
 
     @property
     def calls(self) -> list[Sequence[Any]]:
-        """Return every script call that was sent."""
+        """Return all script calls that were sent."""
         return [c for exchange in self.sent for c in exchange if _is_call(c)]
 
 
 class LossyAsyncTransport(AsyncPoolTransport):
-    """A transport for asyncio that loses replies, as `LossyTransport` does.
+    """A transport for asyncio that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
-    forgets its scripts before the second call of every pipeline of script calls.
+    ``lose`` is the number of exchanges that lose their replies. With ``flush``, the server forgets its scripts within
+    each pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,8 +96,11 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts the exchanges with claims: ``sent`` is their number so far, ``under_way`` the present number, and
-    ``most`` the highest number at the same time."""
+    """Counts the exchanges that claim jobs. ``sent`` is the number of all, and ``under_way`` of those without a reply
+    yet.
+
+    ``most`` is the highest value of ``under_way``.
+    """
 
     sent = under_way = most = 0
 

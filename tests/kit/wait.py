@@ -1,4 +1,4 @@
-"""Waits for a condition, instead of a sleep of fixed length."""
+"""Waits until a condition is true, instead of for a fixed time."""
 
 import asyncio
 import time
@@ -17,9 +17,9 @@ POLL_S_MAX = 0.1
 def wait_until(
     predicate: Callable[[], T], describe: str | Callable[[], str], *, timeout: float = TIMEOUT_S
 ) -> T:
-    """Call `predicate` until it returns a true value, and return that value.
+    """Call `predicate` until it returns a true value, and return that value. Raises AssertionError after the timeout.
 
-    `describe` says what the test waits for. If it is a callable, it is called at the end and may report the last state.
+    `describe` is the text of the error: what the test waits for. It may be a function that returns the text.
     """
     deadline = time.monotonic() + timeout
     pause = POLL_S
@@ -48,7 +48,7 @@ async def wait_until_async(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Any:
-    """Do the same as `wait_until` without blocking the event loop. `predicate` may be async."""
+    """Do as `wait_until` does, without blocking the event loop. `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
     while True:

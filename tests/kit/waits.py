@@ -1,4 +1,4 @@
-"""Waits for the ends of jobs, in threads, with messages about the ends."""
+"""Starts waits for the ends of jobs in other threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ has failed."""
 
 
 def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outcome[Any]]:
-    """Start a wait in another thread. Once the thread calls ``wait``, return a future of the outcome."""
+    """Start a wait for a job in another thread, and return a future of its outcome.
+
+    Returns when the thread is about to wait.
+    """
     pool = ThreadPoolExecutor(1)
     began = threading.Event()
 
@@ -30,9 +33,9 @@ def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outco
 
 
 def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
-    """Start a wait in another thread, and return a future of its outcome.
+    """Start a wait for a job in another thread, and return a future of its outcome.
 
-    When the function returns, the wait is subscribed and has found the job alive.
+    Returns when the wait has subscribed, and has found the job alive.
     """
     future = meanwhile(handle)
     listens(app)
@@ -40,7 +43,7 @@ def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
 
 
 def listens(app: App) -> None:
-    """Wait until every wait has been polled once and is subscribed."""
+    """Wait until all waits of the app have subscribed and have polled their jobs once."""
     waiter: Any = app.connections.waiter
 
     def all_hear() -> bool:

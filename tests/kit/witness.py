@@ -1,5 +1,4 @@
-"""The witness file: lines that handlers write about their own runs, so that a test can see which handlers ran without
-asking Redis."""
+"""The witness file: lines that handlers write about their runs. A test reads them to see which handlers ran."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ WITNESS: Final = "RQ_CORE_TEST_WITNESS"
 
 
 def write(what: str, **facts: Any) -> None:
-    """Append a line with a single write, so that a killed process does not leave half a line.
+    """Append a line in one write, so that a killed process leaves no half line.
 
-    The line has two times: the monotonic clock in seconds, which all processes of the machine share, and Unix
-    milliseconds.
+    The line has the time twice: in seconds of the monotonic clock, which all processes share, and in Unix milliseconds.
     """
     known = {
         "what": what,
@@ -38,17 +36,15 @@ def write(what: str, **facts: Any) -> None:
 
 
 def note(what: str, **facts: Any) -> None:
-    """Write a line with the running job and the number of its current claim."""
+    """Append a line with the current job and the number of its claim."""
     job = current_job()
     write(what, queue=job.queue, job=job.id, claim=job.claim, **facts)
 
 
 @contextlib.contextmanager
 def noted(**facts: Any) -> Iterator[None]:
-    """Record the start and the end of a handler.
-
-    The recorded word for the end is ``end`` if the handler returns, and ``failed`` if the handler raises.
-    """
+    """Write a line at the start and at the end of the block. The second line has the word ``end``, or ``failed`` after
+    an error."""
     note("start", **facts)
     try:
         yield
@@ -59,7 +55,7 @@ def noted(**facts: Any) -> Iterator[None]:
 
 
 class Witness:
-    """The lines of a witness file, read while handlers write them."""
+    """A witness file, which a test reads while handlers write into it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,7 +63,7 @@ class Witness:
         self._lines: list[dict[str, Any]] = []
 
     def lines(self, what: str | None = None) -> list[dict[str, Any]]:
-        """Return all lines so far, or only the lines with this word."""
+        """Return all lines, or all lines of one kind."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._read)

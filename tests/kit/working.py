@@ -1,4 +1,4 @@
-"""Runs workers in the test's own process during a block."""
+"""Runs workers in the test's own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END_S = 30.0
 
 @contextlib.asynccontextmanager
 async def at_work(worker: Worker) -> AsyncIterator[None]:
-    """Run the worker during the block. Afterwards the worker is stopped and must end."""
+    """Run the worker during the block. Then stop the worker, and wait until it ends."""
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -27,7 +27,7 @@ async def at_work(worker: Worker) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
-    """Run a worker in the same way as `at_work`, and then close the connections of the app."""
+    """Run a worker of the app during the block. Then stop it, and close the connections of the app."""
     worker = Worker(app, WorkerOptions(**options))
     try:
         async with at_work(worker):

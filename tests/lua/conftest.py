@@ -1,8 +1,8 @@
-"""Fixtures of the script tests: an empty queue on a clock that a test advances.
+"""Fixtures of the tests of Lua scripts: an empty queue, on a clock that a test advances.
 
-Some promises of the scripts are tested on both engines: when a script may change the state of a job, what an error
-leaves in Redis, and what a repeated call answers. All other promises are tested on one engine, since Lua and the
-commands of the scripts are the same on both.
+Lua and the commands that scripts use are the same on Valkey and Redis. So most tests run on one engine. Three things
+are tested on both: when a script may change a job's state, what an error leaves in Redis, and what a repeated call
+answers.
 """
 
 from collections.abc import Generator, Iterator
@@ -52,8 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After each test, check that the indexes, state lines and log of its queue agree, unless the test is marked as one
-    that damages them."""
+    """Check after each test that the indexes, state lines and log of its queue agree. A mark excepts some tests."""
     result = yield
     seed = pyfuncitem.funcargs.get("seed")
     if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:

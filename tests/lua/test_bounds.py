@@ -1,4 +1,4 @@
-"""Limits on the data that the Redis functions remember, and on the data that one call reads."""
+"""Limits on what Redis functions remember, and on how much one call reads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ does not block the server for long."""
 
 @pytest.fixture
 def seed(redis_url: str) -> Iterator[Seed]:
-    """Let the functions use the server's own clock, which decides when they forget remembered data."""
+    """Yield a seed on the server's own clock. By this clock, functions forget what they remember."""
     with Seed(redis_url, real_clock=True, scripts=function) as made:
         yield made
 
@@ -54,8 +54,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_queues(
     seed: Seed,
 ) -> None:
-    """Checks that appends are counted for each queue separately, so that both of two queues with alternating calls are
-    trimmed."""
+    """Appended entries are counted for each queue apart, so both queues are trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
         first.enqueue(f"j-{n}")
@@ -67,8 +66,7 @@ def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_que
 
 
 def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed) -> None:
-    """Checks a claim that found as many expired entries as one claim may remove. The next claim looks for more at once,
-    and not after 100 ms."""
+    """One claim removes a limited number of expired entries. If more are left, the next claim continues at once."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)
@@ -80,7 +78,7 @@ def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed)
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_removes_an_expired_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
+def test_a_call_that_removes_an_expired_rate_checks_the_type_of_the_key_rates(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -141,10 +139,10 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_long(
+def test_rules_for_full_scopes_with_a_very_long_word_are_read_in_linear_time(
     seed: Seed,
 ) -> None:
-    """Checks a text of 20 KB. If Lua tried the pattern from every letter, the server would be blocked for seconds."""
+    """The word has 20 KB. If Lua tried the pattern from each letter, the server would be blocked for seconds."""
     job = NewJob("a", "q", profile("t"), "{}", lane="2+k=x", full="x" * 20_000 + " most|1")
     seed.control.config_resetstat()
 
@@ -159,8 +157,8 @@ def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_lo
 def test_a_claim_reads_a_long_forged_line_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
-    """Checks lines of 16,000 and of 60,000 letters. If Lua tried a pattern from each letter, the server would be
-    blocked for ten seconds."""
+    """The lines have 16,000 and 60,000 letters. If Lua tried a pattern from each letter, the server would be blocked
+    for 10 s."""
     seed.enqueue("a", "b")
     beginning = "ready task=" if key == "state" else "task="
     seed.control.hset(seed.keys(key), "a", beginning + "q" * letters)

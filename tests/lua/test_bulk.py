@@ -1,5 +1,5 @@
-"""Changes of all jobs that match a filter: each job once, in spite of kills, and of workers that move jobs
-meanwhile."""
+"""Changes of all jobs that match a filter. Each job is changed once, even if the caller is killed or workers move
+jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE = 60_000
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a page have 5 jobs, so that few jobs are several pages."""
+    """Let a page have 5 jobs, so that few jobs fill several pages."""
     monkeypatch.setattr(bulk, "IDS_CHUNK", 5)
 
 
@@ -39,7 +39,7 @@ def run(seed: Seed, made: BulkChange, place: BulkPlace | None = None, progress: 
 
 
 def of_type(seed: Seed, event: Event) -> list[str]:
-    """Return the ids of the jobs in the log's events of a type, in order."""
+    """Return the ids of the jobs in all events of this type, in order."""
     return [job.job_id for entry in seed.entries() if entry.event is event for job in entry.jobs]
 
 
@@ -48,7 +48,7 @@ def entries_of(seed: Seed, event: Event) -> list[Entry]:
 
 
 def fill(seed: Seed) -> set[str]:
-    """Enqueue 40 jobs of two tasks in all places where jobs wait. Returns the ids of task ``send``."""
+    """Enqueue 40 jobs of two tasks, so that jobs wait in every possible place. Return the ids of task ``send``."""
     for n in range(10):
         task = "send" if n % 2 else "other"
         seed.enqueue(f"plain-{n}", task=task)
@@ -128,7 +128,7 @@ def test_requeue_and_prune_change_dead_jobs_with_the_given_error_oldest_first(se
     assert (made.changed, made.complete) == (4, True)
 
 
-def test_the_delay_of_an_edit_of_many_jobs_counts_from_its_beginning_so_that_each_job_is_edited_once(
+def test_a_delay_for_many_jobs_counts_from_the_beginning_of_the_change(
     seed: Seed,
 ) -> None:
     matching = fill(seed)
@@ -145,7 +145,7 @@ def test_the_delay_of_an_edit_of_many_jobs_counts_from_its_beginning_so_that_eac
         assert f" due={begun + 120_000} " in f"{seed.state(job_id)} "
 
 
-def test_an_edit_of_the_priority_of_many_jobs_edits_each_job_once_and_ends(seed: Seed) -> None:
+def test_an_edit_of_the_priority_of_many_jobs_edits_each_job_once(seed: Seed) -> None:
     fill(seed)
 
     made = run(seed, change("edit", Change("low"), states=("ready",)))
@@ -255,8 +255,8 @@ def test_a_job_that_always_matches_is_not_missed_while_the_queue_drains_and_fill
 
 @pytest.mark.parametrize("where", ["list", "scheduled"])
 def test_no_waiting_job_is_missed_while_jobs_before_it_leave(seed: Seed, where: str) -> None:
-    """Checks a single round, since a second round would find the jobs that the first round missed. All scheduled jobs
-    are due at the same instant."""
+    """Checks one round, since a second round would find what the first round missed. All scheduled jobs are due
+    together."""
     ids = [f"j{n:02}" for n in range(40)]
     seed.enqueue(*ids, delay_ms=0 if where == "list" else MINUTE)
     counting, seen = change("cancel", dry_run=True), set[str]()
@@ -286,7 +286,7 @@ class Killed(Exception):
 
 
 def kill_after(seed: Seed, plan: Plan[Any], trips: int) -> None:
-    """Carry out this number of round trips of a plan, and leave it there, as a killed process does. Raises Killed."""
+    """Run a plan for this number of round trips, and leave it unfinished, as a killed process does. Raises Killed."""
     exchange, left = seed.client._transport.exchange, iter(range(trips))
 
     def limited(*step: Any) -> Any:
@@ -302,7 +302,8 @@ def kill_after(seed: Seed, plan: Plan[Any], trips: int) -> None:
 
 
 def cut_after(seed: Seed, plan: Plan[Any], trips: int) -> Any:
-    """Carry out a plan. After this number of round trips, carry out one more, whose answers are lost. Raises Killed."""
+    """Run a plan. After this number of round trips, the server carries out one more, but its replies are lost. Raises
+    Killed."""
     exchange, left = seed.client._transport.exchange, iter(range(trips))
 
     def lossy(*step: Any) -> Any:
@@ -328,7 +329,7 @@ CASES: dict[str, tuple[Callable[[], BulkChange], Event, int]] = {
 
 @pytest.mark.parametrize("verb", CASES)
 @pytest.mark.parametrize("trips", [1, 6])
-def test_a_change_that_is_killed_after_any_round_trip_and_resumed_changes_each_job_once(
+def test_a_change_killed_after_any_round_trip_changes_each_job_once(
     seed: Seed, verb: str, trips: int
 ) -> None:
     make, event, expected = CASES[verb]
@@ -358,7 +359,7 @@ def test_a_change_that_is_killed_after_any_round_trip_and_resumed_changes_each_j
     assert {f"bulk {place.id}"} == {entry.why for entry in entries_of(seed, event)}
 
 
-def test_the_limit_of_a_change_holds_though_the_change_is_killed_and_resumed(seed: Seed) -> None:
+def test_the_limit_of_a_change_holds_for_a_change_that_is_killed_and_resumed(seed: Seed) -> None:
     fill(seed)
     limited = change("cancel", task="send", limit=7)
     places: list[BulkPlace] = []
@@ -386,12 +387,14 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 
 @pytest.mark.parametrize("what", LIMITED)
 @pytest.mark.parametrize("notes", ["each-place", "no-place"])
-def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
+def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
     seed: Seed, what: str, notes: str
 ) -> None:
-    """The connection is cut after each round trip, when the server has carried out the commands. More jobs match than
-    the limit. With ``no-place``, the change begins each time at its first place, as if no progress had been noted
-    before."""
+    """The connection breaks again and again, after the server has carried out the commands. More jobs match than the
+    limit.
+
+    With ``no-place``, the caller forgets its progress and begins again at the first place each time.
+    """
     fill(seed)
     for n in range(12):
         seed.dead(f"d{n}", task="dies")
@@ -425,7 +428,10 @@ def test_a_call_whose_answer_was_lost_counts_for_the_limit_of_the_change(
 
 
 def test_a_lost_answer_counts_after_calls_that_changed_no_job(seed: Seed) -> None:
-    """The edit first finds nine jobs that would become ready too late. The connection is cut after each round trip."""
+    """The first calls find only jobs that cannot be edited, since they would become ready after their deadlines.
+
+    The connection breaks again and again after the server has carried out the commands.
+    """
     seed.enqueue(*(f"late-{n}" for n in range(12)))
     seed.enqueue(*(f"short-{n}" for n in range(9)), expires_in_ms=1_000)
     limited = change("edit", Change(due="+5000"), limit=6)

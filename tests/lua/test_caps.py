@@ -1,4 +1,4 @@
-"""Caps: which jobs may run, where the other jobs wait, and in which order jobs are admitted."""
+"""Caps: which jobs may run, where other jobs wait, and in which order they run."""
 
 from tests.kit.lanes import breaches, holders_of
 from tests.kit.seed import Seed
@@ -34,7 +34,7 @@ def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
 
 
 def test_the_cap_of_a_task_and_the_cap_of_a_key_are_both_enforced(seed: Seed) -> None:
-    """Checks ten tenants with a cap of 1 each, under a task cap of 3. The oldest jobs run first."""
+    """Each of ten tenants has a cap of 1, and the task has a cap of 3. The oldest jobs run first."""
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)
     for n in range(20):
@@ -79,8 +79,7 @@ def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> No
 
 
 def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
-    """Checks a rate per second together with a rate per day. Each rate refuses jobs when it is exhausted, and admits
-    jobs again later."""
+    """Checks a rate per second together with a rate per day."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])
@@ -99,11 +98,11 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
+def test_a_refused_jobs_place_in_a_rate_goes_to_the_claims_next_job(
     seed: Seed,
 ) -> None:
-    """Checks the place of the rate per day that a refused job did not use. The rate per day admits two jobs. The rate
-    per second refuses the second job, so that the third job runs in its place."""
+    """The rate per day admits two jobs. The rate per second refuses the second job, so the third job runs in its
+    place."""
     seed.cap("day@86400s", "2/86400000ms/2")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue("first", "second", scopes=["day@86400s=x", "second@1s=x"])
@@ -165,8 +164,8 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
 
 
 def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: Seed) -> None:
-    """Checks the key ``fair``. It has the virtual time of each key of a fair queue, and a claim of a job advances the
-    virtual time of its key."""
+    """Each key of a fair queue has a virtual time, in Redis' key ``fair``. The key with the earliest time is served
+    next."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
 
@@ -178,10 +177,10 @@ def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: See
     assert 0 < times[0] < times[1]
 
 
-def test_a_lane_of_higher_priority_does_not_wait_for_lanes_that_were_enqueued_before_it(
+def test_a_lane_of_higher_priority_does_not_wait_for_lanes_before_it(
     seed: Seed,
 ) -> None:
-    """Checks jobs of one call. A lane of high priority is served before the open lane of low priority."""
+    """One call enqueues all jobs. The lane of high priority is served before the open lane of low priority."""
     seed.cap("tenant", 1)
     seed.enqueue(
         seed.job("low", priority="low", scopes=["tenant=a"]),
@@ -206,10 +205,10 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
     ]
 
 
-def test_the_rule_to_discard_jobs_uses_the_cap_in_the_code_until_a_cap_is_stored(
+def test_a_rule_to_discard_uses_the_cap_in_the_code_until_one_is_stored(
     seed: Seed,
 ) -> None:
-    """Checks a task whose workers have not started yet, so that Redis has no stored cap."""
+    """No worker of the task has started yet, so Redis has no stored cap."""
     rule = {"scopes": ["tenant=a"], "full": "discard|tenant=a|1"}
 
     first = seed.enqueue("j-1", "j-2", **rule)

@@ -1,4 +1,4 @@
-"""The costs of caps, as numbers of ``redis.call``s, so that the speed of the machine does not matter."""
+"""The costs of caps, as numbers of ``redis.call``s. They do not depend on the speed of the machine."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -36,8 +36,7 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 def test_a_job_with_free_scopes_is_claimed_next_though_many_jobs_are_blocked(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """Checks that it does not matter how many jobs wait for the full scope, even if no job was claimed since these jobs
-    were enqueued."""
+    """Many jobs wait for a full scope, and no job was claimed since they were enqueued."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -50,9 +49,9 @@ def test_a_job_with_free_scopes_is_claimed_next_though_many_jobs_are_blocked(
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
-    """Checks an empty claim, and a claim of one job that is not blocked.
+    """Checks a claim that finds nothing, and a claim of one job, beside 100 and beside 5,000 blocked jobs.
 
-    Beside 100 and beside 5,000 blocked jobs, each claim makes at most 20 % more calls than without blocked jobs.
+    Each makes at most 20 % more calls than without blocked jobs.
     """
     seed.cap("tenant", 1)
     seed.cap("host", 1)
@@ -79,8 +78,8 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 @pytest.mark.damaged
 def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) -> None:
-    """Checks a task cap of 10 over 200 tenants, each with a cap of 1. Each step settles one job and claims the next
-    job."""
+    """The task has a cap of 10, and each of 200 tenants has a cap of 1. Each step settles one job and claims the
+    next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
     seed.cap("tenant", 1)
@@ -111,7 +110,7 @@ def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) 
 
 
 def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed: Seed) -> None:
-    """Checks that the change opens only the first lanes, and that each later claim opens a limited number of lanes."""
+    """The change opens only the first lanes, and each later claim opens a few more."""
     lanes = 1_000
     seed.cap("tenant", 0)
     fill(seed, (seed.job(f"j-{n}", scopes=[f"tenant=t{n}"]) for n in range(lanes)))
@@ -130,10 +129,10 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
     [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
+def test_the_redis_calls_in_the_life_of_a_job_are_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
-    """Checks enqueue, claim and complete together, for one job and for 100 jobs that share each of these calls."""
+    """Counts enqueue, claim and complete together, for one job and for 100 jobs in the same three calls."""
     seed.cap("task=t" if scopes else "task=other", 1_000)
     if "tenant=a" in scopes:
         seed.cap("tenant", 1_000)
@@ -151,13 +150,13 @@ def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lanes_of_the_rate(
+def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the time that Redis needs for 4,000 new lanes, compared with a rate that is not exhausted.
+    """Compares Redis' time for 4,000 new lanes on an exhausted rate and on another rate.
 
-    A new lane must not read all lanes that the call has already blocked on the exhausted rate. Otherwise four times as
-    many jobs would take sixteen times as long.
+    A new lane must not read all lanes that the call has already blocked. Otherwise four times as many jobs would take
+    sixteen times as long.
     """
     monkeypatch.setattr("rq_core.protocol.calls.enqueue.ENQUEUE_CHUNK", JOINING)
     seed.cap("spent@60s", "1/60000ms/1")
@@ -181,9 +180,9 @@ def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lane
 
 
 def test_the_first_job_of_a_new_key_in_a_fair_queue_is_claimed_next(seed: Seed) -> None:
-    """Checks a queue with many jobs of another key, with the same priority and under the same cap.
+    """Many jobs of another key wait, with the same priority and under the same cap.
 
-    Beside these jobs, the claim makes as many calls as beside 100 such jobs, within 20 %.
+    The claim costs as many calls as beside 100 waiting jobs, within 20 %.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 10)

@@ -1,7 +1,4 @@
-"""Bugs of caps that this queue or other queues once had. Each test makes the calls with which the bug would appear.
-
-Each docstring describes the bug.
-"""
+"""Bugs of caps that this queue or another queue once had. Each docstring describes a bug that would fail the test."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -74,8 +71,7 @@ def ended(entries: list[Entry]) -> int:
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) -> None:
-    """The bug: a job was counted among the holders, and the count was then compared with >=. So a cap of N admitted N-1
-    jobs."""
+    """The bug: a job counted itself as a holder, and the count was compared with the cap by >=. So N-1 jobs ran."""
     seed.cap(scope.replace("=x", ""), cap)
     scopes = ["task=t", "tenant=x"]
     seed.enqueue(*(f"j-{n:02}" for n in range(cap + 2)), scopes=scopes)
@@ -87,7 +83,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
 
 
 def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
-    """The bug: a claim that the second cap refused kept its place in the first scope until a timeout."""
+    """The bug: one scope of a job refused it. The job still held a place in its other scope, until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", "x-2", scopes=["task=t", "tenant=x"])
@@ -102,7 +98,7 @@ def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: S
 
 
 def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
-    """The bug: a claim that its worker had given back counted as a holder until its lease ended."""
+    """The bug: a claim that was rolled back counted as a holder until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", scopes=["task=t", "tenant=x"])
@@ -115,7 +111,7 @@ def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> Non
 
 
 def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed: Seed) -> None:
-    """The bug: each refusal by a cap spent an attempt of the job, or put later jobs before the refused job."""
+    """The bug: each refusal by a cap spent an attempt of the job, or let later jobs overtake it."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
     (first,) = seed.claim().jobs
@@ -132,8 +128,8 @@ def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed:
 
 
 def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """The bug: a rollback spent an attempt, so that a waiting job died in the end. Or a rollback put the job at the end
-    of the line."""
+    """The bug: a rollback spent an attempt, so that a waiting job died in the end. Or it put the job at the end of the
+    line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
     for _ in range(5):
@@ -148,8 +144,8 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
 def test_a_free_place_is_taken_though_two_claims_try_to_take_it_at_once(
     redis_url: str,
 ) -> None:
-    """The bug: each of two claims took a scope that the other claim needed. Both claims were rolled back, and a free
-    place remained empty."""
+    """The bug: each of two claims took a scope that the other one needed. Both gave up, and a free place stayed
+    empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
         one.cap("host", 1)
@@ -166,9 +162,9 @@ def test_a_free_place_is_taken_though_two_claims_try_to_take_it_at_once(
 
 
 def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
-    """The bug: no worker was woken for minutes if the last holder of a place ended at the wrong moment.
+    """The bug: if the last holder of a place ended at the wrong moment, no worker was woken for minutes.
 
-    At this moment a worker had found the scope full, and did not yet wait for a token.
+    At this moment a worker had found the scope full, and had not yet begun to wait for a token.
     """
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
@@ -186,7 +182,7 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
-    """The bug: a worker whose lease was over freed a place each time it reported its job. So a cap of 1 admitted eleven
+    """The bug: a worker whose lease had expired freed a place at each report of its job. So a cap of 1 admitted eleven
     jobs."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
@@ -207,7 +203,7 @@ def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> None:
-    """The bug: a counter of free places increased at each settlement of the same claim."""
+    """The bug: each settlement of the same claim increased a counter of free places."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])
     (first,) = seed.claim().jobs
@@ -220,8 +216,7 @@ def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> 
 
 
 def test_a_place_in_a_cap_is_held_while_its_job_runs(seed: Seed) -> None:
-    """The bug: a place had its own expiry. The place expired while the job still ran, so that another job ran at the
-    same time."""
+    """The bug: places expired by themselves. If a job ran for longer, another job ran at the same time."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
     (held,) = seed.claim().jobs
@@ -236,7 +231,7 @@ def test_a_place_in_a_cap_is_held_while_its_job_runs(seed: Seed) -> None:
 
 
 def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
-    """The bug: the place counted as free once the lease had expired, though no script had ended the claim."""
+    """The bug: a place counted as free when the lease had expired, although no script had ended the claim yet."""
     seed.cap("task=t", 1)
     seed.enqueue("long", scopes=["task=t"])
     (held,) = seed.claim().jobs
@@ -255,7 +250,7 @@ def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> N
 
 
 def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
-    """The bug: the log had the enqueue before the discard. According to the log, the running job was then gone."""
+    """The bug: the log had the enqueue before the discard. So the log said that the running job was gone."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
 
@@ -268,10 +263,9 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
 
 
 def test_a_claim_that_fills_and_empties_a_lane_twice_takes_both_jobs(seed: Seed) -> None:
-    """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then blocked, as if an earlier lane
-    were still open.
+    """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then wrongly blocked.
 
-    The job waited although its scopes had room, and no later call would have opened the lane (I10).
+    Its job waited although its scopes had room, and no later call would have opened the lane (I10).
     """
     seed.cap("task=t", 2)
     seed.enqueue("first", "second", scopes=["tenant=x"])
@@ -282,8 +276,7 @@ def test_a_claim_that_fills_and_empties_a_lane_twice_takes_both_jobs(seed: Seed)
 
 
 def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
-    """The bug: another lane was blocked because of the emptied lane. So a younger job ran before the job of the blocked
-    lane."""
+    """The bug: a lane that the claim had emptied still blocked another lane. So a younger job ran first."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
     seed.enqueue("second", scopes=["tenant=x"])
@@ -292,11 +285,10 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
-    """The bug: in a fair queue, a lane that was blocked for a long time kept a virtual time far in the past.
+def test_a_fair_key_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
+    """The bug: the virtual time of a fair queue's key did not advance while its lane was blocked.
 
-    When its scope got room, the key of the lane was served until its virtual time had caught up. The first job of
-    another key waited for all these jobs.
+    When the lane was open again, only this key was served until its time had caught up. Jobs of other keys waited.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 0)
@@ -313,10 +305,9 @@ def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Se
 
 
 def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed) -> None:
-    """The bug: if no job waited when an exhausted rate was raised, the rate admitted jobs again only at the time of its
-    old limit.
+    """The bug: an exhausted rate was raised while no job waited. It still admitted the next job by its old limit.
 
-    With a window of a day, the next job of the key waited a day.
+    With a window of a day, this job waited a day.
     """
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])
@@ -332,8 +323,7 @@ def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed)
 
 
 def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
-    """The bug: a rate was raised while its jobs waited for a cap. The rate then admitted the next job only at the time
-    that the old rate allowed."""
+    """The bug: a rate was raised while its jobs waited for a cap. It still admitted the next job by its old limit."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])
@@ -349,11 +339,11 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_scope_is_not_considered_full_because_a_rule_to_discard_jobs_has_counted_it(
+def test_a_count_for_a_rule_to_discard_makes_no_scope_full(
     seed: Seed,
 ) -> None:
-    """The bug: a rule to discard jobs counted the jobs of a scope, and this count was later taken to mean that the
-    scope was full. The rule counts exactly one scope, and its count says nothing about the other scopes of the job."""
+    """The bug: a rule to discard jobs counted the jobs of one scope. The count was then used for all scopes of the
+    job."""
     seed.cap("task=t", 5)
     seed.cap("tenant", 1)
     seed.enqueue("a", "b", scopes=["task=t"])
@@ -364,11 +354,10 @@ def test_a_scope_is_not_considered_full_because_a_rule_to_discard_jobs_has_count
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
+def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
     seed: Seed,
 ) -> None:
-    """The bug: jobs of expired leases returned to their lane, and the scopes of the lane were checked while these jobs
-    still counted as holders."""
+    """The bug: the jobs of expired leases still counted as holders when their call checked their scopes."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
     assert ids(seed.claim()) == ["a", "b"]
@@ -381,9 +370,9 @@ def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
 def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
     seed: Seed, how: str
 ) -> None:
-    """The bug: the third lane of a scope was never opened if two lanes were emptied in one call.
+    """The bug: one call emptied two lanes of a scope, and did not open the third lane.
 
-    The lane waited, with room in its scope, until another call touched the scope.
+    Its jobs waited, although the scope had room, until another call touched the scope.
     """
     seed.cap("tenant", 1)
     seed.enqueue(
@@ -402,10 +391,10 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_claim_takes_the_next_job_of_a_lane_whose_first_jobs_have_lost_their_state_lines(
+def test_a_claim_skips_the_first_jobs_of_a_lane_without_state_lines(
     seed: Seed,
 ) -> None:
-    """The bug: if a claim twice in a row found a lane without a readable job, the claim failed with a Lua error."""
+    """The bug: a claim failed with a Lua error if it met two unreadable jobs in a lane, one after the other."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
     seed.control.hdel(seed.keys("state"), "a", "b")
@@ -415,8 +404,10 @@ def test_a_claim_takes_the_next_job_of_a_lane_whose_first_jobs_have_lost_their_s
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
-    """The bug: a claim took a job whose entry was in another lane, and counted the job in the scopes of that lane. The
-    wrong entry is tested both before and after the entries of the jobs that belong to the lane."""
+    """The bug: a job had an entry in the wrong lane. A claim took it there, and counted it in the scopes of that lane.
+
+    Checks a wrong entry before the lane's own entries, and one after them.
+    """
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])
     seed.enqueue("b", scopes=["tenant=y"])

@@ -1,9 +1,10 @@
-"""The cases in which the scripts examine a scope again. If one case were missing, a job would wait for ever.
+"""The cases in which scripts must examine a scope again. Without one of them, a job would wait for ever.
 
-A lane is opened when (a) a place in its scope becomes free, (b) the limit of the scope changes or its rate admits jobs
-again, (c) an open lane with the same scope loses its first job. Each test ends with a job that may run and an idle
-worker that claims repeatedly. Six mutants in tests/rigs/mutants/mutants.toml each remove a case, so that the job never
-runs.
+A lane must be opened if a place in its scope becomes free. It must be opened if the scope's limit changes, or if its
+rate admits jobs again. It must also be opened if an open lane of the same scope loses its first job.
+
+Each test ends with an idle worker that claims again and again. Six mutants in tests/rigs/mutants/mutants.toml each
+remove a case.
 """
 
 import pytest
@@ -13,7 +14,7 @@ from tests.kit.seed import Seed
 
 
 def expect(seed: Seed, job_id: str) -> None:
-    """Assert that an idle worker gets this job and no other job, however often the worker claims."""
+    """Assert that an idle worker gets exactly this job, however often it claims."""
     claimed = [c.id for _ in range(5) for c in seed.claim().jobs]
 
     assert claimed == [job_id], waiting_in_vain(seed.snapshot())
@@ -55,7 +56,7 @@ def test_a_lane_opens_when_its_rate_admits_jobs_again(seed: Seed) -> None:
 
 
 def taken(seed: Seed) -> int:
-    """Return the number of jobs that an idle worker gets if it claims repeatedly."""
+    """Return how many jobs an idle worker gets if it claims again and again."""
     return sum(len(seed.claim().jobs) for _ in range(8))
 
 
@@ -63,7 +64,7 @@ def taken(seed: Seed) -> int:
 def test_a_rate_admits_a_job_within_its_interval_after_the_clock_went_back(
     seed: Seed, scopes: int
 ) -> None:
-    """Checks that the jobs of the rate do not wait until the clock has reached its old time again."""
+    """The jobs must not wait until the clock shows its earlier time again."""
     for family in ("a@10s", "b@10s"):
         seed.cap(family, "1/10000ms/1")
     names = [f"{family}={n}" for family in ("a@10s", "b@10s") for n in range(scopes)]
@@ -90,8 +91,8 @@ def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) ->
 
 
 def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
-    """Checks a free place under the cap of the task. The place is offered first to tenant x, whose own scope is full,
-    and then to tenant y."""
+    """A place under the task's cap is free. The lane of tenant x comes first, but its own cap is full, so tenant y gets
+    it."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("w-1", scopes=["task=t", "tenant=w"])
@@ -107,7 +108,7 @@ def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) 
 
 
 def test_a_lane_opens_when_the_lane_before_it_is_emptied(seed: Seed) -> None:
-    """Checks a place under the cap of the task. The place is offered to a job that is cancelled before its claim."""
+    """The free place is offered to a job that is cancelled before a worker claims it."""
     seed.cap("task=t", 1)
     for job_id, tenant in [("w-1", "w"), ("x-1", "x"), ("y-1", "y")]:
         seed.enqueue(job_id, scopes=["task=t", f"tenant={tenant}"])

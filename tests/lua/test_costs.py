@@ -1,4 +1,4 @@
-"""Rates that count a unit: what a job of each cost takes, when it may begin, and what is kept of a rate."""
+"""Rates that count a unit: how much a job takes, when it may begin, and what Redis stores about the rate."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCOPE = f"{FAMILY}=gpt"
 
 
 def begin(seed: Seed, limit: str, *costs: int, scope: str = SCOPE, **options: Any) -> None:
-    """Set the limit, and enqueue a job of each cost."""
+    """Set the limit, and enqueue one job for each cost."""
     seed.cap(scope.partition("=")[0], limit)
     for n, cost in enumerate(costs):
         seed.enqueue(f"j-{n}", scopes=[scope], cost=f"tokens:{cost}", **options)
 
 
 def claimed(seed: Seed) -> list[str]:
-    """Return the jobs that an idle worker gets if it claims repeatedly."""
+    """Return the jobs that an idle worker gets if it claims again and again."""
     found = [claim.id for _ in range(4) for claim in seed.claim().jobs]
     seed.assert_consistent()
     return found
@@ -45,7 +45,7 @@ def test_a_job_takes_its_cost_from_the_burst(seed: Seed) -> None:
     assert claimed(seed) == ["j-2"]
 
 
-def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_owes_the_rest(
+def test_a_job_that_costs_more_than_the_burst_waits_for_all_of_it(
     seed: Seed,
 ) -> None:
     begin(seed, "100/1000ms/10", 1, 30, 1)
@@ -59,9 +59,11 @@ def test_a_job_that_costs_more_than_the_burst_begins_when_all_of_it_is_free_and_
     assert claimed(seed) == ["j-2"]
 
 
-def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: Seed) -> None:
-    """Checks jobs of another lane with the same scope, for whose cost there is room. The dear job would wait for ever
-    if each of them took what has just come back."""
+def test_cheap_jobs_do_not_overtake_an_expensive_job_that_waits_for_the_rate(seed: Seed) -> None:
+    """The cheap jobs are in another lane of the same rate, and the rate has room for each of them.
+
+    If they could take this room again and again, the expensive job would wait for ever.
+    """
     begin(seed, "100/1000ms/10", 5, 10)
     for n in range(8):
         seed.enqueue(f"cheap-{n}", scopes=[SCOPE, "region=x"], cost="tokens:1")
@@ -73,7 +75,7 @@ def test_cheap_jobs_do_not_overtake_a_dear_one_that_waits_for_the_rate(seed: See
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_job_without_a_cost_takes_one(seed: Seed) -> None:
+def test_a_job_without_a_cost_takes_one_unit_from_the_rate(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 9)
     seed.enqueue("a", "b", scopes=[SCOPE])
 
@@ -117,8 +119,8 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None:
-    """Checks a debt that is further ahead than a rate of claims could ever be: such an arrival time is cut there."""
+def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
+    """The debt lasts for longer than any exhausted rate without costs."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):
@@ -133,7 +135,7 @@ def test_a_debt_is_not_forgiven_when_the_rate_is_asked_again(seed: Seed) -> None
 
 
 @pytest.mark.parametrize(("limit", "ms"), [("200/1000ms/10", 250), ("50/1000ms/10", 1_000)])
-def test_what_is_in_use_is_counted_again_under_another_limit(
+def test_the_used_part_of_a_rate_is_converted_when_its_limit_changes(
     seed: Seed, limit: str, ms: int
 ) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
@@ -149,7 +151,7 @@ def test_what_is_in_use_is_counted_again_under_another_limit(
     assert claimed(seed) == ["j-1"], waiting_in_vain(seed.snapshot())
 
 
-def test_a_debt_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed) -> None:
+def test_a_debt_of_a_rate_does_not_change_when_the_clock_goes_back(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
     assert claimed(seed) == ["j-0"]
 
@@ -163,7 +165,7 @@ def test_a_debt_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed) -
 
 
 @pytest.mark.parametrize("limit", ["none", "0"])
-def test_a_live_limit_without_a_rate_is_obeyed(seed: Seed, limit: str) -> None:
+def test_a_rate_can_be_changed_live_to_no_limit_or_to_zero(seed: Seed, limit: str) -> None:
     begin(seed, "100/1000ms/10", 60, 60)
     assert claimed(seed) == ["j-0"]
 
@@ -172,7 +174,7 @@ def test_a_live_limit_without_a_rate_is_obeyed(seed: Seed, limit: str) -> None:
     assert claimed(seed) == (["j-1"] if limit == "none" else [])
 
 
-def test_a_rate_is_forgotten_when_nothing_of_it_is_in_use(seed: Seed) -> None:
+def test_an_unused_rate_is_removed_from_redis(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 60)
     claimed(seed)
     spent = read_spent(seed.snapshot()["rates"][SCOPE])
@@ -186,7 +188,7 @@ def test_a_rate_is_forgotten_when_nothing_of_it_is_in_use(seed: Seed) -> None:
     assert seed.snapshot()["rates"] == {}
 
 
-def test_a_producer_cannot_hand_over_invalid_costs(seed: Seed) -> None:
+def test_enqueue_refuses_invalid_costs(seed: Seed) -> None:
     wrong = ["0", "-1", "x", "1.5", "1,", "01", "5,points", "", "1" * 600]
     for cost in [*(f"tokens:{each}" for each in wrong), "tokens", ":5", "tok ens:5", "1:1"]:
         with pytest.raises(Exception, match="kinds"):
@@ -225,7 +227,7 @@ def test_claims_agree_with_a_naive_bucket_to_the_millisecond(
 # What jobs have really taken.
 
 
-def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> None:
+def test_a_job_that_took_less_than_its_cost_gives_the_difference_back_at_once(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 10, 7)
     (claim,) = seed.claim().jobs
     assert claimed(seed) == []
@@ -235,7 +237,7 @@ def test_a_job_that_took_less_gives_the_difference_back_at_once(seed: Seed) -> N
     assert claimed(seed) == ["j-1"]
 
 
-def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Seed) -> None:
+def test_a_job_that_took_more_than_its_cost_delays_the_next_job(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
     seed.spend(claim, told="tokens:45")
@@ -247,7 +249,7 @@ def test_a_job_that_took_more_lets_the_next_one_wait_for_the_difference(seed: Se
     assert claimed(seed) == ["j-1"]
 
 
-def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
+def test_the_real_cost_of_a_job_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 5)
     (claim,) = seed.claim().jobs
 
@@ -259,7 +261,7 @@ def test_what_a_job_has_taken_is_logged_without_units_that_no_rate_counts(seed: 
     assert job.fields == {"id": "j-0", "fence": claim.fence, "told": "tokens:0"}
 
 
-def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Seed) -> None:
+def test_a_worker_without_the_claim_cannot_correct_a_cost(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
     before = seed.snapshot()["rates"]
@@ -272,7 +274,7 @@ def test_a_worker_without_the_claim_neither_pays_nor_gets_anything_back(seed: Se
 
 
 @pytest.mark.parametrize("told", ["tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
-def test_a_spend_that_says_no_costs_is_refused(seed: Seed, told: str) -> None:
+def test_a_correction_of_costs_in_another_form_is_refused(seed: Seed, told: str) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
 
@@ -313,7 +315,10 @@ every_rate = pytest.mark.parametrize("scope", [SCOPE, PLAIN])
 
 
 def paused(seed: Seed, scope: str, ms: int, *costs: int, limit: str = "100/1000ms/10") -> Claim:
-    """Claim a job of each cost but the last, let the first pause the scope, and give that one back."""
+    """Enqueue a job of each cost, and claim all but the last. The first job pauses the scope, and is rolled back.
+
+    Returns the claim of the first job.
+    """
     begin(seed, limit, *costs, scope=scope)
     first, *others = seed.claim(len(costs) - 1).jobs
     seed.complete(*others)
@@ -336,8 +341,9 @@ def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope
 
 
 @every_rate
-def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) -> None:
-    """Checks a scope whose burst is free when its pause ends: the service would refuse all of it at once again."""
+def test_jobs_begin_one_after_another_when_a_pause_ends(seed: Seed, scope: str) -> None:
+    """The whole burst is free at the end of the pause. If all of it began at once, the service would refuse it
+    again."""
     paused(seed, scope, 5_000, *[1] * 8)
     seed.enqueue(*(f"more-{n}" for n in range(6)), scopes=[scope])
 
@@ -351,7 +357,7 @@ def test_jobs_begin_one_after_the_other_after_a_pause(seed: Seed, scope: str) ->
 
 
 @every_rate
-def test_a_shorter_pause_does_not_end_one_in_force(seed: Seed, scope: str) -> None:
+def test_a_shorter_pause_does_not_end_a_longer_pause(seed: Seed, scope: str) -> None:
     begin(seed, "100/1000ms/10", 1, 1, 1, scope=scope)
     first, second = seed.claim(2).jobs
     seed.spend(first, told="", pauses=f"{scope}|5000")
@@ -384,7 +390,7 @@ def test_a_pause_outlasts_a_change_of_the_limit(seed: Seed, scope: str) -> None:
 
 
 @every_rate
-def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
+def test_a_pause_has_the_same_length_when_the_clock_goes_back(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
 
     seed.advance(-3_600_000)
@@ -395,7 +401,7 @@ def test_a_pause_neither_grows_nor_shrinks_when_the_clock_goes_back(seed: Seed, 
     assert claimed(seed)[:1] == ["j-0"]
 
 
-def test_a_pause_of_what_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
+def test_a_pause_of_a_scope_that_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
     seed.cap("ask.model", 5)
     seed.enqueue("a", "b", scopes=["ask.model=gpt"])
     (claim,) = seed.claim(1).jobs
@@ -416,7 +422,7 @@ def test_a_worker_without_the_claim_pauses_nothing(seed: Seed) -> None:
 
 
 @every_rate
-def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
+def test_a_rate_is_stored_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
     assert " until=" in seed.snapshot()["rates"][scope]
     seed.advance(5_000)
@@ -431,9 +437,7 @@ def test_a_rate_is_written_as_before_once_its_pause_is_over(seed: Seed, scope: s
 
 
 @every_rate
-def test_caps_and_a_waiting_job_show_the_unit_and_when_a_paused_rate_resumes(
-    seed: Seed, scope: str
-) -> None:
+def test_operators_see_the_unit_of_a_rate_and_when_its_pause_ends(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
     assert claimed(seed) == []
     family, unit = scope.partition("=")[0], " tokens" if scope == SCOPE else ""
@@ -450,7 +454,7 @@ def test_caps_and_a_waiting_job_show_the_unit_and_when_a_paused_rate_resumes(
 
 
 @pytest.mark.parametrize("what", ["lost", "damaged"])
-def test_the_doctor_puts_back_what_is_in_use_of_a_rate(seed: Seed, what: str) -> None:
+def test_the_doctor_restores_the_used_part_of_a_rate(seed: Seed, what: str) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
     assert claimed(seed) == ["j-0"]
     if what == "lost":
@@ -470,7 +474,7 @@ def test_the_doctor_puts_back_what_is_in_use_of_a_rate(seed: Seed, what: str) ->
 
 
 @every_rate
-def test_the_doctor_finds_nothing_wrong_in_debts_and_pauses(seed: Seed, scope: str) -> None:
+def test_the_doctor_finds_no_error_in_debts_and_pauses(seed: Seed, scope: str) -> None:
     begin(seed, "100/1000ms/10", 5, 5, scope=scope)
     (first, _) = seed.claim().jobs
     seed.spend(first, told="tokens:5000", pauses=f"{scope}|3600000")

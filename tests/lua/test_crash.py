@@ -1,7 +1,7 @@
-"""A call that stops before its first write changes no byte, and no call stops after its first write.
+"""A call that fails before its first write changes no byte, and no call fails after its first write.
 
-Redis does not undo a script. So each script checks everything before its first write. These tests stop the script at
-every point before that write, with every kind of wrong key and argument.
+Redis does not undo a script, so each script checks everything before its first write. These tests let it fail at each
+point before that write, and with each kind of wrong key or argument.
 """
 
 import json
@@ -66,20 +66,20 @@ scenes = pytest.mark.parametrize("name", list(SCENES))
 
 
 def calls_of(seed: Seed, scene: Scene) -> list[str]:
-    """Run the call, and return the commands that the call sent to Redis."""
+    """Run the call, and return the Redis commands that it sends."""
     seed.control.execute_command(*scene.command(seed, timed_with(scene.script, RECORD)))
     return [command for command, _ in touched(seed)]
 
 
 def touched(seed: Seed) -> list[tuple[str, str]]:
-    """Return the commands that the call sent, each with its first argument, which is nearly always a key."""
+    """Return each Redis command of the call with its first argument, which is nearly always a key."""
     made = seed.control.lrange("test:calls", 0, -1)
     seed.control.delete("test:calls")
     return [(command, first) for command, _, first in (line.partition(" ") for line in made)]
 
 
 def refused(seed: Seed, command: list[Any]) -> Any:
-    """Run a call that must not change anything, and return its reply or its error."""
+    """Run a call, assert that it changed nothing, and return its reply or its error."""
     pattern = f"rqc:{{{seed.queue}}}:*"
     before = raw(seed.control, pattern)
     try:
@@ -102,7 +102,7 @@ def test_the_crash_tests_have_a_prepared_call_for_every_script(seed: Seed) -> No
 
 @scenes
 def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
-    """Checks that no read can fail after the first write, since all checks come before the writes."""
+    """A read may fail, so all reads must come before the first write."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
 
@@ -131,10 +131,9 @@ def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str)
 @scenes
 @pytest.mark.slow
 def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
-    """Checks a key of a wrong type, as a mistake of an operator in redis-cli can leave it. The call raises before it
-    writes.
+    """An operator's mistake in redis-cli can leave a key of a wrong type. The call must fail before it writes.
 
-    With EVALSHA the script remembers nothing and reads each key again. As a function it may remember some keys.
+    Checks EVALSHA, with which a script reads every key again, and functions, which may remember some keys.
     """
     rehearsal = SCENES[name](seed.of("rehearsal"))
     seed.control.execute_command(
@@ -167,7 +166,7 @@ def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: s
 
 
 def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
-    """Checks that the error message names the command ``doctor``."""
+    """The error message names the command ``doctor``."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("scheduled"))
     seed.control.set(seed.keys("scheduled"), "x")
@@ -281,7 +280,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """Checks among others `paused` with the value 2. The queue would log that it is paused, and yet continue."""
+    """One invalid setting is `paused` with the value 2. The queue would log that it is paused, and would not stop."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 
@@ -302,8 +301,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
 
 
 def test_a_trim_removes_no_entry_if_redis_has_forgotten_the_anchor_of_the_trim(seed: Seed) -> None:
-    """Checks that one entry remains as the anchor. The anchor shows the mirror where the history of Redis differs from
-    the mirror's own history."""
+    """The anchor is the last entry that the mirror has committed. Its loss shows that Redis has another history."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
@@ -354,7 +352,7 @@ def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
 def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
     seed: Seed, name: str
 ) -> None:
-    """Checks an outbox that was deleted, while the Redis functions still remember the outbox."""
+    """The outbox was deleted, while the Redis functions still remember it."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
     appends = "XADD" in calls_of(seed.of("rehearsal"), rehearsal)
@@ -373,7 +371,7 @@ def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
 
 @pytest.fixture
 def full(seed: Seed) -> Iterator[Callable[[], None]]:
-    """Yield a function that sets the memory limit of Redis so low that its memory is full."""
+    """Yield a function that sets Redis' memory limit below the memory in use."""
 
     def fill() -> None:
         seed.control.config_set("maxmemory", "1")
@@ -399,8 +397,7 @@ REFUSED_WHEN_FULL = {
 def test_a_full_server_refuses_only_calls_that_add_data(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
-    """Checks that other calls still work: calls that drain the queue, and calls that workers and mirrors need at their
-    start."""
+    """Workers must still be able to drain the queue, and workers and mirrors must be able to start."""
     scene = SCENES[name](seed)
     command = scene.command(seed, timed(scene.script))
     full()
@@ -414,8 +411,7 @@ def test_a_full_server_refuses_only_calls_that_add_data(
 def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
     seed: Seed, redis_url: str, full: Callable[[], None]
 ) -> None:
-    """Checks a worker that starts while the server is full. The worker must be able to join the queue; otherwise no
-    memory would ever be freed."""
+    """The memory would stay full if a new worker could not join the queue."""
     seed.enqueue("a", "b")
     full()
     before = raw(seed.control)
@@ -436,7 +432,7 @@ def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
 
 
 def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None]) -> None:
-    """Checks that workers continue after a failover to a replica whose memory is full."""
+    """Workers must continue after a failover to a replica whose memory is full."""
     seed.enqueue("a")
     lose_replid(seed)
     full()
@@ -453,10 +449,9 @@ def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None
 def test_a_killed_server_restarts_with_a_consistent_queue(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks an append-only file that is synced at each write. After a restart, the effects of all acknowledged calls
-    are there.
+    """The append-only file is synced at each write. So all acknowledged calls have their effects after a restart.
 
-    An interrupted call is carried out completely or not at all.
+    A call that was interrupted has its whole effect, or none.
     """
     server = start_redis(appendonly="yes", appendfsync="always")
     acknowledged: set[str] = set()

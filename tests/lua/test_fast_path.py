@@ -1,5 +1,4 @@
-"""The fast path of claims: it takes ordinary jobs if no other work comes first. Claims have the same result with and
-without it."""
+"""The fast path of claims, which takes ordinary jobs while no other work is due. It must not change the result."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -62,7 +61,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """Return the ids of all jobs in the order in which one claim takes them. Checks all indexes after the claim."""
+    """Claim all jobs at once, and return their ids in the order of the answer. Then check all indexes."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()
@@ -92,7 +91,7 @@ def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: 
     assert taken == names
 
 
-def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_in_the_order_of_their_ages(
+def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 1_000)
@@ -124,7 +123,7 @@ def test_jobs_of_randomly_mixed_lanes_are_claimed_in_the_order_of_their_ages(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_jobs_of_randomly_mixed_lanes_and_priorities_are_claimed_by_priority_and_then_by_age(
+def test_jobs_of_random_lanes_and_priorities_are_claimed_by_priority_and_age(
     seed: Seed, number: int
 ) -> None:
     draw = random.Random(number)
@@ -148,8 +147,7 @@ def test_jobs_of_randomly_mixed_lanes_and_priorities_are_claimed_by_priority_and
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Checks a call that frees two places. The call opens a first lane. When a claim has served that lane, a second
-    lane is opened."""
+    """A call frees two places and opens one lane. A claim serves this lane, and then opens a second one."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -162,8 +160,7 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
 
 
 def test_jobs_of_many_tenants_are_claimed_in_the_order_of_their_ages(seed: Seed) -> None:
-    """Checks that each tenant runs one job at a time, and that the next jobs run in their order when the first jobs
-    have ended."""
+    """Each tenant runs one job at a time. When the first jobs have ended, the next jobs run in their order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
@@ -193,7 +190,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """Checks jobs that were claimed before, which have other state lines, and cancelled jobs, which have none."""
+    """Rolled back jobs have other state lines, and cancelled jobs have none."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

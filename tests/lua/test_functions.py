@@ -1,5 +1,7 @@
-"""The scripts as Redis functions: no variable that a call leaves changes the result of the next call. Servers without
-functions run the same scripts."""
+"""The scripts as Redis functions. A variable that one call leaves must not change the result of the next call.
+
+Servers without functions run the same scripts with EVALSHA.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -26,17 +28,16 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """Return the same script as a client sends it with EVALSHA. Each call then begins without variables of earlier
-    calls."""
+    """Return the script in its form for EVALSHA. In this form it remembers nothing between calls."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def history(seed: Seed, number: int) -> Iterator[Snapshot]:
-    """Yield the contents of the queue after each of some random calls.
+    """Yield a snapshot of the queue after each of 80 random steps.
 
-    The calls block, open and empty lanes, end claims, cancel jobs, and change caps.
+    The steps block, open and empty lanes, end claims, cancel jobs, and change caps.
     """
     chance = random.Random(number)
     seed.cap("task=t", 3)
@@ -81,8 +82,7 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_functions_write_the_same_bytes_as_scripts(redis_url: str, number: int) -> None:
-    """Checks that functions write the same bytes as scripts, though the variables of functions still exist after a
-    call."""
+    """Functions keep their variables after a call, and scripts do not."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]
     told = []
     for scripts in kinds:
@@ -98,7 +98,7 @@ def test_functions_write_the_same_bytes_as_scripts(redis_url: str, number: int) 
 
 @pytest.fixture
 def narrow(redis_url: str) -> Iterator[Seed]:
-    """Yield a Seed whose user may run scripts but no functions."""
+    """Yield a Seed whose Redis user may run scripts, but no functions."""
     with Seed(redis_url, name="c-admin") as admin:
         admin.control.execute_command(
             "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-fcall", "-function"
@@ -130,8 +130,7 @@ def test_a_full_server_without_functions_is_drained_with_scripts(seed: Seed) -> 
 
 
 def test_every_function_is_named_after_its_script(seed: Seed) -> None:
-    """Checks the names because `SLOWLOG` and `MONITOR` show the name of a function. For a script they would show only
-    its digest."""
+    """`SLOWLOG` and `MONITOR` show the name of a function, but only the digest of a script."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
@@ -140,7 +139,8 @@ def test_every_function_is_named_after_its_script(seed: Seed) -> None:
 
 
 def test_functions_do_not_cache_negative_zero(seed: Seed) -> None:
-    """Checks an argument ``-0``. No later call sends the text ``-0`` to Redis, which refuses it as an index."""
+    """A function could remember ``-0`` from an argument and send it to Redis later. Redis refuses the text ``-0`` as an
+    index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"
@@ -167,12 +167,10 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
 def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks the memory of Lua. Lua keeps all texts in one table, and each new text takes longer if the table is
-    larger."""
+    """Lua keeps all texts in one table, which becomes slower when it grows."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """Return the memory that Lua uses with this number of lanes after a garbage collection. The result is the
-        minimum of many rounds."""
+        """Return the memory (bytes) that functions use with this number of lanes: the least of 16 rounds."""
         found = []
         for number in range(16):
             client.run(

@@ -1,4 +1,4 @@
-"""The server is killed during all kinds of calls. After its restart, each script has run completely or not at all."""
+"""The server is killed during calls of all kinds. After the restart, each script has run completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ids = JobIds()
 
 
 class Load:
-    """Producers, and workers without handlers. Each thread makes calls until the server is gone."""
+    """Producers, and workers that run no handlers. Each thread makes calls until the server is gone."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url = url
@@ -73,7 +73,8 @@ class Load:
 def test_a_killed_server_restarts_with_all_acknowledged_calls(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks a crash with ``appendfsync always``: no script is carried out in part, and no answer is lost (I1, I8)."""
+    """The setting is ``appendfsync always``. No script may have run in part, and no acknowledged call may be lost (I1,
+    I8)."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with Client(server.url) as client:
         # An attached log is kept whole; without a mirror it would be a ring.
@@ -103,7 +104,8 @@ def test_a_killed_server_restarts_with_all_acknowledged_calls(
 def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
-    """Checks that Redis never runs the incomplete call, not even at its second start. See docs/how-to/servers.md."""
+    """The server is started twice, since Redis would carry out the call at its second start
+    (docs/how-to/servers.md)."""
     server = start_redis(appendonly="yes", appendfsync="always")
     late = NewJob("late", "q", MINE, "{}", 60_000)
     with Client(server.url) as client:

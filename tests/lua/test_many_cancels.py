@@ -1,4 +1,4 @@
-"""The programme that measures a cancel of very many jobs beside a drain."""
+"""The programme that measures a cancel of very many jobs while workers drain the queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every script on a job in every state: a legal pair appends exactly its events, and an illegal pair changes no byte.
+"""Every script on a job in every state. It appends exactly the events that the table of transitions allows, or nothing.
 
-The expected result comes from machine.TRANSITIONS. Only the condition of each transition is written here (GUARDS). A
-new transition therefore fails this module until its condition is added.
+The expected result comes from machine.TRANSITIONS. Only the condition of each transition is written here, in GUARDS. A
+new transition without a condition fails these tests.
 """
 
 import re
@@ -40,7 +40,7 @@ SETTLING = {
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that decide which transition happens: the job's state, and the arguments of the call."""
+    """The facts about a job and a call that decide which transition happens."""
 
     due: bool = False
     lease_over: bool = False
@@ -186,9 +186,9 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """Return the transitions that one call makes from a state. Each transition is made at most once.
+    """Return the transitions that one call makes from a state, each at most once.
 
-    A lease or a due time ends only once, and an enqueued job stays in its first state.
+    One call ends only one lease or due time. A job that it has just enqueued stays as it is.
     """
     path: list[Transition] = []
     state = source
@@ -222,7 +222,7 @@ class Stand:
 
 
 def wait(seed: Seed, *then: Callable[[], Any], ms: int = 0, **options: Any) -> None:
-    """Enqueue the job, let time pass, and make these calls."""
+    """Enqueue the job, let ``ms`` pass, and make these calls."""
     seed.enqueue(JOB, **options)
     seed.advance(ms)
     for step in then:
@@ -238,7 +238,7 @@ def run(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
 
 
 def run_again(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
-    """Do the same as `run`, and then claim the job once more."""
+    """Enqueue the job, claim it, make these calls with the claim, and claim it again. Return the last fence."""
     run(seed, *then, **options)
     return seed.claim_one(JOB).fence
 
@@ -248,7 +248,7 @@ def stand(name: str, state: State | None, make: Callable[[Seed], Any], **facts: 
 
 
 def slept(seed: Seed, ms: int, passed: int = 0, **options: Any) -> str:
-    """Park the job until a moment, and let time pass."""
+    """Let the job sleep for ``ms``. Advance the clock by ``passed`` ms, or by the whole sleep. Return the fence."""
     fence = seed.parked(JOB, f"+{ms}", what="sleep", **options)
     seed.advance(passed or ms)
     return fence
@@ -353,7 +353,7 @@ STANDS = [
 
 
 def tick(seed: Seed, instant: int = INSTANT, **options: Any) -> None:
-    """Report an instant of a schedule. The schedule exists only during the call."""
+    """Report an instant of a schedule that exists only during this call."""
     (kinds, ((_, _, digest, lane, spec),)) = pack_jobs([seed.job("-", **options)])
     keys, line = seed.keys, f"on v=1 next={INSTANT} due={INSTANT} last=0 from=live seen=0 was="
     entry = {"beat": f"{line}\n{{}}", "beat|job": f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"}
@@ -429,8 +429,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state. If there is a job, each call with a fence is also made with a
-    fence that is not in force."""
+    """Return the calls to make on a job in this state. Each call with a fence is made with the right and with a wrong
+    fence."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
@@ -443,7 +443,7 @@ def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
 
 
 def bystanders(seed: Seed) -> None:
-    """Make a running, a dead and a scheduled job. No call of the matrix may change these jobs."""
+    """Make a running, a dead and a scheduled job, which no call of the matrix may change."""
     seed.cap(FULL_SCOPE, 0)
     running = seed.running("b-running")
     seed.fail(seed.running("b-dead"), verdict="final")
@@ -454,7 +454,7 @@ def bystanders(seed: Seed) -> None:
 
 @pytest.fixture
 def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
-    """Yield a Seed with a client of its own, for copies of the queue."""
+    """Yield a Seed with another client, for copies of the queue."""
     with Seed(redis_url, name="c-2") as made:
         made.clock = seed.clock
         yield made
@@ -464,7 +464,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, other: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks the transitions, and that waiting clients get a message about each end and no other message."""
+    """Checks the transitions, and that waiting clients get exactly one message about each end."""
     bystanders(seed)
     start = seed.now
     for probe, wrong in cases(each):
@@ -541,8 +541,10 @@ def assert_nothing_moved(
     refused: bool,
     holds: bool,
 ) -> None:
-    """Assert that the call changed no job. It may have changed the time of the last activity, removed entries that lead
-    to no job, and appended the event of a refused settlement."""
+    """Assert that the call changed no job.
+
+    The call may record the time of its activity, remove list entries without a job, and log a refused settlement.
+    """
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}
@@ -577,7 +579,7 @@ def assert_nothing_moved(
 
 
 def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
-    """Checks that each transition of the table has a condition in this module, and that a case makes the transition."""
+    """A guard is the condition of a transition in this module."""
     drawn = {
         arrow(t)
         for each in STANDS
@@ -590,7 +592,7 @@ def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
 
 
 def test_the_header_of_each_script_names_its_transitions() -> None:
-    """Checks the headers because readers of the scripts rely on them."""
+    """People who read the scripts rely on the headers."""
     from rq_core.scripts.script import names, script
 
     for name in names():
@@ -600,7 +602,7 @@ def test_the_header_of_each_script_names_its_transitions() -> None:
 
 @pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
 def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claimable: str) -> None:
-    """Checks that due jobs are still promoted, so that later claims can take them."""
+    """The promoted jobs are ready for later claims."""
     next(s for s in STANDS if s.name == claimable).seed(seed)
     seed.configure(paused=1)
 
@@ -611,7 +613,7 @@ def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claima
 
 
 def test_the_shipped_scripts_use_the_clock_of_the_server(redis_url: str) -> None:
-    """Checks that the shipped scripts read the time correctly. Tests with a test clock cannot show this."""
+    """Other tests cannot show this, since they replace the clock."""
     from rq_core.scripts.script import script
 
     with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:

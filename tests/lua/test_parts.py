@@ -1,6 +1,6 @@
 """Parts: a part is the data of one feature about a job. One Lua file and one row of a table define it.
 
-Each call that ends a job removes the entry of the job from the key of the part.
+Each call that ends a job must remove the job's entry from the part's key.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
 
 
 def part(name: str) -> str:
-    """Return a part with its own key. The key has a field for each job, which is removed when the job ends."""
+    """Return the Lua file of a part, whose key has one field for each job."""
     return f"""--[[ {name}: something that is noted of a job until it ends.
 
 Fact: {FACTS[name]}
@@ -54,15 +54,14 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes of the script: the clock, the files of both parts, and the file ``parts``. The header of
-    ``parts`` lists both parts."""
+    """Return Lua includes that add both test parts to each script, by name."""
     row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
     return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _known_keys() -> Iterator[None]:
-    """Let the model know the keys of both parts."""
+    """Let rq-core know the keys of both test parts."""
     with pytest.MonkeyPatch.context() as patch:
         for name in FACTS:
             patch.setitem(KEY_TYPES, name, "hash")
@@ -81,7 +80,7 @@ def seed(redis_url: str, scripts: Callable[[str], Script]) -> Iterator[Seed]:
 
 
 def switch_on(seed: Seed, name: str) -> None:
-    """Let the queue use this part from now on."""
+    """Let the queue use this part from now on, by the part's fact in `meta`."""
     control: Any = seed.control
     version = control.hget(seed.keys("meta"), "v") or "0"
     control.hset(seed.keys("meta"), mapping={FACTS[name]: 1, "v": f"{version}.{name}"})
@@ -97,7 +96,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 def test_each_end_of_a_job_removes_its_entry_from_a_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks each call of the matrix in test_matrix.py on a job in each state."""
+    """Makes each call of tests/lua/test_matrix.py on a job in each state."""
     control: Any = seed.control
     for probe, wrong in matrix.cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
@@ -141,7 +140,7 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
 
 
 def test_only_one_lua_file_names_the_key_of_a_part() -> None:
-    """Checks that neither the shipped Lua files nor the table of parts name the key."""
+    """The shipped Lua files and the table of parts must not name the key."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")

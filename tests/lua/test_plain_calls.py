@@ -1,5 +1,4 @@
-"""A queue that uses no features. The calls to this queue are the same, byte for byte, as if the features did not
-exist."""
+"""A queue that uses no feature. Its calls have the same bytes as if no feature existed."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ OF_A_LIFE = ("enqueue", "claim", "turn", "complete")
 
 
 def packed(command: Sequence[Any]) -> bytes:
-    """Return the bytes that the transport sends for a call."""
+    """Return the bytes that a client sends for a call."""
     return bytes(hiredis.pack_command(tuple(command)))
 
 
@@ -30,8 +29,7 @@ def script_of(command: Sequence[Any]) -> Script:
 
 
 def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any]]:
-    """Enqueue, claim and complete five jobs. Some are completed in a turn (a combined call), others at the end. Returns
-    the calls."""
+    """Enqueue, claim and complete five jobs, some of them in a turn. Return the calls."""
     transport.sent.clear()
     seed.enqueue(f"{batch}-1")
     seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))
@@ -42,8 +40,10 @@ def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any
 
 
 def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
-    """Use these features in another queue: names, remembered ids, kept results, deadlines, delays, priorities, a saved
-    step, a progress and a cap. Return the calls."""
+    """Use each feature in another queue, and return the calls.
+
+    The features: names, remembered ids, kept results, deadlines, delays, priorities, steps, progress and caps.
+    """
     other = seed.of("other")
     transport.sent.clear()
     other.cap("task=t", 5)
@@ -65,10 +65,9 @@ def recorded(url: str) -> Iterator[tuple[Seed, LossyTransport]]:
 
 
 def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
-    """Return the bytes of the calls.
+    """Return the bytes of the calls that every job needs.
 
-    The result omits the count at the end of the name of a slot, since clients use slots in turn. It also omits calls
-    that were repeated because the server had to load the function.
+    The count at the end of a slot's name is left out. Calls that were repeated to load a function are left out, too.
     """
     found: list[bytes] = []
     for call in calls:
@@ -99,8 +98,7 @@ def test_features_that_another_queue_uses_do_not_change_the_calls_to_a_plain_que
 def test_a_call_to_a_plain_queue_has_only_its_own_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
-    """Checks each call against the keys and records in the header of the script, without keys on demand and without a
-    Tail."""
+    """The header of a script lists these. The call has neither the keys on demand nor the part Tail of the header."""
     with recorded(valkey_url) as (seed, transport):
         live(seed, transport, "first")
         calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]

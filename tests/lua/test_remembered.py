@@ -1,8 +1,7 @@
-"""Facts about a queue that Redis functions remember: if the facts are wrong, the first call that could do harm notices
-the error.
+"""Facts about a queue that Redis functions remember. A fact can become wrong, and then no call may act on it.
 
-The tests promote, resynchronize, restart and empty real servers. Only tests advance the clock, so that no remembered
-fact becomes too old by itself.
+The tests promote, resynchronize, restart and empty real servers. Only the tests advance the clock, so no fact becomes
+too old by itself.
 """
 
 import itertools
@@ -25,7 +24,7 @@ numbers = itertools.count(1)
 
 
 class Node:
-    """A server, and calls of its functions in the form that any client uses."""
+    """A server, and calls of its functions in the form of any client."""
 
     def __init__(self, server: RedisServer, scripts: Callable[[str], Script] = timed) -> None:
         self.server = server
@@ -36,8 +35,7 @@ class Node:
         return self.control.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def call(self, name: str, each: list[tuple[Any, ...]], **args: Any) -> Any:
-        """Run a call, and return the words of its reply. If the call fails with the error EPOCH, the reply is
-        `epoch`."""
+        """Make a call, and return the words of its reply. For the error EPOCH, return ``epoch``."""
         script = self._scripts(name)
         try:
             return self.send(*script.command(KEYS, each, **args))
@@ -64,20 +62,19 @@ class Node:
         return found
 
     def warm(self) -> None:
-        """Make the functions remember the queue. This takes two claims, since the first claim changes the facts that
-        are remembered."""
+        """Let the functions remember the queue. This takes two claims, since the first one changes the facts."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
     def handshake(self) -> str:
-        """Make a handshake, and return why an epoch began, or `-` if no epoch began."""
+        """Make a handshake, and return why it began an epoch, or `-` if it began none."""
         return str(self.call("handshake", [], by="c", floor=0)[-1])
 
     def set_clock(self, ms: int) -> None:
         self.control.set(CLOCK_KEY, ms)
 
     def follow(self, primary: "Node") -> None:
-        """Become a replica of this primary, and wait until all its data have arrived."""
+        """Become a replica of this primary, and wait until it has all data."""
         self.control.replicaof("127.0.0.1", str(primary.server.port))
 
         def is_level() -> bool:
@@ -110,7 +107,7 @@ def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Nod
 
 @pytest.fixture
 def first(start: Callable[..., Node]) -> Node:
-    """Return a server with a queue, after the functions of the server have cached facts about the queue."""
+    """Return a server with a queue, about which its functions already remember facts."""
     node = start(repl_diskless_sync_delay="0")
     begin(node)
     return node
@@ -124,7 +121,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Return a replica that has all data. Clients of its primary have used the queue since the replica was attached."""
+    """Return a replica with all data. Clients used the queue while the replica was attached."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -144,10 +141,8 @@ def test_a_promoted_replica_has_another_history_than_its_old_primary(second: Nod
 def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """Checks an old primary whose clients did not learn of a failover.
-
-    The old primary loses the writes of these clients when it follows the new primary.
-    """
+    """The clients of the old primary did not learn of the failover. Their writes are lost when it follows the new
+    primary."""
     second.promote()
     assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
     first.follow(second)
@@ -162,8 +157,8 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwards(
     first: Node, second: Node
 ) -> None:
-    """Checks an old primary that keeps its functions and their remembered facts. The old primary wrote nothing after
-    the failover, so the new primary sends to it only the later changes."""
+    """The old primary wrote nothing after the failover. It gets only the later changes, and its functions remember old
+    facts."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)
@@ -179,8 +174,7 @@ def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwa
 def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
     first: Node, second: Node
 ) -> None:
-    """Checks a failover after which no client wrote. No data are lost, but the server looks the same as a server that
-    lost data."""
+    """No client wrote after the failover, so no data are lost. But the server looks like one that has lost data."""
     second.promote()
     first.follow(second)
     first.promote()
@@ -209,7 +203,7 @@ def test_a_server_that_was_restarted_from_old_files_has_another_history(
 
 
 def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first: Node) -> None:
-    """Checks a new queue that begins at the same moment as the old queue, with the same epoch."""
+    """The new queue begins in the same millisecond as the old queue did, with the same epoch."""
     args = {"slot": "s", "number": 1, "by": "c", "why": ""}
     assert first.call("configure", [("paused", 1)], **args)[0] == "ok"
     assert (first.enqueue(), len(first.claim())) == ("ok", 2)
@@ -267,7 +261,7 @@ def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: N
 
 
 def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> None:
-    """Checks that claims look at the leases again once the earliest known expiry has passed."""
+    """Functions remember the earliest expiry of all leases. A claim after this time must examine the leases."""
     seed.configure(lease_ms=300)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -284,7 +278,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
 
 
 def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """Checks a lease that is shorter than the leases that scripts set. The next examination of the leases finds it."""
+    """The functions do not know of the change. The next regular examination of the leases must find it."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -319,7 +313,7 @@ def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) ->
 def test_the_first_replica_of_a_server_begins_no_epoch(
     start: Callable[..., Node], first: Node
 ) -> None:
-    """Checks that Redis gives the same history a new name, and that no epoch begins, since no data are lost."""
+    """Redis then gives the same history a new name. No data are lost."""
     facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
     start(repl_diskless_sync_delay="0").follow(first)
     first.set_clock(START_MS + 1_000)
@@ -331,11 +325,10 @@ def test_the_first_replica_of_a_server_begins_no_epoch(
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_first_replica(
+def test_a_script_under_evalsha_begins_an_epoch_at_the_first_replica(
     start: Callable[..., Node],
 ) -> None:
-    """Checks EVALSHA. Scripts remember nothing between such calls, so they cannot distinguish the first replica from a
-    loss of data."""
+    """A script remembers nothing between calls. So it cannot distinguish the first replica from a loss of data."""
 
     def scripts(name: str) -> Script:
         made = timed(name).instead
@@ -349,7 +342,7 @@ def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_fir
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_reloaded_functions_begin_an_epoch_when_the_server_gets_its_first_replica(
+def test_reloaded_functions_begin_an_epoch_at_the_first_replica(
     start: Callable[..., Node], first: Node
 ) -> None:
     first.send("FUNCTION", "FLUSH")
@@ -361,8 +354,7 @@ def test_reloaded_functions_begin_an_epoch_when_the_server_gets_its_first_replic
 def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
-    """Checks that only the promotion begins an epoch. No data are lost when a third server then follows the promoted
-    server."""
+    """The promotion has begun an epoch. No data are lost when a third server then follows the promoted one."""
     second.promote()
     assert second.handshake() == "replid_changed"
     start(repl_diskless_sync_delay="0").follow(second)

@@ -1,4 +1,4 @@
-"""Calls that are repeated because a reply was lost: each takes effect once, and gets the same answer."""
+"""Calls that a client repeats because a reply was lost. Each takes effect once, and gets the same answer."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ Operation = Callable[[Seed], Any]
 
 
 def load(seed: Seed) -> None:
-    """Load every script, so that each call is carried out the first time it is sent."""
+    """Load every script, so that no call is repeated in order to load its script."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
 
@@ -57,7 +57,7 @@ def lossy(redis_url: str) -> Iterator[LossySeed]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[Seed]:
-    """Yield a Seed with another client for the same queue."""
+    """Yield a Seed with another client of the same queue."""
     with Seed(redis_url, name="c-2") as made:
         yield made
 
@@ -87,8 +87,7 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """Make a turn: a combined call with two successes, one refused report, one job whose lease has expired, and a
-    claim."""
+    """Make a turn, which reports two successes and one refused success, ends an expired lease, and claims jobs."""
     held = _three(seed)
     seed.live(LEASE_MS)
     seed.enqueue("d", "e", "f")
@@ -111,13 +110,13 @@ def fail_finally(seed: Seed) -> Operation:
 
 
 def save(seed: Seed) -> Operation:
-    """Save a step of a job that has no box yet, and a step of a job whose save is refused."""
+    """Save a step of a job without a box, and a step whose save is refused."""
     held = _three(seed)
     return lambda s: s.save(held[0], held[3])
 
 
 def spend(seed: Seed) -> Operation:
-    """Say what a job has really taken: it was claimed under a rate that counts the unit. Another has no such rate."""
+    """Report the real costs of two jobs. Only the first was claimed under a rate that counts the unit."""
     seed.cap("t@60s:tokens", "100/60000ms/100")
     seed.enqueue("paid", scopes=["t@60s:tokens=a"], cost="tokens:90")
     claim = seed.claim_one("paid")
@@ -126,8 +125,7 @@ def spend(seed: Seed) -> Operation:
 
 
 def park(seed: Seed) -> Operation:
-    """Park three jobs: one whose signal has not arrived, one whose signal has arrived, and one whose claim is not in
-    force."""
+    """Park three jobs. The signal of the second has already arrived, and the claim of the third is not in force."""
     first, second = seed.running("a"), seed.running("b")
     seed.wait(first)
     seed.wait(second, life="1" * 16)
@@ -136,7 +134,7 @@ def park(seed: Seed) -> Operation:
 
 
 def signal(seed: Seed) -> Operation:
-    """Send a signal to a parked job, to a running job that waits for another signal, and to an id without a job."""
+    """Send a signal to three ids: a parked job, a running job that waits for another name, and no job."""
     seed.parked("a")
     seed.wait(seed.running("b"), name="other", life="1" * 16)
     return lambda s: s.signal("a", "b", "nobody", key="once")
@@ -183,7 +181,7 @@ def free(seed: Seed) -> Operation:
 
 
 def restore(seed: Seed) -> Operation:
-    """Restore jobs into lists and lanes, and remove other jobs."""
+    """Put jobs back into lists and lanes, and remove other jobs."""
     _capped(seed)
     seed.dead("dead")
     seed.enqueue("ready")
@@ -205,7 +203,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """Change limits: set the first cap of a running task, raise two caps, and try a change of another version."""
+    """Change limits: a running task's first cap and two raised caps. A fourth change has a wrong version."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -224,8 +222,10 @@ def register(seed: Seed) -> Operation:
 
 
 def schedule(seed: Seed) -> Operation:
-    """Store four schedules: a new schedule, an unchanged schedule, a changed schedule, and a schedule that an operator
-    has changed and that code may not change."""
+    """Store four schedules: a new one, an unchanged one, a changed one, and one that an operator has set.
+
+    Code may not change the last one.
+    """
     rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
     made = [Declaration.of(seed.job("-"), rule) for rule in rules]
     put = seed.client.calls.schedules.put
@@ -236,8 +236,10 @@ def schedule(seed: Seed) -> Operation:
 
 
 def tick(seed: Seed) -> Operation:
-    """Report four instants: one fires, one is skipped, one asks a running job to stop, and one comes too late. The call
-    gives out no schedule, since a repeated call gives out none."""
+    """Report four instants: one fires, one is skipped, one asks a running job to stop, and one comes too late.
+
+    The call does not give a new schedule to the worker.
+    """
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
         for name, overlap in (("fires", "skip"), ("skips", "skip"), ("replaces", "replace"))
@@ -289,8 +291,7 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """Claim from lanes. In the same call a lease ends, a rate admits jobs again, lanes are served or refused, and a
-    plain job enters its lane."""
+    """Claim from lanes. In the same call a lease ends, a rate admits jobs again, and a plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -339,7 +340,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """Send in one exchange calls of all kinds that a worker sends together: reports, claims, and an extension."""
+    """Send in one exchange all calls that a worker sends together: reports, claims, and an extension."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -389,9 +390,9 @@ every_async_operation = pytest.mark.parametrize(
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
-    """Run the operation on an empty server with this fault. Returns the answer, and the contents of the whole queue.
+    """Run the operation on an empty server with this fault. Return its answer and the contents of the queue.
 
-    In each run, with or without a fault, the scripts are newly loaded, so that they remember nothing of another run.
+    The scripts are newly loaded, and so remember nothing of another run.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -428,7 +429,7 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
 def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
     lossy: LossySeed, make: Callable[[Seed], Operation], trouble: dict[str, int]
 ) -> None:
-    """Checks the answer and each byte of the queue: no event is written twice, and no job runs twice."""
+    """Compares each byte of the queue: no event is written twice, and no job runs twice."""
     expected = told(lossy, make)
 
     actual = told(lossy, make, **trouble)
@@ -439,11 +440,10 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 
 
 @pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
-def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
+def test_a_repeated_enqueue_in_chunks_keeps_each_job_once_and_in_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
-    """Checks that the next chunk does not overtake a chunk that is still being sent. The next chunk is prepared during
-    that time."""
+    """The next chunk is prepared while a chunk is being sent. It must not overtake that chunk."""
     ids = [f"job-{n:04}" for n in range(2_500)]
     made = 0
 
@@ -470,10 +470,10 @@ def assert_fully_consistent(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_effect(
+def test_a_turn_repeated_after_some_replies_has_the_same_answer_and_effect(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks a connection that breaks after some of the replies have arrived."""
+    """The connection breaks after some of the replies have arrived."""
     expected = told(lossy, everything)
 
     assert expected == told(lossy, everything, lose=1, keep=min(at, 6))
@@ -483,7 +483,7 @@ def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_ef
 def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks that the calls after the flush are carried out after the calls before the flush, in their order."""
+    """The calls after the flush are carried out later, and still in their order."""
     answers, _ = told(lossy, everything, flush=at)
 
     assert [{}, {"y": "scheduled"}, {"z": "ready"}] == answers[:3]
@@ -496,7 +496,7 @@ def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
 def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks an enqueue whose reply was lost. The job runs and leaves Redis before the client sends the call again."""
+    """The reply to the enqueue was lost. The job runs and leaves Redis before the client repeats the call."""
     lossy.client.run(lossy.client.calls.delivery.handshake("q"))
 
     def run() -> None:
@@ -523,8 +523,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
 def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
-    """Checks a settlement that is sent again late: another worker has claimed the job meanwhile, or the job has left
-    Redis."""
+    """The repeated settlement arrives late. Meanwhile another worker has claimed the job, or the job has left Redis."""
     operation = late(lossy)
     lossy.control.script_flush()
     lossy.transport.lose = 1
@@ -545,7 +544,7 @@ def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
 
 @pytest.mark.parametrize("how", ["complete", "turn"])
 def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, how: str) -> None:
-    """Checks a slot that still stores the longer answer of an earlier call."""
+    """The slot still has the longer answer of an earlier call."""
     held = lossy.running("a")
     report = lossy.turn if how == "turn" else lossy.complete
     lossy.enqueue("b")
@@ -562,8 +561,7 @@ def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, ho
 def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks that the answer has the jobs that this worker still holds, with their specs, and no jobs of other
-    workers."""
+    """The answer has the jobs that this worker still holds, with their specs, and no jobs of other workers."""
     jobs = ["a", "b", "c", "d", "e"]
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
@@ -598,7 +596,7 @@ def test_an_empty_claim_that_is_sent_again_claims_nothing(lossy: LossySeed, othe
 
 
 def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
-    """Checks two connections that deliver calls in the wrong order. The newer call has already been answered."""
+    """Two connections deliver the calls in the wrong order. The newer call has already been answered."""
     lossy.enqueue("a")
     lossy.enqueue("b")
     late = lossy.transport.calls
@@ -632,8 +630,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """Checks a call that was refused because the queue was full, and whose reply was lost. When the call is sent again,
-    the queue has room, and the call is carried out once."""
+    """The first call was refused because the queue was full, and its reply was lost. The queue has room when it is
+    repeated."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)
@@ -653,7 +651,7 @@ def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None
 
 
 class Ticking:
-    """A clock that advances by a second at each reading."""
+    """A clock that advances by a second each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -685,7 +683,7 @@ def test_the_error_of_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_answer(
+def test_an_unsent_call_is_given_up_sooner_than_a_call_without_an_answer(
     redis_url: str,
 ) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
@@ -702,9 +700,9 @@ def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_an
 def test_a_call_without_an_answer_raises_outcome_unknown_if_the_server_then_fills_up(
     redis_url: str,
 ) -> None:
-    """Checks that the error does not say "the queue takes no new jobs".
+    """The error must not say that the queue takes no new jobs.
 
-    The jobs may be in Redis. After such an error, their producer would enqueue them a second time.
+    The jobs may be in Redis, and after such an error their producer would enqueue them again.
     """
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -741,8 +739,7 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """Checks that parent and child do not use the same call numbers. Otherwise each process would get answers to calls
-    of the other process."""
+    """A child with the slots and numbers of its parent would get answers to the parent's calls."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -760,8 +757,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """Checks the loop of the asyncio client that carries out the plans. The plans themselves are the same for both
-    clients."""
+    """The clients share their plans, and each has a loop of its own that carries out the plans."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()
@@ -782,7 +778,7 @@ async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
 
 
 class Redirected:
-    """The methods of a Seed that the operations above use, on an AsyncClient."""
+    """The calls of a Seed that the tests above make, on an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (
@@ -832,7 +828,7 @@ async def test_concurrent_enqueues_share_calls_and_get_their_own_answers(redis_u
 
 
 async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: str) -> None:
-    """Checks the kind of call that several callers can share: its caller does not wait for ever after an error."""
+    """Several callers can share such a call. After an error none of them may wait for ever."""
     with Seed(redis_url) as seed:
         async with AsyncClient(redis_url) as client:
             bad = seed.job("bad")._replace(args_json=None)  # type: ignore[arg-type]
@@ -846,7 +842,7 @@ async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: 
 
 
 def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -> None:
-    """Checks that the client does not repeat the call for ten minutes."""
+    """The client must not repeat the call for ten minutes."""
     server = start_redis()
     with server.client() as control:
         control.config_set("requirepass", "right")
@@ -876,8 +872,7 @@ def test_the_client_reports_a_password_that_the_server_does_not_need(redis_url: 
 def test_a_client_reports_a_password_that_the_server_began_to_require(
     start_redis: Callable[..., Any],
 ) -> None:
-    """Checks a long command without a handshake before it. The client must not report Redis' answer as a damaged
-    queue."""
+    """The client sends a long command without a handshake. It must not report Redis' answer as a damaged queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
         client.run(client.calls.enqueue.many([NewJob("a", "q", profile("t"), "{}")]))
@@ -889,7 +884,7 @@ def test_a_client_reports_a_password_that_the_server_began_to_require(
 
 
 def test_a_call_is_sent_again_after_the_server_closed_the_connection(lossy: LossySeed) -> None:
-    """Checks a server that closes the client's connection between two calls."""
+    """The server closes the connection between two calls."""
     lossy.enqueue("a")
     lossy.control.client_kill_filter(_type="normal", skipme=True)
 

@@ -1,4 +1,4 @@
-"""The script restore.lua restores jobs with their fields and under their caps, at new places in line."""
+"""The script restore.lua. It restores jobs with their fields, under their caps, at new places in line."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.kit.seed import Seed, events_of, spec
 
 
 def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
-    """Checks that the job keeps its counters, and that the lost claim of the job spends no attempt."""
+    """The claim that was lost with the job spends no attempt."""
     facts = {
         "priority": "high", "max_attempts": 5, "max_losses": 2, "lane": "1+tenant=a", "claims": 3,
         "failures": 1, "losses": 1, "unknown": 2,
@@ -40,8 +40,7 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
 
 
 def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
-    """Checks that the jobs get new places in line, in the order of the call. Other jobs may have their old places by
-    now."""
+    """Other jobs may have their old places by now."""
     seed.enqueue("here")
 
     seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
@@ -105,8 +104,7 @@ def test_a_restore_removes_a_revived_job_and_all_its_index_entries(seed: Seed, k
 
 
 def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> None:
-    """Checks a caller that knows only an older state of the job with this id. The answer says that the job has
-    changed."""
+    """The caller has read an older state of the job. The answer says that it has changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")
@@ -117,7 +115,7 @@ def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> 
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_that_is_alive_according_to_the_log_is_logged_as_gone_before_its_restore(
+def test_a_job_alive_in_the_log_is_logged_as_gone_before_its_restore(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=5_000)
@@ -166,7 +164,7 @@ def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
-def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
+def test_an_enqueued_event_has_the_arguments_if_the_producer_asks_for_them(
     seed: Seed, scopes: tuple[str, ...]
 ) -> None:
     args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'
@@ -185,7 +183,7 @@ def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
 
 
 def test_jobs_with_and_without_logged_arguments_are_logged_in_separate_entries(seed: Seed) -> None:
-    """Checks that the entries are in the order in which the jobs were given."""
+    """The entries have the order in which the call names the jobs."""
     bounds = (0, 0, 100, 0)
 
     seed.enqueue(*(seed.job(str(n), spec_max=bound) for n, bound in enumerate(bounds)))

@@ -1,4 +1,4 @@
-"""Room for further features in the scripts: Lua allows a function 200 locals and 60 upvalues."""
+"""Room for further features in the scripts. Lua limits a function to 200 local variables and 60 upvalues."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ end
 
 
 def with_another_function() -> Variant:
-    """Give the include `removal` one more function, and let the include `success` use it."""
+    """Return the includes with one more function in `removal`. The include `success` calls it."""
     removal, success = script.include("removal"), script.include("success")
     return Variant(
         includes={
@@ -51,8 +51,7 @@ def test_every_script_is_far_enough_below_the_limits_on_lua_locals_and_upvalues(
 
 
 def test_the_check_of_lua_limits_counts_the_locals_and_the_upvalues_of_a_function() -> None:
-    """Checks a loop, which has three hidden locals. Also checks an upvalue, which counts in each function between its
-    definition and its use."""
+    """A loop has three hidden locals. An upvalue counts in each function between its definition and its use."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}
 do local c, d, e = a, b.c, 3 end

@@ -1,5 +1,4 @@
-"""Settings that are not numbers: such a setting counts as its default, so that a value written with HSET makes no call
-fail half-way."""
+"""Settings that an operator wrote with HSET, and that are not numbers. Each counts as its default value."""
 
 import pytest
 
@@ -8,7 +7,7 @@ from tests.kit.seed import LEASE_MS, Seed
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
 def test_a_claim_uses_the_default_if_lease_ms_is_no_number(seed: Seed, value: str) -> None:
-    """Checks nan too, which Lua reads as a number. With it a claim would take its jobs and then fail half-way."""
+    """Lua reads even ``nan`` as a number. With it a claim would fail after its first writes."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "lease_ms", value)
     seed.control.hdel(seed.keys("meta"), "v")

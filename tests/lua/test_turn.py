@@ -1,5 +1,4 @@
-"""Turns: a turn is one call that reports successes and claims jobs. The claim may use the places that the reports
-free."""
+"""Turns: one call reports successes and claims jobs. The claim may use the places that the reports free."""
 
 from collections.abc import Iterator
 
@@ -20,11 +19,8 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_the_claim_in_a_turn_uses_the_place_that_the_success_in_the_turn_frees(
-    seed: Seed, scope: str
-) -> None:
-    """Checks a worker with one place and a cap of 1. The worker need not wait for the wake token that its own report
-    pushes."""
+def test_the_claim_of_a_turn_uses_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
+    """The worker has one place, under a cap of 1. It need not wait for the wake token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
     seed.enqueue(*(seed.job(name, scopes=scopes) for name in ("a", "b")))
@@ -40,7 +36,7 @@ def test_the_claim_in_a_turn_uses_the_place_that_the_success_in_the_turn_frees(
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
-    """Checks that the success is not refused as stale, so that the job does not run again."""
+    """The job must not run again, since it has succeeded."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
     seed.live(LEASE_MS)
@@ -52,9 +48,8 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_claim_that_ends_in_a_turn_frees_one_place_of_the_cap_of_the_queue(seed: Seed) -> None:
-    """Checks two claims that end: one with a success after its lease has expired, and one whose lease expires in the
-    turn. The turn claims two jobs for the two free places."""
+def test_each_claim_that_ends_in_a_turn_frees_one_place_of_the_queues_cap(seed: Seed) -> None:
+    """One claim ends by a late success, and one because its lease has expired. The turn then claims two jobs."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)
@@ -120,7 +115,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks plain, capped and delayed jobs, new or failed. Of a new plain job the server sends only the arguments."""
+    """Checks plain, capped and delayed jobs, new or failed. For a new plain job the server sends only the arguments."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')
@@ -140,11 +135,8 @@ def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
-    seed: Seed, size: int
-) -> None:
-    """Checks that the turn checks the type of the key `jobs` before its first event. A turn that claims nothing does
-    not read `jobs` otherwise."""
+def test_a_turn_without_a_claim_checks_the_type_of_the_key_jobs(seed: Seed, size: int) -> None:
+    """This turn does not read `jobs`. So it must check the key's type before its first event."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))
     seed.control.set(seed.keys("jobs"), "x")

@@ -1,4 +1,4 @@
-"""Waiting times: the answer to a claim says how long the job waited."""
+"""Waiting times: the answer to a claim says how long each job has waited."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The command line ``python -m tests.rigs SCENARIO``: see scripts/prove/live and scripts/prove/chaos."""
+"""The command line ``python -m tests.rigs SCENARIO``. scripts/prove/live and scripts/prove/chaos call it."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ for group in (parks, schedules):
 
 @contextlib.contextmanager
 def alone(engine: Engine | None) -> Iterator[tuple[RedisServer, Path]]:
-    """Yield a new server and the directory with its files, which are removed at the end."""
+    """Yield a new server and a directory for its files. The directory is removed at the end."""
     with directory() as place, served(engine or engines()[0], place) as server:
         yield server, place
 
 
 @contextlib.contextmanager
 def capped(engine: Engine | None) -> Iterator[tuple[RedisServer, Client, Path]]:
-    """Yield a server, a client of the app whose tasks have caps, and a directory."""
+    """Yield a new server, a client of the app in tests/rigs/live/tasks.py, and a directory."""
     with alone(engine) as (server, place):
         tasks.app.connect_to(server.url)
         try:
@@ -92,7 +92,7 @@ def conclude(problems: Sequence[str]) -> None:
 
 @main.group()
 def caps() -> None:
-    """Show that caps hold (their costs: scripts/measure/once/run cap-costs, and cap-changes)."""
+    """Show that caps hold. (scripts/measure/once/run measures their costs.)"""
 
 
 @caps.command()
@@ -100,8 +100,10 @@ def caps() -> None:
 @click.option("--processes", default=4, show_default=True)
 @engine
 def exact(jobs: int, processes: int, engine: Engine | None) -> None:
-    """Show that exactly N jobs run at once, for N = 1, 2, 3 and 10. N is a limit per task, per key, per queue, or all
-    three together."""
+    """Show that exactly N jobs run at once, for N = 1, 2, 3 and 10.
+
+    N is the cap of a task, of a key, of the queue, or of all three.
+    """
     problems = []
     with capped(engine) as (_, client, place):
         queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
@@ -121,7 +123,7 @@ def exact(jobs: int, processes: int, engine: Engine | None) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> None:
-    """Show that no wake-up is lost when an enqueue or a cancel races with the end of the last holder."""
+    """Show that no wake-up is lost if a job is enqueued or cancelled while the last holder of a cap ends."""
     problems = []
     with (
         capped(engine) as (_, client, place),
@@ -158,7 +160,7 @@ def faults(kills: int, zombies: int, engine: Engine | None) -> None:
 
 @main.group()
 def once() -> None:
-    """Show that only one job at a time holds a unique name, and that jobs and results expire as fast as they come."""
+    """Show that only one live job holds a unique name, and that expired jobs and results leave Redis at once."""
 
 
 @once.command("race")
@@ -178,7 +180,7 @@ def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True)
 @engine
 def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
-    """Let jobs expire as fast as they come. Redis' memory must stay flat.
+    """Let jobs expire as fast as producers enqueue them. Redis' memory must not grow.
 
     Half of the jobs are delayed, and half wait in 250 lanes.
     """
@@ -199,10 +201,9 @@ def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
 @engine
 def kept(seconds: int, engine: Engine | None) -> None:
-    """Keep results for a second each, at full speed. Redis' memory must stay flat, and no call may take Redis more than
-    10 ms.
+    """Keep each result for a second, at full speed. Redis' memory must not grow, and no call may take more than 10 ms.
 
-    There are three rounds: short results, results of 64 KiB, and such results with the values in the log.
+    There are three rounds: with short results, with results of 64 KiB, and with results of 64 KiB that are also logged.
     """
     problems = []
     for size, chunk, log in ((60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)):
@@ -229,10 +230,10 @@ def kept(seconds: int, engine: Engine | None) -> None:
 def waits(
     names: Sequence[str], jobs: int, callers: int, seconds: float, engine: Engine | None
 ) -> None:
-    """Show that no wait for a job's end is lost, and that waits end soon, on each stage or only on the NAMED stages.
+    """Show that no wait for a job's end is lost, and that waits end soon. Without NAMES, all stages are run.
 
-    The faults of the stages: none, the listening connection is killed every 50 ms, primaries fail, the queue's slot
-    moves, and a user lacks the right to the channel.
+    Each stage has another fault: no fault, killed connections, failing primaries, a moving cluster slot, or a missing
+    right to the channel.
     """
     problems: list[str] = []
     for name in names or STAGES:
@@ -267,11 +268,11 @@ def outages(
     as_json: bool,
     **options: int,
 ) -> None:
-    """Interrupt Redis again and again under a working worker, which must claim again soon and lose no job.
+    """Interrupt Redis again and again while a worker runs. The worker must claim again soon, and no job may be lost.
 
-    Each kind has its own servers and worker. The last four kinds strike a node of a cluster, or a primary under
-    Sentinel, while producers and a worker are busy, on both engines unless one is named; they also report how long the
-    queues of other shards were idle, and a producer's longest call.
+    Each kind of outage has its own servers and worker. The last four kinds apply a fault to a cluster or to Sentinel
+    under load. They run on both engines unless ``--engine`` names one. They also report how long the queues of other
+    shards were idle, and a producer's longest call.
     """
 
     def say(each: object) -> None:
@@ -312,7 +313,7 @@ def outages(
 
 
 def at_length(test: str, variable: str, jobs: int) -> None:
-    """Run a test with this number of jobs, and exit with its status."""
+    """Run a pytest test with this number of jobs, and exit with the status of pytest."""
     words = [sys.executable, "-m", "pytest", test, "-q", "-s", "-n", "0"]
     done = subprocess.run(words, env={**os.environ, variable: str(jobs)}, check=False, cwd=ROOT)
     raise SystemExit(done.returncode)
@@ -321,8 +322,10 @@ def at_length(test: str, variable: str, jobs: int) -> None:
 @main.command()
 @click.argument("jobs", default=10_000)
 def sessions(jobs: int) -> None:
-    """Run handlers with database sessions on a real PostgreSQL, and kill workers. No database connection may remain
-    open."""
+    """Run handlers with database sessions on a real PostgreSQL, and kill workers.
+
+    At the end no database connection may be open.
+    """
     at_length("tests/worker/test_sessions.py", "RQ_CORE_SESSIONS_JOBS", jobs)
 
 
@@ -331,8 +334,8 @@ def sessions(jobs: int) -> None:
 def witness(jobs: int) -> None:
     """Count jobs in four ways while worker processes are replaced and killed.
 
-    The counts: the workers' metrics, the log, the jobs' own records, and the enqueued jobs. No counter falls, and the
-    totals of the log are exact.
+    The counts come from the workers' metrics, the log, the jobs' own records, and the producer. No counter may fall,
+    and the totals of the log must be exact.
     """
     at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS", jobs)
 
@@ -341,8 +344,7 @@ def witness(jobs: int) -> None:
 @click.argument("scene", type=click.Choice(list(rig_of_scenes.SCENES)))
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
-    """Make a queue that is stuck for a known cause, on an empty server. The cause that rq-core reports can then be
-    compared with the known cause."""
+    """Make a queue that is stuck for a known cause, on an empty server, to see which cause rq-core reports."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")
@@ -389,11 +391,10 @@ def chaos(
     postgres: bool,
     as_json: bool,
 ) -> None:
-    """Apply faults under load, one after another. Then end the faults, let all jobs end, and report what became of
-    every job.
+    """Apply faults under load, one after another. Then let all jobs end, and report what became of each job.
 
-    Exits with 0 only if no job was lost without a report, no job ran twice or beyond a cap without an explanation, and
-    ``audit verify`` holds. Gaps in the log are allowed if an outbox was emptied.
+    Exits with 0 only if the log reports each lost job and explains each second run. Caps must hold, and ``audit
+    verify`` must prove the log. The log may have gaps if a fault emptied an outbox.
     """
     if audit is not None and postgres:
         raise click.UsageError("--audit names a database, --postgres makes one: give one of them")
@@ -441,8 +442,10 @@ def reliability(
     into: Path,
     engine: Engine | None,
 ) -> None:
-    """Measure each kind of fault of chaos on its own. If all kinds were measured, write the table into
-    docs/reliability.md."""
+    """Measure each kind of fault in a chaos run of its own.
+
+    If all kinds were measured, write the table into docs/reliability.md.
+    """
     words = ["--minutes", str(minutes), "--seed", str(seed)]
     words += ["--engine", engine.name] if engine else []
     chosen = kinds or tuple(sorted(KINDS))

@@ -1,9 +1,9 @@
-"""Budgets: upper limits of costs, in one table. The costs are counts, which do not depend on the machine.
+"""Budgets: one table of upper limits for costs. A cost is a count, which does not depend on the machine.
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each budget to the current count plus the slack of its section, so that later changes
-cannot lose an improvement.
+`scripts/measure/budgets` sets each budget to the current count plus a small reserve (``slack``). So a later change that
+costs more fails a test.
 """
 
 import json
@@ -30,7 +30,10 @@ def table() -> dict[str, dict[str, float]]:
 
 
 def check(section: str, name: str, found: float) -> None:
-    """Raise an error if the count exceeds the budget. If the variable COUNTED is set, only record the count."""
+    """Raise AssertionError if the count exceeds the budget.
+
+    If the environment variable RQ_CORE_BUDGETS_COUNTED names a file, only append the count to the file.
+    """
     if where := os.environ.get(COUNTED):
         with Path(where).open("a") as file:
             file.write(json.dumps([section, name, found]) + "\n")
@@ -44,8 +47,11 @@ def check(section: str, name: str, found: float) -> None:
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
-    """Return the table with new budgets: for each measured count, the count plus the slack of its section. Other
-    rows do not change."""
+    """Return the text of the table with new budgets. A new budget is the measured count plus the reserve of its
+    section.
+
+    A row without a measured count does not change.
+    """
     lines, section = [], ""
     slack = {name: rows.get("slack", 0.0) for name, rows in tomllib.loads(text).items()}
     for line in text.splitlines():
@@ -60,7 +66,7 @@ def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
 
 
 def tighten(counts: Path) -> None:
-    """Write the table again from a file of counts. If a budget has several counts, the highest count is used."""
+    """Write the table of budgets again from a file of counts. If a budget has several counts, the highest is used."""
     counted: dict[tuple[str, str], float] = {}
     for line in counts.read_text().splitlines():
         section, name, found = json.loads(line)

@@ -1,12 +1,12 @@
-"""Compares the instants of cron expressions with an oracle that walks through time minute by minute.
+"""Compares the instants that rq-core computes for cron expressions with an oracle, which tries each minute.
 
     python -m tests.rigs.dst_oracle              two days around each change, 2010 to 2039, 40 zones, 12 expressions
-    python -m tests.rigs.dst_oracle --library    the same of CronSim with its own handling of time zones
+    python -m tests.rigs.dst_oracle --library    compare the library CronSim, with its own handling of time zones
 
-The oracle reads expressions by itself and uses no offsets or folds: it computes what the wall clock shows at each
-minute, and compares that with the latest wall time that the clock has shown before. If minute or hour begins with
-``*``, each matching minute is an instant. Otherwise each matching wall time is an instant when the clock first shows
-it, and all matching wall times that the clock skips are one instant at the minute after the skip.
+The oracle shares no code with rq-core, and uses no UTC offsets. It knows only what the wall clock shows at each minute.
+It has two rules. If the field minute or hour begins with ``*``, each minute with a matching wall time is an instant. In
+other expressions, only the first of two equal wall times is an instant. If the clock skips matching wall times, the
+first minute after the skip is one instant for all of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Minute = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Difference:
-    """An expression, and a change of the UTC offset around which the two lists of instants differ."""
+    """The instants that are missing or wrong around one change of a zone's UTC offset."""
 
     zone: str
     expression: str
@@ -66,8 +66,7 @@ class Difference:
 
 
 class Expression:
-    """A cron expression as the oracle reads it: sets of numbers, L for the last day, and whether the two day fields are
-    joined by AND or OR."""
+    """A cron expression as sets of numbers. ``L`` (the last day of the month) is the number 99."""
 
     def __init__(self, text: str) -> None:
         minute, hour, day, month, weekday = text.split()
@@ -104,7 +103,7 @@ def _numbers(field: str, low: int, high: int) -> set[int]:
 
 
 def told(expression: Expression, minutes: Sequence[Minute]) -> Instants:
-    """Return the instants among these consecutive minutes, according to the rules alone."""
+    """Return the oracle's instants among these consecutive minutes."""
     if expression.has_elapsed:
         return [moment for moment, wall in minutes if expression.matches(wall)]
     found: Instants = []
@@ -120,7 +119,7 @@ def told(expression: Expression, minutes: Sequence[Minute]) -> Instants:
 
 
 def changes(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the first minute after each change of the UTC offset."""
+    """Yield each minute (UTC) at which the zone's UTC offset changes."""
     low = begin
     while low < end:
         high = low + timedelta(hours=12)
@@ -139,7 +138,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
 
 
 def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the instants from ``begin`` up to ``end`` (exclusive), as schedules compute them."""
+    """Return the instants that rq-core computes, from ``begin`` until before ``end``."""
     rule = recurrence("oracle", cron=expression, tz=zone)
     found = []
     for instant in rule.instants(round(begin.timestamp() * 1000) - 1):
@@ -151,7 +150,7 @@ def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants
 
 
 def of_library(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the instants in the same interval as CronSim computes them in this time zone."""
+    """Return the instants that the library CronSim computes alone, from ``begin`` until before ``end``."""
     found = []
     for each in CronSim(expression, (begin - MINUTE).astimezone(ZoneInfo(zone))):
         moment = each.astimezone(UTC)
@@ -173,8 +172,10 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Yield the difference between the instants and the oracle's instants, for each change of offset and each
-    expression. Yields None if there is no difference."""
+    """Compare computed instants with the oracle's, around each change of the zone's UTC offset.
+
+    Yields a Difference, or None if the instants are equal, for each change and each expression.
+    """
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     for change in changes(info, first, last):
@@ -196,7 +197,7 @@ def compare(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare all expressions, and print the differences. Returns 1 if there is one."""
+    """Compare all expressions in all zones, and print the differences. Returns 1 if there are any."""
     computed = of_library if "--library" in arguments else ours
     cases, classes = 0, Counter[tuple[str, str]]()
     for zone in ZONES:

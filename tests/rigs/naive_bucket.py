@@ -1,13 +1,16 @@
-"""A token bucket in whole numbers, one unit per line of thought: what a rate with costs must agree with to the
-millisecond. It shares no code and no formula with the scripts, which keep an arrival time in place of a level."""
+"""A simple token bucket in whole numbers. A rate with costs must let jobs begin at the same millisecond.
+
+It shares no code and no formula with the scripts. They store an arrival time, and the bucket stores a level.
+"""
 
 from __future__ import annotations
 
 
 class Bucket:
-    """Holds ``burst`` units, and gets ``most`` back per ``window_ms``, evenly.
+    """A bucket of up to ``burst`` units. It gets ``most`` units back in each window of ``window_ms``, evenly.
 
-    Levels are in parts of a unit: ``window_ms`` parts make one, so that each ms brings a whole number of parts."""
+    The level is a whole number: it counts parts of a unit. A unit has ``window_ms`` parts.
+    """
 
     def __init__(self, most: int, window_ms: int, burst: int) -> None:
         self.most, self.window_ms, self.burst = most, window_ms, burst
@@ -19,17 +22,17 @@ class Bucket:
         self.at_ms = at_ms
 
     def opens_ms(self, cost: int, at_ms: int) -> int:
-        """Return the first ms, from ``at_ms`` on, at which a job of this cost may begin."""
+        """Return the first time (ms), not before ``at_ms``, at which a job of this cost may begin."""
         self._flow(max(at_ms, self.at_ms))
         missing = min(cost, self.burst) * self.window_ms - self.level
         return self.at_ms + max(0, -(-missing // self.most))
 
     def take(self, cost: int, at_ms: int) -> None:
-        """Let a job of this cost begin. The level may fall below zero: then the bucket is owed something."""
+        """Take the cost of a job that begins. The level may fall below zero, which is a debt."""
         self._flow(at_ms)
         self.level -= cost * self.window_ms
 
     def correct(self, more: int, at_ms: int) -> None:
-        """Take so much more, or give it back if it is negative: at most so much that the bucket is full."""
+        """Take ``more`` units. A negative number gives units back, up to a full bucket."""
         self._flow(at_ms)
         self.level = min(self.burst * self.window_ms, self.level - more * self.window_ms)

@@ -1,10 +1,9 @@
-"""Interrupts Redis under a working worker, one time after another, and measures how soon the worker claims again.
+"""Interrupts Redis under a working worker, again and again, and measures how soon the worker claims again.
 
     scripts/prove/live outages --times 100 --seconds 2 --kind restart --kind failover
 
-starts servers and a worker process for each kind, and reports for each outage the time from Redis' return to the
-worker's next claim, and whether the job that ran during the outage was reported once. See `scripts/prove/live outages
---help`.
+This starts servers and a worker for each kind of outage. After each outage it prints the seconds from Redis' return to
+the worker's next claim. It also prints whether the job that ran meanwhile was settled once.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ app.queue(QUEUE, lease=15)
 
 @app.task(queue=QUEUE)
 def probe() -> None:
-    """Run at once. Such a job (a probe) shows that the worker claims jobs."""
+    """End at once. The run of such a job (a probe) shows that the worker claims again."""
     note("probe")
 
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Sleep for this time (s), which is a little shorter than the outage."""
+    """Sleep for ``seconds``, a little shorter than the outage."""
     with noted():
         await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """One outage of Redis, and its effects on the claims of two jobs."""
+    """One outage of Redis, and what became of two jobs."""
 
     kind: str
     seconds: float
@@ -68,8 +67,7 @@ class Outage:
 
 
 class Stage:
-    """A server, a worker process that uses a proxy to reach the server, and a producer that reaches the server
-    directly."""
+    """A server, a worker process that reaches it through a proxy, and a producer that reaches it directly."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
@@ -89,7 +87,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _servers(self) -> Iterator[tuple[str, str]]:
-        """Start the servers. Return the URL for the worker and the URL for the producer."""
+        """Start the servers. Yield the worker's URL and the producer's URL."""
         with (
             served(self._engine, self._place, DURABLE) as self.server,
             Proxy(self.server.port) as self.proxy,
@@ -97,21 +95,21 @@ class Stage:
             yield self.proxy.url, self.server.url
 
     def seen(self, what: str, job_id: str) -> float | None:
-        """Return when a job wrote this line, in seconds on the monotonic clock."""
+        """Return when a job wrote a witness line of this kind (seconds of the monotonic clock), or None."""
         lines = self.crew.witness.lines(what)
         return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Interrupt Redis for a time. The call ends when Redis is back."""
+        """Interrupt Redis for some seconds, and return when Redis is back."""
         self._kinds[kind](seconds)
 
     def recover(self) -> None:
-        """Restore the state from before the outage."""
+        """Do nothing: an outage of one server leaves nothing to restore."""
 
     # The kinds of outages.
 
     def restart(self, seconds: float) -> None:
-        """Kill Redis with SIGKILL, and start a process that reads the append-only file."""
+        """Kill Redis with SIGKILL, and start it again from its append-only file."""
         self.server.kill()
         time.sleep(seconds)
         self.server.start()
@@ -123,12 +121,12 @@ class Stage:
         self.server.thaw()
 
     def blackhole(self, seconds: float) -> None:
-        """Drop all packets. Connections from before the outage never work again, and are not closed."""
+        """Drop all data on the network. Connections from before stay open, but never work again."""
         with self.proxy.doing(Mode.BLACK_HOLE):
             time.sleep(seconds)
 
     def reset(self, seconds: float) -> None:
-        """Let the server close every connection, again and again."""
+        """Let the server close all connections, again and again."""
         self._repeat(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], seconds)
 
     def flush(self, seconds: float) -> None:
@@ -154,7 +152,7 @@ class Stage:
 
 
 class SentinelStage(Stage):
-    """Two servers and three sentinels. The worker and the producer know only the sentinels."""
+    """Two servers and three sentinels. The worker and the producer ask the sentinels for the primary."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         super().__init__(place, engine)
@@ -167,10 +165,10 @@ class SentinelStage(Stage):
             yield self._group.url, self._group.url
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Kill the primary with SIGKILL, and let the replica be promoted.
+        """Kill the primary with SIGKILL, and let the sentinels promote the replica.
 
-        If the outage lasts for more than SHORT_S seconds, the quorum is larger than the number of sentinels for that
-        time, so that no sentinel can promote the replica before the outage is over.
+        An outage longer than SHORT_S seconds must last its full time. So the sentinels cannot promote the replica
+        before: their quorum is larger than their number.
         """
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.
@@ -184,7 +182,7 @@ class SentinelStage(Stage):
         self._group.wait_promoted(self._lost)
 
     def recover(self) -> None:
-        """Start the old primary, which becomes the replica."""
+        """Start the old primary again. It becomes the replica."""
         if self._lost is not None:
             self._lost.start()
             self._lost = None
@@ -199,7 +197,7 @@ SHORT_S: Final = 2.0
 
 
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
-    """Interrupt Redis for a time while a job runs, and return the results."""
+    """Interrupt Redis while a job runs, and return what became of this job and of a probe."""
     job = long.job(seconds * 0.9)
     client.run(client.calls.enqueue.many([job]))
     wait_until(lambda: stage.seen("start", job.id), "the job runs", timeout=PATIENCE)
@@ -225,7 +223,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
 
 
 def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
-    """Return how often these jobs were claimed and how often they succeeded."""
+    """Return how many times these jobs together were claimed, and how many times they succeeded."""
     counts = {"claimed": 0, "succeeded": 0}
     for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000)):
         entry = decode(entry_id, raw)
@@ -245,7 +243,7 @@ def run(
     engine: Engine | None = None,
     on_outage: Callable[[Outage], None] = lambda _: None,
 ) -> list[Outage]:
-    """Run this number of outages of these kinds in turn."""
+    """Interrupt Redis ``times`` times in all, with these kinds of outages in turn."""
     draw = random.Random(seed)
     stage = (SentinelStage if FAILOVER in kinds else Stage)(place, engine or engines()[0])
     found = []
@@ -275,7 +273,7 @@ HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s
 
 
 def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
-    """Return the results of all outages of one kind. An acknowledged job that did not succeed counts as lost."""
+    """Return the figures of all outages of one kind. A job that did not succeed counts as lost."""
     again = [each.again_s for each in found]
     return {
         "kind": kind,
@@ -295,7 +293,7 @@ def row(said: dict[str, Any]) -> str:
 def every(
     kinds: Sequence[str], parallel: int, **how: Any
 ) -> tuple[dict[str, list[Outage]], list[str]]:
-    """Run outages of each kind on separate servers, as `run` does. Also return the promises that were not met."""
+    """Call `run` for each kind of outage, on separate servers. Return the outages by kind, and the broken promises."""
     wrong: list[str] = []
 
     def of(kind: str) -> list[Outage]:

@@ -1,10 +1,10 @@
-"""Shows the web page in Chromium, in each state of a server, and saves the findings of axe and pictures to look at.
+"""Shows the web page in Chromium, in each state of a server. Saves pictures, and reports what the tool axe finds.
 
     scripts/prove/live page                      all states, into build/page
-    scripts/prove/live page long stuck-paused    these only
+    scripts/prove/live page long stuck-paused    only these two states
 
-The states: no queue, ten queues, the longest names, a million jobs (half of them in fifty thousand lanes), five stuck
-queues (tests/rigs/stuck.py), and a wait of yesterday. For the last six, the first screen must name the cause.
+The states are no queue, ten queues, the longest names, a million jobs, five stuck queues (tests/rigs/stuck.py), and
+jobs that waited yesterday. The first screen must name the cause if a queue is stuck or jobs have waited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOON_MS: Final = 43_200_000
 
 
 class Shown(NamedTuple):
-    """The pages to look at while the server is in one state."""
+    """The pages that are checked in one state of the server."""
 
     paths: dict[str, str]
     says: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def ten(scene: Scene) -> Shown:
 
 
 def long(scene: Scene) -> Shown:
-    """Make the longest allowed names, without a place to break them."""
+    """Make the longest allowed names. The page has no place to break them."""
     queue, task, job = "q" * LONG, "t" * LONG, "j" * LONG
     seed = scene.seed.of(queue)
     tenant = "tenant=" + "k" * 200
@@ -91,8 +91,8 @@ def many(scene: Scene, jobs: int, lanes: int) -> Shown:
 
 
 def waited(scene: Scene) -> Shown:
-    """Make three jobs of a tenant that waited yesterday from 12:03 on, for four minutes, for a long job of the same
-    tenant."""
+    """Let three jobs of a tenant wait while a long job of the same tenant runs. They waited yesterday, from 12:03
+    on."""
     seed = scene.seed
     with Seed(scene.url, QUEUE) as then:
         now, _ = then.control.time()
@@ -148,7 +148,7 @@ STATES: Final[dict[str, Callable[[Scene], Shown]]] = {
 
 
 def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
-    """Make a state, check each of its pages, and yield the problems that were found."""
+    """Bring a server into a state, check each page, and yield the problems as sentences."""
     audit_url = f"sqlite:///{place / 'audit.db'}"
     lay_log(audit_url)
     with server_of(engines()[0], place) as server, Seed(server.url, QUEUE, real_clock=True) as seed:
@@ -171,7 +171,7 @@ def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
 
 
 def look_at(states: list[str], shots: Path) -> Iterator[tuple[str, list[str]]]:
-    """Check these states, one after another. Yields each state with its problems."""
+    """Check these states one after another. Yield each state with its problems."""
     with chromium() as browser:
         for state in states:
             with contextlib.ExitStack() as stack:

@@ -1,10 +1,9 @@
-"""Makes parts of a cluster, or a primary under Sentinel, fail under load, and measures how long each queue is idle and
-which jobs are lost.
+"""Lets parts of a cluster, or a primary under Sentinel, fail under load. Measures idle times and counts lost jobs.
 
     scripts/prove/live outages --kind frozen_node --seconds 30 --times 3
 
-Producers enqueue into queues of all shards, one call after the other, and a worker process runs the jobs. Only the
-shard of the last queue fails. See `scripts/prove/live outages --help`.
+Producers enqueue into queues of all shards, one call after another, and a worker process runs the jobs. Only the shard
+of the last queue fails.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def ran(queue: str, key: str) -> None:
 
 @dataclass(frozen=True)
 class Strike:
-    """One strike (a fault under load) and its results. All times are in seconds."""
+    """The results of one strike, which is a fault under load. All times are in seconds."""
 
     kind: str
     engine: str
@@ -89,7 +88,7 @@ class Strike:
 
 @dataclass
 class Load:
-    """Producers for some queues, one thread for each queue, and the answers that the producers got."""
+    """Producers, one thread for each queue, and the answers that they got."""
 
     url: str
     acked: dict[str, tuple[str, float, str]] = field(default_factory=dict)
@@ -134,7 +133,7 @@ class Load:
         return next(times, None)
 
     def longest(self, since: float, of: Callable[[str, bool], bool]) -> float:
-        """Return the duration of the longest of these calls that ended after this time."""
+        """Return the duration (s) of the longest of the chosen calls that ended after this time."""
         calls = [(b - a) for queue, a, b, ok in self.calls if b > since and of(queue, ok)]
         return max(calls, default=0.0)
 
@@ -146,7 +145,7 @@ class Runs:
         self._witness = witness
 
     def of(self, queue: str) -> list[float]:
-        """Return the times of the runs of a queue's jobs."""
+        """Return the times at which jobs of the queue ran (seconds of the monotonic clock)."""
         return [line["at"] for line in self._witness.lines("ran") if line["queue"] == queue]
 
     def keys(self) -> Counter[str]:
@@ -162,7 +161,10 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, with a queue on each shard. Faults strike the last queue's shard. Its primary is first in the URL."""
+    """A cluster of six nodes, with a queue on each shard.
+
+    Faults strike the shard of the last queue. The primary of this shard is the first node in the URL.
+    """
 
     fresh_call_s = 0.0
 
@@ -182,7 +184,8 @@ class ClusterStage:
         self.queues = [*(name for name in names if name != struck), struck]
 
     def frozen_node(self, seconds: float) -> float:
-        """Suspend the first node in the URL with SIGSTOP."""
+        """Suspend the struck primary with SIGSTOP for some seconds. Return the time at which its replica had taken
+        over."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         self.victim.freeze()
@@ -194,7 +197,10 @@ class ClusterStage:
         return writable
 
     def bus_partition(self, seconds: float) -> float:
-        """Cut the node off from the other nodes. Clients can still reach the node."""
+        """Cut the struck primary off from the other nodes for some seconds. Clients can still reach it.
+
+        Return the time at which its replica had taken over.
+        """
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         with self._cluster.cutting_off(self.victim):
@@ -219,7 +225,7 @@ class SentinelStage:
     fresh_call_s = 0.0
 
     def __init__(self, group: SentinelGroup) -> None:
-        """Configure each server to refuse writes while it is a primary without a replica."""
+        """Let each server refuse writes while it is a primary without a replica."""
         self._group = group
         self.url = group.url
         self.queues = ["moved"]
@@ -229,7 +235,8 @@ class SentinelStage:
                 client.config_set("min-replicas-max-lag", 2)
 
     def planned_failover(self, seconds: float) -> float:
-        """Let Sentinel replace a primary that works, as an operator can."""
+        """Let Sentinel replace a healthy primary, as an operator can. Return the time from which the new primary took
+        writes."""
         group = self._group
         old = group.primary
         group.wait_replicated()
@@ -241,8 +248,10 @@ class SentinelStage:
         return writable
 
     def old_primary_back(self, seconds: float) -> float:
-        """Suspend the primary until its replica has taken over. Then let the old primary continue. At first it still
-        acts as a primary."""
+        """Suspend the primary until a replica has taken over, and then resume it. At first it still acts as a primary.
+
+        Return the time from which the new primary took writes.
+        """
         old = self._group.primary
         self._group.wait_replicated()
         began = time.monotonic()
@@ -267,7 +276,7 @@ KINDS: Final = (*CLUSTER_KINDS, *SENTINEL_KINDS)
 
 
 def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine) -> Strike:
-    """Strike once under load, and return the results."""
+    """Apply one fault under load, and return the results."""
     load = Load(stage.url)
     *spared, struck = stage.queues
     options = ("--concurrency", "8", "--grace", "1", "--force")
@@ -347,7 +356,7 @@ def problems(found: Sequence[Strike]) -> list[str]:
 
 @contextlib.contextmanager
 def staged(kind: str, place: Path, engine: Engine) -> Iterator[Stage]:
-    """Start the servers for strikes of a kind."""
+    """Start the servers that this kind of strike needs, and yield them."""
     if kind in CLUSTER_KINDS:
         cluster = RedisCluster(engine, place)
         try:
@@ -367,7 +376,7 @@ def run(
     on: Sequence[Engine] | None = None,
     on_strike: Callable[[Strike], None] = lambda _: None,
 ) -> list[Strike]:
-    """Make this number of strikes of each kind on each engine. Each strike has its own servers."""
+    """Strike ``times`` times with each kind of fault on each engine. Each strike has its own servers."""
     found = []
     for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
         with directory() as place, staged(kind, place, engine) as stage:

@@ -1,6 +1,6 @@
-"""The stage of the long proofs: a server, and processes that use it and are started, killed, and started again.
+"""A server and processes for the long proofs. The processes are started, killed, and started again.
 
-One log has the output of all processes, and one witness file has the lines that handlers write about their runs.
+One log has the output of all processes. One witness file has the lines that handlers write about their runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 
 @dataclass
 class Unit:
-    """One process that is kept running."""
+    """One process of a crew. If it ends, the crew starts it again."""
 
     kind: str
     process: Child
@@ -41,7 +41,7 @@ class Unit:
 
 
 class Crew:
-    """Processes of several kinds. All processes of a kind are started in the same way.
+    """Processes of several kinds. Each kind has one command line.
 
     Use it in a ``with`` statement. At the end of the block all processes are killed.
     """
@@ -57,12 +57,14 @@ class Crew:
         self._mending = threading.Lock()
 
     def knows(self, kind: str, command: Callable[[], Sequence[str]]) -> None:
-        """Register how processes of this kind are started: with ``python -m`` and these words. The words are read at
-        each start."""
+        """Register the command line of a kind of process: ``python -m`` and the words that ``command`` returns.
+
+        ``command`` is called at each start.
+        """
         self._commands[kind] = command
 
     def knows_workers(self, app: str, queues: Sequence[str], url: str, *options: str) -> None:
-        """Register how processes of the kind `WORKER` are started: as ``rq-core worker``."""
+        """Register the command line of the kind `WORKER`, which is ``rq-core worker``."""
         self.knows(WORKER, lambda: [*processes.worker_words(app, queues, url), *options])
 
     def _launch(self, kind: str) -> Child:
@@ -74,7 +76,7 @@ class Crew:
         return self.units[-1]
 
     def wait_started(self, count: int) -> None:
-        """Wait until this number of workers has logged that it has started."""
+        """Wait until ``count`` workers in all have logged that they started."""
         wait_until(
             lambda: self.said().count("worker started") >= count,
             lambda: f"{count} workers run: {self.end_of_log()}",
@@ -87,7 +89,7 @@ class Crew:
         self.units.remove(unit)
 
     def mend(self) -> None:
-        """Start the ended processes again, in the way of a service manager."""
+        """Start each process again that has ended, as a service manager does."""
         with self._mending:
             for unit in self.units:
                 if unit.process.poll() is not None:
@@ -95,14 +97,14 @@ class Crew:
                     unit.process = self._launch(unit.kind)
 
     def rest(self, seconds: float) -> None:
-        """Let time pass, and keep all processes running meanwhile."""
+        """Wait for some seconds, and keep all processes running meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.mend()
             time.sleep(min(0.05, left))
 
     def stop(self, *kinds: str) -> list[int]:
-        """Stop these processes with SIGTERM, do not start them again, and return their exit statuses.
+        """Stop all processes of these kinds with SIGTERM, for good. Return their exit statuses.
 
         Raises AssertionError if a process does not end.
         """
@@ -128,7 +130,7 @@ class Crew:
             unit.process.close()
 
     def of(self, kind: str, draw: random.Random) -> Unit:
-        """Return a random process of this kind."""
+        """Return a random process among those of this kind."""
         return draw.choice([unit for unit in self.units if unit.kind == kind])
 
     def said(self) -> str:
@@ -149,7 +151,7 @@ def workers(
     count: int = 1,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Crew]:
-    """Start this number of workers, and wait until they have begun."""
+    """Yield a crew of ``count`` workers that have begun. At the end of the block they are killed."""
     with Crew(place, variables) as crew:
         crew.knows_workers(app, queues, url, *options)
         for _ in range(count):

@@ -1,8 +1,8 @@
-"""Five stuck queues, each with another cause, which `rq-core top` and the alerts must name.
+"""Makes queues that are stuck, each for another cause. `rq-core top` and the alerts must name the cause.
 
     scripts/prove/live stuck full_cap --redis redis://localhost:6379/0
 
-makes one of these queues on a server. It is made by real calls, with a clock that is ten minutes behind.
+This makes one of the five queues on a server, by real calls. The clock of the calls is ten minutes behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUEUE: Final = "mail"
 
 
 def _works(seed: Seed, *, places: int = 10, busy: int = 0) -> None:
-    """Register a running worker."""
+    """Announce a running worker in Redis, without a process."""
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", (seed.queue,), places, busy, 0)
     seed.client.run(
         worker_registry.announce("rqc", "w-1", says, [seed.queue], ["crash", "send", "t"])
@@ -35,7 +35,7 @@ def no_worker(seed: Seed) -> None:
 
 
 def full_cap(seed: Seed) -> None:
-    """Make a queue with a full cap of a task. The job that holds the place does not end."""
+    """Make a queue in which one job fills the cap of its task and does not end."""
     seed.cap("task=send", 1)
     seed.enqueue(*(seed.job(f"j{n}", task="send", scopes=["task=send"]) for n in range(3)))
     (held,) = seed.claim(1).jobs
@@ -65,7 +65,7 @@ def poison(seed: Seed) -> None:
 
 
 def sql_away(seed: Seed) -> None:
-    """Make a queue whose mirror cannot write, so that events wait in Redis."""
+    """Make a queue whose mirror cannot reach SQL, so that events stay in the outbox."""
     seed.attach()
     seed.enqueue("a", "b")
     seed.complete(*seed.claim(2).jobs)
@@ -88,7 +88,7 @@ SAYS: Final = {
 
 @contextlib.contextmanager
 def scene(url: str, name: str) -> Iterator[Client]:
-    """Make a stuck queue on an empty server, and yield a client."""
+    """Make the queue that is stuck for this cause, on an empty server, and yield a client."""
     with Seed(url, QUEUE) as seed:
         now, _ = seed.control.time()
         seed.clock.set(int(now) * 1000 - AGO_MS)

@@ -1,4 +1,4 @@
-"""The verdicts of the long proofs: each verdict finds the problems that are planted in invented figures."""
+"""The verdicts of the long proofs find the problems that are planted in invented figures."""
 
 from __future__ import annotations
 

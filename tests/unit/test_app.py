@@ -1,4 +1,4 @@
-"""Apps and tasks: invalid definitions are refused at once, and jobs have the expected fields. No test here needs a
+"""Apps and tasks. Invalid definitions are refused at once, and jobs have the right fields. No test here needs a
 server."""
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def test_enqueue_by_name_validates_the_arguments_if_the_app_has_the_task(app: Ap
 
 
 def test_a_job_with_the_option_at_carries_the_instant_and_not_a_delay(app: App) -> None:
-    """Checks that the job carries an instant, because the due time of a delay would depend on the producer's clock."""
+    """A delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     due_ms = 1_893_456_000_000
@@ -337,8 +337,7 @@ def test_invalid_settings_are_refused(app: App, name: str, options: dict[str, An
 
 
 class Mailer:
-    """A class with a method that is declared as a task. A worker could not create the instance that the method
-    needs."""
+    """A class whose method is declared as a task. A worker could not make the instance that the method needs."""
 
     def send(self, to: str) -> None: ...
 
@@ -397,7 +396,7 @@ def test_the_error_of_a_mistyped_option_suggests_an_option_and_lists_all(
 
 
 @pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])
-def test_calling_a_method_by_its_name_in_another_library_raises_an_error_with_the_name_in_rq_core(
+def test_a_method_name_of_another_library_raises_an_error_with_the_right_name(
     app: App, name: str, hint: str
 ) -> None:
     task = app.task(Mailer.post)
@@ -413,7 +412,7 @@ class Odd:
 
 
 def test_app_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
-    """Checks that the worker fails at its start, and not when the first job arrives."""
+    """A worker calls `check` when it starts. So it fails then, and not at its first job."""
 
     @app.task
     def odd(value: Odd) -> None: ...
@@ -431,7 +430,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_importing_rq_core_imports_only_its_errors_signals_and_masking() -> None:
-    """Checks the imports, since the command line is part of the package. ``rq-core --help`` needs no App."""
+    """The package also has the command line, and ``rq-core --help`` needs no App."""
     modules = imported_by("import rq_core")
 
     assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
@@ -441,7 +440,7 @@ def test_importing_rq_core_imports_only_its_errors_signals_and_masking() -> None
 
 
 def test_defining_tasks_imports_no_heavy_module() -> None:
-    """Checks the imports, since web apps and command lines import tasks even if they enqueue no job."""
+    """Web apps and command lines import tasks, even if they enqueue no job."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.app.task" in modules
@@ -453,7 +452,7 @@ def test_defining_tasks_imports_no_heavy_module() -> None:
 
 
 def test_public_names_are_listed_before_they_are_imported() -> None:
-    """Checks that dir() and ``import *`` know every public name, and that any other name raises an error."""
+    """dir() and ``import *`` know every public name. Any other name raises an error."""
     found = {}
     exec("from rq_core import *", found)  # noqa: S102 - it is only allowed at a module's top
 
@@ -464,7 +463,7 @@ def test_public_names_are_listed_before_they_are_imported() -> None:
 
 
 def test_rq_core_exports_exactly_the_expected_public_names() -> None:
-    """Checks the list because each new name is a promise, and because the removal of a name breaks users' code."""
+    """Each new name is a promise, and a removed name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Cancelled", "Cap", "CapConflict",

@@ -1,4 +1,4 @@
-"""Arguments: each argument keeps its type through JSON, or the call that passes it is refused."""
+"""Arguments. Each keeps its type on the way through JSON, or the call is refused."""
 
 from __future__ import annotations
 
@@ -116,8 +116,7 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
 def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
-    """Checks that the worker's value never differs from the producer's value, since no error would report the
-    difference."""
+    """No error would report a changed value."""
 
     def task(
         when: datetime,
@@ -161,8 +160,7 @@ def test_an_argument_without_an_annotation_arrives_as_its_json_value(value: Any)
     )
 )
 def test_any_argument_either_arrives_or_raises_a_typed_error(value: Any) -> None:
-    """Checks that no error of pydantic or json reaches the caller, and that a worker can load each accepted
-    argument."""
+    """No error of pydantic or json reaches the caller, and a worker can load each accepted argument."""
     arguments = Arguments("unannotated", unannotated)
     try:
         dumped = arguments.dump((value,), {})
@@ -210,8 +208,7 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Checks that defaults are not sent. So waiting jobs use the new default after a deploy that changes a default, as
-    a direct call does."""
+    """A deploy may change a default. Waiting jobs then use the new default, as a direct call does."""
     assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
 
 
@@ -355,8 +352,7 @@ def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any
 
 
 def test_a_task_reads_the_arguments_of_a_producer_without_the_code() -> None:
-    """Checks types that JSON lacks. Producers with the task's code and producers without it encode the values in the
-    same way."""
+    """Producers with the task's code and without it encode types that JSON lacks in the same way."""
     dumped = dump_untyped(
         "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}
     )

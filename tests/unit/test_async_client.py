@@ -1,4 +1,4 @@
-"""Calls of the asyncio client that several concurrent enqueues share."""
+"""Enqueue calls that several callers of the asyncio client share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, Accepted
 
 
 class Looked(list[Any]):
-    """A sequence that counts how many of its items are read."""
+    """A list that counts how many of its items were read."""
 
     count = 0
 
@@ -23,8 +23,7 @@ class Looked(list[Any]):
 
 
 async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
-    """Checks the number of reads. If each call read all waiting jobs, the time would grow with the square of their
-    number."""
+    """A call that read all waiting jobs would make the total time grow with the square of their number."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
     jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]

@@ -1,8 +1,5 @@
-"""An attempt that is asked to stop: while it enters its dependencies, while it exits its dependencies, or after its
-end.
-
-No server is used.
-"""
+"""An attempt that is asked to stop while its dependencies are entered or exited, or after its end. No server is
+used."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
 async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
-    """Checks that a database session does not commit work that the next attempt will do again.
-
-    The handler has succeeded only if the claim is still in force.
-    """
+    """A database session must not commit the work of such a handler, since the next attempt will do it again."""
     begun = asyncio.Event()
 
     async def handler(a: None = Depends(outer)) -> None:
@@ -132,9 +126,7 @@ async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_af
     assert seen == [("outer", error)]
 
 
-async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependency_is_entered() -> (
-    None
-):
+async def test_a_job_cancelled_while_a_dependency_is_entered_begins_no_handler() -> None:
     entering, go = threading.Event(), threading.Event()
 
     def slow() -> Iterator[None]:
@@ -158,7 +150,7 @@ async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependen
 
 
 async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> None:
-    """Checks that the attempt calls the function itself. Another call would cost time in each job."""
+    """A wrapper would cost time in each job."""
 
     async def handler() -> None: ...
 
@@ -257,7 +249,7 @@ async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_other_dependencies_are_exited(
+async def test_a_failing_exit_of_a_process_dependency_stops_no_other_exit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def first() -> Iterator[None]:

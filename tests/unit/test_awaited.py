@@ -1,4 +1,4 @@
-"""Polls for the end of awaited jobs: the times at which each job is polled."""
+"""The times at which a client that waits for jobs polls each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rq_core.protocol.reads.wait_schedule import (
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
-    """Return the times at which a job that does not end is polled, and the end of the wait."""
+    """Return when a job that never ends is polled (s), and how its wait ends."""
     told: list[Told] = []
     waits, times = Waits(), []
     waits.add(JobWait("q", "a", deadline, told.append), 0.0)
@@ -42,7 +42,7 @@ def test_polls_of_a_job_become_rarer_but_continue() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """Checks that the wait polls the job at the timeout itself, and so does not miss an end since the poll before."""
+    """The wait must not miss an end after the poll before."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]
@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_raises_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """Checks jobs for three chunks, so that a wait whose time is over need not wait for the polls of all jobs."""
+    """There are enough jobs for three chunks. A wait whose time is over ends with the poll of its own chunk."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return the waits for these jobs, with one subscription. All jobs were alive when they were polled at time 0."""
+    """Return the waits for these jobs and their subscription. The jobs were polled at time 0, and were alive."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)
@@ -180,7 +180,7 @@ def test_all_jobs_of_a_queue_are_polled_if_the_listener_may_have_missed_messages
 
 
 def test_a_message_that_arrives_during_the_poll_of_its_job_is_not_lost() -> None:
-    """Checks a job that ends after the server has answered a poll and before the client has received the answer."""
+    """The job ends after the server has answered the poll, and before the client has the answer."""
     waits, (wait,), subscription = hearing("a")
     waits.missed("q", 1.0)
     waits.due(1.0)

@@ -1,4 +1,4 @@
-"""Batch tasks without a server: their declaration, their arguments, direct calls, and jobs on the fake server."""
+"""Batch tasks without a server: declarations, arguments, direct calls, and jobs on the fake server."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def of_dict(jobs: list[Job[Typed]]) -> None: ...
 def test_the_fields_of_an_object_are_the_arguments_of_its_job(
     handler: Callable[..., Any], made: Any, args_json: str
 ) -> None:
-    """Checks the JSON of a job, the way back, and the same job from fields by name."""
+    """The object becomes JSON and is read back. The same job can be enqueued with its fields, by name."""
     app = App()
     task = app.task(
         queue="events", name="store", batch=Batch(5, per="table"), caps=[Cap(1, per="table")]

@@ -1,5 +1,4 @@
-"""The functions that start child processes for tests and rigs: they show the output of a process, and leave no process
-behind."""
+"""The child processes of tests and rigs. Their output is shown after a failure, and none of them is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: a table drops columns before it breaks words, and always keeps its required columns."""
+"""Tables on narrow terminals. A table drops columns before it breaks words, and always keeps its required columns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Exchanges on a redis-py connection: each command gets its own reply, and no exchange gets a reply of another
-exchange."""
+"""Exchanges on a connection of redis-py. Each command gets its own reply, and never the reply of another exchange."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Answer = Callable[[Sequence[bytes]], bytes | None]
 
 @contextlib.asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[str]:
-    """Yield the URL of a server that answers the handshake as Redis does, and then sends the replies of the test."""
+    """Yield the URL of a server that answers the handshake, and then sends the test's replies."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
@@ -49,8 +48,7 @@ def _echo(command: Sequence[bytes]) -> bytes:
 
 
 async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> None:
-    """Checks the internals of redis-py. If this test fails with a new version of redis-py, change
-    rq_core/connections/connection.py."""
+    """A new version of redis-py may fail this test. Then change rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
 
@@ -67,7 +65,7 @@ async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> 
 
 
 async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
-    """Checks a push message between two exchanges, and a push message within an exchange."""
+    """Checks a push message between two exchanges, and one within an exchange."""
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
     read = [["SET", "key", "1"], ["GET", "key"]]
@@ -108,8 +106,7 @@ async def test_the_replies_false_and_none_and_empty_are_returned_unchanged(valke
 async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
     valkey_url: str,
 ) -> None:
-    """Checks that the error keeps its error code, except for the code ERR, and that each later command gets its own
-    reply."""
+    """The error keeps its code, except for the code ERR. Each later command gets its own reply."""
     commands = [
         ["ECHO", "1"],
         ["EVALSHA", "0" * 40, 0],
@@ -129,8 +126,7 @@ async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
 
 
 async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None:
-    """Checks that the connection is closed. The replies of the cancelled exchange will still arrive, and the next
-    exchange would read them."""
+    """The replies of the cancelled exchange will still arrive. The next exchange must not read them."""
     transport = AsyncPoolTransport(valkey_url)
     (before,) = await transport.exchange([["CLIENT", "ID"]])
     asking = asyncio.create_task(transport.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
@@ -147,8 +143,7 @@ async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None
 
 
 async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
-    """Checks that the client returns the replies that arrived in time, drops all later replies, and does not use the
-    connection again."""
+    """The client drops all later replies, and does not use the connection again."""
     asked: list[bytes] = []
 
     def answer(command: Sequence[bytes]) -> bytes | None:
@@ -180,7 +175,7 @@ async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
 
 
 async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
-    """Checks a pipeline whose replies arrive one by one. As a whole it may take longer than one timeout."""
+    """The replies arrive one by one. Together they may take longer than one timeout."""
     loop = asyncio.get_running_loop()
 
     async with server(_echo) as url:
@@ -199,8 +194,7 @@ async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
 
 
 async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
-    """Checks that the only timer of a connection is set to an earlier time if the next exchange has a shorter
-    timeout."""
+    """A connection has one timer. The second exchange must set it to an earlier time."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=0.5)
         await transport.block(["WAIT"], 3600)
@@ -215,7 +209,7 @@ async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
 
 
 async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
-    """Checks the number of timers. One timer for each exchange would cost as much as the exchange itself."""
+    """A timer for each exchange would cost as much as the exchange itself."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["PING"]])
     (connection,) = transport._pool._idle
@@ -231,8 +225,7 @@ async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
 
 @pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
 async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
-    """Checks that the connection is closed, since the client cannot know the meaning of the bytes after an invalid
-    reply."""
+    """The client cannot know the meaning of the bytes after the invalid reply."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=10)
         (odd,) = await transport.exchange([["ODD"]])
@@ -248,8 +241,7 @@ async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
 async def test_the_listener_of_a_connection_runs_before_the_caller_that_waits_for_the_reply(
     valkey_url: str,
 ) -> None:
-    """Checks the order: the listener of a worker handles wake tokens. The event loop runs it one round before the
-    caller."""
+    """The listener of a worker handles wake tokens. The caller continues one round of the event loop later."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
     heard: list[Any] = []
@@ -273,8 +265,7 @@ async def test_the_listener_of_a_connection_runs_before_the_caller_that_waits_fo
 
 
 async def test_an_incomplete_push_message_between_commands_ends_the_connection() -> None:
-    """Checks a push message that is cut off. Its second half would arrive after the next command and be read as the
-    reply to that command."""
+    """Its second half would arrive after the next command, and be read as the reply to it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -306,7 +297,7 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
 
 
 def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
-    """Checks a timer that was set less than half a millisecond before its time: it does not know this time."""
+    """Uvloop gives no time for a timer that was due at once when it was set."""
 
     async def exchanges() -> Any:
         transport = AsyncPoolTransport(valkey_url)

@@ -1,4 +1,4 @@
-"""The current job of a handler, and the ways in which a handler learns that it should stop."""
+"""The current job of a handler, and how a handler learns that it should stop."""
 
 import asyncio
 import contextvars

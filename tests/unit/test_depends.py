@@ -1,5 +1,4 @@
-"""Dependencies of tasks: how a signature declares them, when they are entered and exited, and which declarations are
-refused."""
+"""Dependencies of tasks: how a signature declares them, when they are entered and exited, and which are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def app() -> App:
 
 
 def ran(app: App, *tasks: Any) -> list[str]:
-    """Run one job of each task, and return the outcomes or the exception that was raised."""
+    """Run one job of each task. Return their outcomes, or the exception that was raised."""
     with testing.fake(app) as fake:
         for task in tasks:
             task.with_options(max_attempts=1).enqueue()
@@ -168,7 +167,7 @@ def test_each_kind_of_provider_is_entered_and_exited_for_an_async_handler(
 
 
 def test_an_object_that_a_plain_function_returns_is_not_closed(app: App) -> None:
-    """Checks an object that the whole program uses, for example a client."""
+    """The whole program may use the object, for example a client."""
     shared = Both()
 
     @app.task
@@ -227,8 +226,7 @@ def test_enqueue_refuses_a_value_for_a_dependency(app: App) -> None:
 
 
 def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
-    """Checks a producer without the task's code, or with older code, that sends an argument with the name of the
-    dependency."""
+    """A producer without the task's code, or with older code, can send such an argument."""
 
     @app.task
     def report(month: str, db: str = Depends(plain)) -> None:
@@ -384,7 +382,7 @@ def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: 
     ]  # fmt: skip
 
 
-def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_after_all_dependencies_are_exited(
+def test_a_failing_exit_of_a_dependency_fails_the_attempt_after_all_exits(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -402,7 +400,7 @@ def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_after_all_depend
 
 
 def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
-    """Checks that a middleware can decide which errors are not retried."""
+    """A middleware can thus decide which errors are not retried."""
 
     @app.around
     @contextmanager
@@ -423,7 +421,7 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
         ]
 
 
-def test_an_error_while_a_dependency_is_entered_fails_the_attempt_and_exits_the_entered_dependencies(
+def test_a_failing_entry_of_a_dependency_exits_the_entered_dependencies(
     app: App,
 ) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:
@@ -561,8 +559,7 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """Checks an argument that would be the second positional argument in a direct call but the first argument of a
-    job."""
+    """The argument would be the second one in a direct call, and the first one in a job."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 
@@ -621,7 +618,7 @@ Alias = Annotated["Elsewhere", Depends(plain)]
 
 
 def test_depends_is_found_in_annotations_whose_types_cannot_be_resolved(app: App) -> None:
-    """Checks types that exist only for type checkers. The app needs only ``Depends``, and not the type."""
+    """The types exist only for type checkers. The app needs ``Depends``, and not the type."""
 
     @app.task
     def task(
@@ -663,7 +660,7 @@ Later: Any
 def test_app_check_refuses_a_depends_whose_annotation_was_not_resolvable_at_the_definition(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an annotation that rq-core would otherwise treat as an argument that producers must pass."""
+    """The app would otherwise treat the dependency as an argument that producers must pass."""
 
     def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
     def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...

@@ -1,4 +1,4 @@
-"""The end of each job that has left Redis, derived from the events of the job."""
+"""The end of each job that has left Redis, as its events show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
-    """Apply the next event of job `a`. The number of the event also gives its time."""
+    """Apply an event of job `a`. Its number in the log is also its time (Unix ms)."""
     names = (field.name for field in JOB_EVENT_FIELDS[event])
     told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
     lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)
@@ -33,7 +33,7 @@ def test_the_end_of_a_job_includes_the_task_and_the_call_that_were_enqueued() ->
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_a_job_whose_first_event_is_missing_gets_no_field_of_an_earlier_job_with_its_id() -> None:
+def test_a_job_without_its_first_event_gets_no_field_of_an_earlier_job() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 
@@ -66,7 +66,7 @@ def test_the_known_end_of_a_pruned_job_is_its_earlier_death() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_no_end_of_a_job_is_known_if_entries_after_its_events_are_missing() -> None:
+def test_missing_entries_of_the_log_make_all_ends_of_jobs_unknown() -> None:
     lives = ended()
     lives.miss()
 

@@ -1,4 +1,4 @@
-"""Items of an iterator that are prepared before the consumer requests them."""
+"""Items of an iterator that are prepared before the consumer asks for them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_at_most_one_item_of_a_producers_iterator_is_prepared_ahead() -> None:
     assert list(ahead) == [1, 2]
 
 
-def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_each_time_the_item_is_requested() -> (
-    None
-):
+def test_the_error_of_a_prepared_item_is_raised_at_each_request_for_the_item() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise KeyError("two")

@@ -1,4 +1,4 @@
-"""Errors: each error has a readable message, and has the facts of the message as attributes."""
+"""Errors: each has a readable message, and the facts of the message as attributes."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ CLASSES = [
 
 
 def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
-    """Yield each call in the packages that constructs an error, with the module of the call."""
+    """Yield each call in the packages that creates an error, with the module of the call."""
     kinds = {
         name: kind
         for module in (errors, signals, sql_audit.errors)
@@ -48,7 +48,7 @@ def test_type_checkers_know_every_argument_of_an_error() -> None:
 
 
 def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
-    """Checks each constructor call. If a fact were missing, the call would raise KeyError in place of the error."""
+    """A call without one of the facts would raise KeyError instead of the error."""
     missing = [
         f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"
         for source, call, kind in made_errors()
@@ -104,7 +104,7 @@ def test_a_message_shows_a_long_value_shortened_with_its_passwords_masked() -> N
     ids=lambda each: type(each).__name__,
 )
 def test_errors_can_be_pickled_with_their_facts(made: RqCoreError) -> None:
-    """Checks pickle because process pools and test runners use it for exceptions."""
+    """Process pools and test runners pickle exceptions."""
     error = pickle.loads(pickle.dumps(made))  # noqa: S301
 
     assert (str(error), error.facts) == (str(made), made.facts)

@@ -1,5 +1,4 @@
-"""The first steps of async handlers, without a server: each handler runs in an asyncio task like any other
-coroutine."""
+"""Async handlers in the worker's executor, without a server. Each handler runs in one asyncio task."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Runs:
-    """Runs jobs of an app whose only task is the handler, and records the outcomes."""
+    """Runs jobs with this handler in an executor, and records their settlements."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ COMPLETE = ("complete", "error")
 
 
 @pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
-async def test_a_job_gets_max_losses_from_its_task_if_its_producer_did_not_have_the_task(
+async def test_a_job_gets_max_losses_from_its_task_if_the_producer_lacked_the_task(
     losses: int, said: tuple[str, str]
 ) -> None:
     runs = Runs(lambda: None, jobs=0)
@@ -243,9 +242,9 @@ async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
-    """Checks that the worker settles the claim soon, and that the place stays taken while the handler runs.
+    """The worker settles the claim soon, although the handler still runs. So the log does not count a lost worker.
 
-    So the lease does not end by itself, and the log does not count a lost worker.
+    The handler keeps its place in the worker until it ends.
     """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
@@ -270,7 +269,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 
 
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() -> None:
-    """Checks that the worker reports the job and gives up the lease, though the asyncio task ran no step."""
+    """The worker settles the job, although the asyncio task has run no step."""
 
     async def handler() -> None:
         await asyncio.Event().wait()
@@ -283,10 +282,10 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() ->
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_the_outcome_of_a_handler_that_ignores_the_loss_of_its_lease_is_still_reported(
+async def test_a_handler_that_ignores_the_loss_of_its_lease_still_reports_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that the worker reports the outcome. Redis will refuse it, and the log then shows that the handler ran."""
+    """Redis will refuse the outcome. The log then shows that the handler ran."""
     monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
@@ -348,7 +347,7 @@ def returns_in_a_thread() -> int:
 async def test_no_job_fails_because_the_serializer_panics(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a panic in the Rust code of pydantic. The exception of a panic is not a subclass of Exception."""
+    """A panic in pydantic's Rust code raises an exception that is no subclass of Exception."""
 
     def panic(*_: object) -> str:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from
@@ -360,10 +359,10 @@ async def test_no_job_fails_because_the_serializer_panics(
     assert "!unfinished" == runs.settlements["j0"].value
 
 
-async def test_the_outcome_of_a_thread_that_runs_beyond_its_lease_and_its_timeout_is_still_reported(
+async def test_a_thread_beyond_its_lease_and_timeout_still_reports_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that the worker reports the outcome. In the log, its refusal shows that the handler ran to its end."""
+    """Redis will refuse the outcome. The log then shows that the handler ran to its end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handler() -> None:

@@ -1,5 +1,4 @@
-"""The table of a job's fields and the table of the events' effects agree with everything that is derived from the two
-tables."""
+"""The table of a job's fields, the table of events' effects, and all that is derived from both agree."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def test_a_job_record_has_the_fields_of_a_state_line() -> None:
 
 
 def test_in_a_state_line_the_optional_traits_are_directly_before_the_lane() -> None:
-    """Checks that the optional fields (traits) are directly before the field of the lane, in their order."""
+    """A trait is a field that a job has from its beginning. The optional traits keep the order of the table."""
     given = [str(field.line) for field in GIVEN]
 
     assert list(STAYS)[-len(given) :] == given
@@ -84,7 +83,7 @@ def test_each_event_puts_its_job_into_the_state_that_its_transition_names(
 
 
 def test_the_derived_sets_of_events_have_the_expected_members() -> None:
-    """Checks the sets so that a new transition does not change them by accident."""
+    """A new transition must not change these sets by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
     assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS
     assert {

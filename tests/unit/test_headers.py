@@ -1,4 +1,4 @@
-"""The headers of the Lua files: each header is true, and the check of headers finds a false header."""
+"""The headers of the Lua files. Each is true, and the check of headers finds a false one."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Edit = Callable[[str, str, str], None]
 
 @pytest.fixture
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield a copy of the Lua scripts, which the loader reads in place of the real scripts."""
+    """Yield a copy of the Lua scripts. During the test the loader reads the copy."""
     copy = tmp_path / "lua"
     shutil.copytree(script.lua_directory(), copy)
     decisions = script.lua_directory().parent / "docs" / "decisions"
@@ -54,7 +54,7 @@ def test_the_transitions_of_a_header_are_in_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("event", list(Event))
 def test_each_event_is_emitted_by_a_script(event: Event) -> None:
-    """Checks that some script emits each event that is declared."""
+    """Each event that the code declares must be in the header of some script."""
     assert headers.emitters(event)
 
 
@@ -156,8 +156,8 @@ def test_the_check_of_headers_finds_an_event_that_no_script_emits(edit: Edit) ->
     assert headers.problems() == ["no script emits paused"]
 
 
-def test_the_check_of_headers_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
-    """Checks a name that occurs only in a comment."""
+def test_a_name_in_a_comment_does_not_count_as_a_use_of_the_name(edit: Edit) -> None:
+    """The name occurs only in a comment."""
     edit("trim.lua", "Keys: outbox", "Keys: outbox leases")
     edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")
 
@@ -191,7 +191,7 @@ def test_a_contradictory_header_is_refused(
 
 
 def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
-    """Checks that only one file names a key that an include needs."""
+    """A key that an include needs is thus named in one file only."""
     assert build_script("trim").keys == ("meta", "wake", "outbox")
     edit("include/call/wake.lua", "Keys: wake", "Keys: wake leases")
     headers.forget()
@@ -223,7 +223,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
 
 
 def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
-    """Checks the four ready lists. A header names them with one word, and a call has one key for each list."""
+    """A header names the four ready lists by one word, and a call has a key for each of them."""
     made = script.script("requeue")
     keys = queue_keys("q")
 
@@ -265,7 +265,7 @@ def test_the_check_of_generated_files_names_an_outdated_file(
 def test_a_false_header_stops_the_generation(
     edit: Edit, lua: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Checks that the generator writes no page if a header is false."""
+    """The generator writes no page."""
     (lua / "README.md").unlink()
     edit("trim.lua", "Uses: meta(facts", "Uses: magic(wand) meta(facts")
 

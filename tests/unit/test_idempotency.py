@@ -1,4 +1,4 @@
-"""Repeated calls: the options with which a producer marks a call as repeatable, and the answers to repeated calls."""
+"""Repeated calls: the options that make a call repeatable, and the answers to its repetitions."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_a_later_id_overrides_an_idempotency_key_and_a_later_idempotency_key_overrides_an_id() -> (
-    None
-):
+def test_the_later_of_the_options_id_and_idempotency_key_counts() -> None:
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -137,7 +135,7 @@ def test_an_idempotency_key_with_other_arguments_is_refused(*, ended: bool) -> N
     assert found.others()[found.mismatched[0]].mismatched
 
 
-def test_enqueue_by_name_makes_the_same_id_and_compares_arguments_if_the_app_has_the_task() -> None:
+def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     app, send = make()
     options: Any = {"idempotency_key": "order-42"}
     with testing.fake(app):
@@ -154,9 +152,7 @@ def test_enqueue_by_name_makes_the_same_id_and_compares_arguments_if_the_app_has
     )
 
 
-def test_the_idempotency_key_of_a_duplicate_unique_job_refers_to_the_job_that_holds_the_name() -> (
-    None
-):
+def test_the_idempotency_key_of_a_duplicate_refers_to_the_names_holder() -> None:
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")
@@ -179,7 +175,7 @@ def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_of_a_job_beyond_results_max_names_the_command_that_raises_results_max() -> None:
+def test_the_error_of_a_full_key_results_names_the_command_that_raises_the_limit() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")

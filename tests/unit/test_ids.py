@@ -1,4 +1,4 @@
-"""Job ids are unique and ordered, also across threads and forks."""
+"""Job ids are unique and ordered, in threads and after forks, too."""
 
 import os
 import re
@@ -42,8 +42,7 @@ def test_threads_create_distinct_ids_from_one_generator() -> None:
 
 
 def test_a_forked_child_creates_other_ids_than_its_parent() -> None:
-    """Checks a server process that forks. A child that created the ids of its parent would be answered "duplicate", and
-    its jobs would be lost."""
+    """A server process forks. Jobs with equal ids would be answered "duplicate", and be lost."""
     make = JobIds(clock=lambda: 5.0)
     make()
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""The immutable JSON of a job: a worker reads the same values that the producer wrote."""
+"""The immutable JSON of a job. A worker reads from it what the producer wrote."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Headers of a job: small strings that a job carries in addition to its arguments."""
+"""Headers of a job: small texts that it carries beside its arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def app() -> App:
 
 
 def spec_of(job: NewJob) -> tuple[str, str]:
-    """Return the digest and the JSON of a job in the form in which a producer sends them."""
+    """Return the digest and the JSON that a producer sends for this job."""
     _, [(_, _, digest, _, spec)] = pack_jobs([job])
     return digest, spec
 

@@ -1,4 +1,4 @@
-"""The import contracts in pyproject.toml, which say which package folders may import which: a forbidden import fails
+"""The import contracts in pyproject.toml say which folders may import which. A forbidden import fails
 `scripts/check`."""
 
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the files to which the import contracts apply."""
+    """Return the path of a copy of all files to which the import contracts apply."""
     place = tmp_path_factory.mktemp("tree")
     for package in ("rq_core", "sql_audit"):
         shutil.copytree(ROOT / package, place / package)

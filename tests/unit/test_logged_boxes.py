@@ -1,5 +1,7 @@
-"""The steps and signals of a durable job, as its events show them, after two histories of Redis assigned one number to
-two signals."""
+"""The steps and signals of a durable job in the log, after a loss of Redis.
+
+Redis had one history before the loss, and another one after it. In each, another signal got the same number.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ TAKEN = (
 OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
 
 
-def test_a_signal_counts_as_not_taken_though_an_earlier_signal_with_its_number_was_taken() -> None:
+def test_a_reused_signal_number_does_not_make_the_new_signal_taken() -> None:
     boxes: dict[str, LoggedBox] = {}
     for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
         names = (field.name for field in JOB_EVENT_FIELDS[event])
@@ -40,8 +42,7 @@ def test_a_signal_counts_as_not_taken_though_an_earlier_signal_with_its_number_w
 
 @pytest.mark.parametrize("forgotten", [1, 2])
 def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
-    """Checks two histories of Redis: in one case Redis has forgotten the first history, and in the other case the
-    second. Redis forgets the second history if the server of the first history returns with its data."""
+    """Redis may have forgotten the first history or the second. It forgets the second if its old server comes back."""
     rows: list[tuple[Any, ...]] = []
     for epoch, told in enumerate((TAKEN, OTHER), 1):
         for number, (event, facts) in enumerate(told, 1):
@@ -60,7 +61,7 @@ def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None
     assert expected[forgotten - 1] == found
 
 
-def test_a_step_that_a_restore_put_back_without_an_event_is_no_difference() -> None:
+def test_the_doctor_accepts_a_step_that_a_restore_put_back_without_an_event() -> None:
     box = LoggedBox(is_whole=True)
     said = {"fence": "1-2", "bytes": 4} | TRUE
     box.add(Event.STEP_SAVED, 5, said | {"entry": 1, "name": "charge"})

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md has a line for each room (a folder of modules), and the docstring of each room names its modules."""
+"""ARCHITECTURE.md has a line for each room, and the docstring of each room names its modules. A room is a folder."""
 
 import ast
 import re
@@ -19,14 +19,14 @@ UNLISTED = {"cli", "commands", "demo", "migrations"}
 
 
 def rooms() -> list[Path]:
-    """Return the folders of modules inside the packages."""
+    """Return the folders of the packages that have modules."""
     return [
         path.parent for name in PACKAGES for path in sorted((ROOT / name).glob("*/**/__init__.py"))
     ]
 
 
 def listed_in(docstring: str) -> list[str]:
-    """Return the modules that the list in a docstring names. Each name is before the colon of its entry."""
+    """Return the modules that a docstring lists. The name of a module is before the colon of its entry."""
     heads = re.findall(r"^- ((?:``\w+``(?:, )?)+):", docstring, re.MULTILINE)
     return re.findall(r"\w+", " ".join(heads))
 

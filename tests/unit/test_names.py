@@ -1,5 +1,4 @@
-"""Names and keys: each name is checked before it becomes part of a key, and all keys of a queue have the same hash
-tag."""
+"""Names and keys. A name is checked before it becomes part of a key, and all keys of a queue have its hash tag."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Options and outcomes of waits, and invalid calls that are refused before the client sends anything."""
+"""Options and outcomes of waits. An invalid call is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_invalid_keep_result_is_refused(app: App, value: Any) -> None:
 @pytest.mark.parametrize(
     "value, keep_ms", [(True, 3_600_000), (60, 60_000), (timedelta(days=1), 86_400_000)]
 )
-def test_the_option_keep_result_is_written_into_the_fields_and_the_spec_of_the_job(
+def test_the_option_keep_result_is_written_into_the_fields_and_the_spec(
     app: App, value: Any, keep_ms: int
 ) -> None:
     def send(to: str) -> str:
@@ -91,7 +91,7 @@ def test_the_option_keep_result_is_written_into_the_fields_and_the_spec_of_the_j
     assert read_spec(spec)._replace(keeps="", headers_json="") == read_spec(plain_spec)
 
 
-def test_waiting_for_the_result_of_a_task_without_keep_result_is_refused_before_anything_is_sent(
+def test_a_wait_for_the_result_of_a_task_without_keep_result_is_refused(
     app: App,
 ) -> None:
     handle = JobHandle[int](app, id="a", queue="q", keeps=False)
@@ -113,7 +113,7 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 def test_the_errors_of_a_wait_do_not_cancel_or_snooze_the_handler_that_waits(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
-    """Checks a handler that waits for a job which is then cancelled. The handler itself is not cancelled."""
+    """The handler waits for another job, which is cancelled. The handler itself is not cancelled."""
     with pytest.raises(kind) as caught:
         outcome.value  # noqa: B018 - it raises
 

@@ -1,5 +1,5 @@
-"""Functions that add headers to jobs before the jobs are sent. Without such functions, an enqueue calls no function
-more than before."""
+"""Functions of an app that add headers to jobs before they are sent. An enqueue without such a function costs no
+more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
-    """Return the calls for which the app's function was called. The function adds a header, the number of the call."""
+    """Let the app add a header with the number of the call. Return the calls of its function so far."""
     calls: list[Outgoing] = []
 
     def note(call: Outgoing) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
 
 
 def python_calls(of: Callable[[], Any]) -> list[str]:
-    """Return the functions written in Python that ``of`` calls, in order."""
+    """Return the names of all Python functions that ``of`` calls, in order."""
     called: list[str] = []
 
     def note(frame: Any, event: str, _: object) -> None:
@@ -59,7 +59,7 @@ def python_calls(of: Callable[[], Any]) -> list[str]:
     return called[1:]
 
 
-def test_a_function_adds_its_headers_to_a_single_enqueue(seen: list[Outgoing]) -> None:
+def test_a_function_for_headers_adds_them_to_a_single_enqueue(seen: list[Outgoing]) -> None:
     with testing.fake(app) as jobs:
         send.with_options(headers={"request": "r-1"}, delay=5).enqueue("a@b.c")
         app.enqueue("mail", "send", {"to": "d@e.f"})
@@ -74,7 +74,7 @@ def test_a_function_adds_its_headers_to_a_single_enqueue(seen: list[Outgoing]) -
     assert found["a@b.c"].id == seen[0].job_id
 
 
-async def test_a_function_is_called_once_for_many_jobs(seen: list[Outgoing]) -> None:
+async def test_a_function_for_headers_is_called_once_for_many_jobs(seen: list[Outgoing]) -> None:
     async def made() -> AsyncIterator[Any]:
         yield send.job("g@h.i")
 
@@ -90,7 +90,7 @@ async def test_a_function_is_called_once_for_many_jobs(seen: list[Outgoing]) -> 
     assert ["enqueue_many"] * 3 + ["enqueue"] * 2 == [call.way for call in seen]
 
 
-def test_a_copy_has_the_headers_of_its_own_call_beside_those_of_its_original(
+def test_a_copied_job_has_added_headers_and_those_of_its_original(
     seen: list[Outgoing],
 ) -> None:
     given = {"call": "old", "request": "r-1", "rq-core-trace": "first"}
@@ -104,7 +104,7 @@ def test_a_copy_has_the_headers_of_its_own_call_beside_those_of_its_original(
     assert ["enqueue", "copy"] == [call.way for call in seen]
 
 
-def test_headers_of_the_caller_stay_as_they_are(seen: list[Outgoing]) -> None:
+def test_a_function_for_headers_does_not_replace_the_callers_headers(seen: list[Outgoing]) -> None:
     with testing.fake(app) as jobs:
         send.with_options(headers={"call": "mine"}).enqueue("a@b.c")
         [found] = jobs.enqueued()
@@ -112,7 +112,7 @@ def test_headers_of_the_caller_stay_as_they_are(seen: list[Outgoing]) -> None:
     assert {"call": "mine"} == found.headers
 
 
-def test_the_longest_added_headers_are_left_out_if_all_together_are_too_long(
+def test_the_longest_added_headers_are_dropped_if_the_total_is_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(app, "outgoing_functions", [])
@@ -125,10 +125,10 @@ def test_the_longest_added_headers_are_left_out_if_all_together_are_too_long(
     assert given | {"short": "y"} == found.headers
 
 
-def test_an_added_header_that_is_too_long_by_itself_does_not_refuse_the_job(
+def test_an_added_header_that_is_too_long_is_dropped_and_the_job_is_enqueued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its length may come from outside: a web request may have a baggage of 8 KiB."""
+    """The length may come from outside: a web request can have a header ``baggage`` of 8 KiB."""
     monkeypatch.setattr(app, "outgoing_functions", [])
     app.outgoing(lambda _: {"baggage": "é" * HEADERS_BYTES_MAX, "traceparent": "00-1-2-01"})
     with testing.fake(app) as jobs:
@@ -150,7 +150,9 @@ INVALID = [
 
 
 @pytest.mark.parametrize("added", INVALID)
-def test_invalid_headers_refuse_the_enqueue(monkeypatch: pytest.MonkeyPatch, added: Any) -> None:
+def test_an_enqueue_with_invalid_added_headers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, added: Any
+) -> None:
     monkeypatch.setattr(app, "outgoing_functions", [])
     app.outgoing(lambda _: added)
     with testing.fake(app) as jobs:
@@ -159,7 +161,9 @@ def test_invalid_headers_refuse_the_enqueue(monkeypatch: pytest.MonkeyPatch, add
         assert [] == jobs.enqueued()
 
 
-def test_an_exception_of_the_function_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_a_function_for_headers_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(app, "outgoing_functions", [])
 
     @app.outgoing
@@ -173,7 +177,7 @@ def test_an_exception_of_the_function_reaches_the_caller(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("wrong", ["function", None, 3])
-def test_only_a_function_without_async_is_accepted(wrong: Any) -> None:
+def test_an_async_function_for_headers_is_refused(wrong: Any) -> None:
     async def awaited(call: Outgoing) -> None:
         """Do nothing."""
 
@@ -182,7 +186,7 @@ def test_only_a_function_without_async_is_accepted(wrong: Any) -> None:
             App("redis://nowhere.invalid").outgoing(each)
 
 
-def test_an_object_that_is_no_job_is_refused_as_without_the_function(seen: list[Outgoing]) -> None:
+def test_an_object_that_is_no_job_is_refused_with_the_usual_error(seen: list[Outgoing]) -> None:
     wrong: Any = ["no job"]
     refused = []
     for functions in (app.outgoing_functions, []):
@@ -195,7 +199,7 @@ def test_an_object_that_is_no_job_is_refused_as_without_the_function(seen: list[
     assert [] == seen
 
 
-def test_the_option_trace_is_a_header_that_other_headers_do_not_remove() -> None:
+def test_the_option_trace_becomes_a_header_that_other_headers_do_not_remove() -> None:
     chosen = send.with_options(trace="link")
     assert {"rq-core-trace": "link"} == json.loads(chosen.options.headers_json)
     both = chosen.with_options(headers={"request": "r-1"})
@@ -210,8 +214,8 @@ def test_the_option_trace_has_two_values(wrong: Any) -> None:
         send.with_options(trace=wrong)
 
 
-def test_without_a_function_an_enqueue_makes_no_call_of_the_hook() -> None:
-    """Compares the calls with those of an app whose function adds nothing: only the latter calls the hook."""
+def test_an_enqueue_without_a_function_for_headers_calls_no_hook() -> None:
+    """Compares the Python calls of an enqueue without a function, and with a function that adds nothing."""
     with testing.fake(app):
         send.enqueue("warm up")
         without = python_calls(lambda: send.enqueue("a@b.c"))

@@ -1,4 +1,4 @@
-"""Jobs that are packed into rows of the inbox, and unpacked from these rows."""
+"""Jobs that are packed into rows of an inbox, and unpacked again."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_a_delay_and_a_deadline_of_a_packed_job_count_from_the_insert() -> None:
     assert {5} == {json.loads(each.ties)["keep"] for each in read_later}
 
 
-def test_the_absolute_due_time_of_a_packed_job_does_not_depend_on_the_time_of_the_insert() -> None:
+def test_a_packed_jobs_due_time_does_not_depend_on_the_time_of_the_insert() -> None:
     job = NewJob("j-1", "mail", profile("send"), "{}", due_ms=10**13, ties='{"expires_at":9}')
 
     assert job == read(job, age_ms=10**9)
 
 
 def test_rows_of_the_same_kind_of_job_share_their_profile() -> None:
-    """Checks that a call with many rows sends the profile that the rows have in common only once."""
+    """A call with many rows sends their common profile only once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 
     assert (1, 3) == (len(json.loads(kinds)), len(records))
@@ -146,7 +146,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("column", "value"), COLUMNS.items())
-def test_a_row_is_unreadable_if_a_name_is_invalid_or_if_its_arguments_are_not_a_json_object(
+def test_a_row_with_an_invalid_name_or_invalid_arguments_is_unreadable(
     column: str, value: str
 ) -> None:
     with pytest.raises(Unreadable):

@@ -1,4 +1,4 @@
-"""Pages of a sorted set and of a list that change between the reads: no member that stays is left out."""
+"""Pages of a sorted set or a list that changes between the reads. No member that stays may be left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READY = PagedKey("ready:2", frozenset({State.READY}))
 
 
 def run(steps: Any, answer: Any) -> Any:
-    """Carry out a read; ``answer`` returns the reply to a command."""
+    """Carry out a read. The function ``answer`` returns the reply to a command."""
     replies = None
     while True:
         try:
@@ -29,7 +29,7 @@ def run(steps: Any, answer: Any) -> Any:
 
 
 class SortedSet:
-    """A sorted set that answers ZRANGE by rank."""
+    """A fake sorted set that answers ZRANGE by rank."""
 
     def __init__(self, scores: dict[str, float]) -> None:
         self.scores = scores
@@ -45,7 +45,7 @@ class SortedSet:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("scores", [1, 3, 1000])
-def test_pages_by_score_omit_no_remaining_member_while_other_members_are_removed_and_added(
+def test_pages_by_score_omit_no_remaining_member_while_others_come_and_go(
     seed: int, scores: int
 ) -> None:
     dice = Random(seed)
@@ -97,7 +97,7 @@ def test_a_page_is_read_once_even_if_the_change_removes_all_its_jobs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_pages_of_a_list_omit_no_entry_while_jobs_leave_at_the_head_and_arrive_at_the_tail(
+def test_pages_of_a_list_omit_no_entry_while_jobs_come_and_go(
     seed: int,
 ) -> None:
     dice = Random(seed)
@@ -122,7 +122,7 @@ def test_pages_of_a_list_omit_no_entry_while_jobs_leave_at_the_head_and_arrive_a
     assert {name for name in entries if name.startswith("j")} <= set(seen)
 
 
-def test_keys_are_read_in_the_order_in_which_waiting_jobs_move() -> None:
+def test_a_change_reads_the_keys_in_the_order_in_which_jobs_move() -> None:
     keys = [source.key for source in sources_of([State.READY, State.SCHEDULED])]
 
     assert keys == ["scheduled", "ready:0", "ready:1", "ready:2", "ready:3", "waiting"]

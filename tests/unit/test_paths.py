@@ -1,5 +1,4 @@
-"""The paths in documents, scripts and code: each path exists, so that no text has the old path of a file that was
-moved."""
+"""Each path in documents, scripts and code exists. So no text has the old path of a file that was moved."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Programs in lua/plain: the text of each program as a client sends it, and the header of each program."""
+"""Programs in lua/plain: the text that a client sends, and the header of each program."""
 
 import re
 
@@ -10,7 +10,7 @@ from rq_core.scripts.plain import plain_names, plain_text
 from scripts.docs.lint import text_of
 
 
-def test_the_text_of_a_plain_program_has_local_names_for_its_keys_arguments_and_constants() -> None:
+def test_a_plain_program_has_local_names_for_keys_arguments_and_constants() -> None:
     text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [
@@ -34,8 +34,8 @@ def test_a_plain_program_must_get_exactly_the_constants_that_its_header_names(
 def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_writes(
     name: str,
 ) -> None:
-    """Checks the flag ``allow-oom``. Programs that only read are run with EVAL_RO. A full server runs other programs
-    only if they have this flag."""
+    """A program that only reads is run with EVAL_RO. A full server runs another program only if it has the flag
+    ``allow-oom``."""
     text = text_of(name)
     header = (script.lua_directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]
     writes = re.search(r"call\('(HSET|XADD|UNLINK)'|pcall\(ARGV", text) is not None

@@ -1,4 +1,4 @@
-"""Connection pools: a connection is used again, except if one of its replies might be lost or mistaken for another."""
+"""Connection pools. A connection is used again only if none of its replies can be lost or mistaken for another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", [PoolTransport, AsyncPoolTransport])
 
 
 async def value(given: Any) -> Any:
-    """Return the answer of a sync transport as it is, and await the answer of an async transport."""
+    """Return what a transport gives, and await it first if the transport is async."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -50,9 +50,9 @@ async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: ty
 async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_not_reused(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
-    """Checks that no command is sent on a closed connection, since its outcome would then count as unknown.
+    """A command on a closed connection would have an unknown outcome.
 
-    If a connection had an unread reply, the client would read it as the reply to the next command.
+    An unread reply would be read as the reply to the next command.
     """
     transport = kind(valkey_url)
     before = await ask(transport, "CLIENT", "ID")
@@ -89,7 +89,7 @@ async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: typ
 
 
 def test_threads_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks three threads and one connection. No thread gets the error that says that Redis does not answer."""
+    """Three threads share one connection. None gets the error that Redis does not answer."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 
@@ -104,8 +104,7 @@ def test_threads_queue_for_a_connection(valkey_url: str) -> None:
 
 
 async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks that coroutines get connections in the order of their requests, and that a coroutine that stops waiting
-    does not delay the others."""
+    """Coroutines get connections in the order of their requests. One that gives up does not delay the others."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []
@@ -148,8 +147,7 @@ async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an
 
 
 def test_closing_a_pool_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
-    """Checks that an exchange in another thread ends normally. The close does not count as an outage in which replies
-    are lost."""
+    """The close does not count as an outage in which replies are lost."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
         asked = thread.submit(transport.exchange, [["BLPOP", "list", "10"]])
@@ -179,7 +177,7 @@ def test_a_forked_child_uses_its_own_connections(valkey_url: str) -> None:
 def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a thread that calls while another thread of the child is discarding the parent's connections."""
+    """One thread of the child makes a call while another thread is still discarding the parent's connections."""
     transport = PoolTransport(valkey_url)
     (before,) = transport.exchange([["CLIENT", "ID"]])
     of_parent = transport._pool._idle[0]
@@ -209,8 +207,7 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 async def test_a_connection_whose_handshake_was_interrupted_repeats_the_handshake(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    """Checks a connection that redis-py regards as connected. Without a new handshake the connection would use the
-    wrong database."""
+    """redis-py regards the connection as connected. Without a new handshake it would use the wrong database."""
     transport = kind(valkey_url.replace("/0", "/3"))
     source = transport._pool._source
     broken = []
@@ -279,7 +276,7 @@ async def test_a_connection_that_opens_while_the_transport_closes_is_closed(
 
 
 async def test_a_call_under_way_ends_when_the_transport_closes(valkey_url: str) -> None:
-    """Checks that the call ends, though the watchdog of its connection has stopped."""
+    """The call ends, although the watchdog of its connection has stopped."""
     transport = AsyncPoolTransport(valkey_url)
     asked = asyncio.create_task(transport.block(["BLPOP", "nothing", "0"], 60))
     await wait_until_async(lambda: transport._pool.busy, "it asks")

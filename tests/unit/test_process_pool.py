@@ -1,4 +1,4 @@
-"""The messages of isolated handlers on the event loop of workers."""
+"""The messages between a worker's event loop and handlers in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy for tests: each mode of the proxy does to connections what the name of the mode says."""
+"""The proxy for tests. Each of its modes does to connections what its name says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def between(valkey: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
 
 @pytest.fixture
 def near(between: Proxy) -> Iterator[redis.Redis]:
-    """Yield a client that connects to the server through the proxy."""
+    """Yield a client that reaches the server through the proxy."""
     with redis.Redis.from_url(
         between.url, retry=Retry(NoBackoff(), 0), socket_timeout=2, protocol=2
     ) as client:
@@ -81,8 +81,7 @@ def test_slices_and_delays_of_the_proxy_change_only_the_time(
 def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers(
     between: Proxy, valkey: RedisServer
 ) -> None:
-    """Checks that neither side closes the connections. The client gets no answer and no error, as if its network had
-    forgotten its connections."""
+    """The client gets neither an answer nor an error, as if its network had forgotten the connection."""
     port = int(between.url.rpartition(":")[2].removesuffix("/0"))
     connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
     with connect() as old:
@@ -103,10 +102,8 @@ def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers
 
 @pytest.fixture
 def only_what_is_new() -> Iterator[None]:
-    """Freeze the present objects in the garbage collector, so that collections examine only newer objects.
-
-    In a process with many objects, each collection would otherwise take long.
-    """
+    """Let the garbage collector examine only objects that the test creates. Otherwise each collection would take
+    long."""
     gc.collect()
     gc.freeze()
     yield
@@ -115,7 +112,7 @@ def only_what_is_new() -> Iterator[None]:
 
 @pytest.mark.usefixtures("only_what_is_new")
 def test_a_proxy_that_ends_at_any_moment_leaves_no_connection_open(valkey: RedisServer) -> None:
-    """Checks a connection that the proxy is accepting at the moment at which the proxy ends."""
+    """The proxy may end while it is accepting a connection."""
     for n in range(60):
         with contextlib.ExitStack() as clients:
             with Proxy(valkey.port) as ending:

@@ -34,7 +34,7 @@ def ms(text: str, zone: str = "UTC") -> int:
 
 
 def walls(rule: Recurrence, after: str, count: int) -> list[str]:
-    """Return the next instants after a wall time, each as a wall time."""
+    """Return the next ``count`` instants after a wall time, as wall times."""
     zone = ZoneInfo(rule.tz)
     found = []
     for instant, _ in zip(rule.instants(ms(after, rule.tz)), range(count), strict=False):
@@ -61,7 +61,7 @@ def test_a_cron_expression_has_the_expected_instants(cron: str, expected: list[s
     assert walls(recurrence("n", cron=cron), "2026-11-24 12:30", 2) == expected
 
 
-def test_a_wall_time_that_a_clock_change_skips_fires_at_the_end_of_the_skipped_time() -> None:
+def test_a_skipped_wall_time_fires_at_the_end_of_the_skipped_time() -> None:
     rule = recurrence("n", cron="0,30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 3)
@@ -69,9 +69,7 @@ def test_a_wall_time_that_a_clock_change_skips_fires_at_the_end_of_the_skipped_t
     assert found == ["2026-03-29 03:00", "2026-03-30 02:00", "2026-03-30 02:30"]
 
 
-def test_a_wall_time_in_the_middle_of_the_skipped_time_fires_at_the_end_of_the_skipped_time() -> (
-    None
-):
+def test_a_wall_time_within_the_skipped_time_fires_at_the_end_of_it() -> None:
     rule = recurrence("n", cron="30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 2)
@@ -99,7 +97,7 @@ def test_a_cron_expression_with_a_wildcard_minute_follows_elapsed_time() -> None
 
 
 def test_a_change_of_offset_between_two_instants_with_equal_offsets_is_noticed() -> None:
-    """Checks two instants a year apart whose UTC offsets are equal. Between them one wall time comes twice."""
+    """Two instants a year apart have equal UTC offsets. Between them, a clock change makes one wall time come twice."""
     rule = recurrence("n", cron="*/30 1 25 10 *", tz="Europe/London")
     first = ms("2026-10-25 01:30", "Europe/London")
 
@@ -220,10 +218,10 @@ def test_the_method_judge_counts_the_same_instants_as_a_loop_over_all_instants(
         "Africa/Casablanca",
     ],
 )  # fmt: skip
-def test_the_instants_of_a_rule_equal_the_instants_found_by_a_search_through_all_minutes(
+def test_the_instants_of_a_rule_equal_those_of_a_search_through_all_minutes(
     zone: str,
 ) -> None:
-    """Runs a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.
+    """A short form of `python -m tests.rigs.dst_oracle`.
 
     Havana and Sao Paulo change their clocks at midnight. Lord Howe changes them by half an hour. Samoa omitted a day in
     2011.
@@ -241,16 +239,18 @@ def test_the_instants_of_a_rule_equal_the_instants_found_by_a_search_through_all
 def test_the_library_cronsim_alone_computes_wrong_instants_around_clock_changes(
     zone: str, expression: str
 ) -> None:
-    """Shows why CronSim is used only for stretches of time without a clock change. If this test fails, CronSim may
-    handle time zones correctly itself."""
+    """CronSim is therefore used only between clock changes. If a new version fails this test, it may be right
+    everywhere."""
     assert any(compare(zone, [expression], (2011, 2012), of_library))
 
 
 def test_schedules_with_the_same_expression_share_the_count_of_their_missed_instants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks how many instants are computed after an outage of a week. For each of thousands of schedules that fire
-    every minute, the count of the missed instants took a fifth of a second."""
+    """The schedules fire every minute, and the outage lasted a week. Thousands of schedules must share one count.
+
+    To count the missed instants once takes a fifth of a second.
+    """
     asked: list[int] = []
     after = module._cron_after
 

@@ -1,4 +1,4 @@
-"""Error texts: each text goes through the redactor of the app. If the redactor raises, the text is removed."""
+"""Texts of errors. Each goes through the app's redactor. If the redactor fails, the text is left out."""
 
 import json
 
@@ -27,8 +27,7 @@ def test_the_redactor_receives_message_traceback_and_causes() -> None:
 
 
 def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
-    """Checks the order: a text that is shortened first could contain only half of a secret, which no redactor
-    recognises."""
+    """A shortened text could have half of a secret, which no redactor recognises."""
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
 

@@ -1,5 +1,4 @@
-"""Releases: the release command changes the version and the changelog as documented, and the wheel has every file that
-it needs."""
+"""The release command changes the version and the changelog as documented, and the wheel has all files."""
 
 import datetime as dt
 import zipfile

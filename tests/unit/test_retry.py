@@ -1,4 +1,4 @@
-"""Retries: the delays before retries, and the failures after which no retry follows."""
+"""The delays before retries, and the failures that are not retried."""
 
 import math
 from datetime import timedelta

@@ -1,5 +1,5 @@
-"""Limits of the rooms (folders of modules): few modules in a folder, few lines in a module, and few public names with
-two definitions."""
+"""Limits on rooms (folders of modules): on their modules, on the lines of a module, and on names that are defined
+twice."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ SHARED_NAMES_MAX = 20
 
 
 def modules() -> list[Path]:
-    """Return the Python modules of the packages and the Lua includes, by their paths in the repository."""
+    """Return the paths of all Python modules of the packages, and of all Lua includes."""
     python = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
     lua = (ROOT / "lua" / "include").rglob("*.lua")
     return sorted(path.relative_to(ROOT) for path in [*python, *lua])
@@ -46,7 +46,7 @@ def public_names(source: str) -> set[str]:
 
 
 def shared_names(sources: dict[Path, str]) -> dict[str, list[str]]:
-    """Return the public names that several modules define, each with the list of these modules."""
+    """Return the public names that several modules define, each with these modules."""
     where = defaultdict(list)
     for path, source in sorted(sources.items()):
         for name in public_names(source):
@@ -74,7 +74,7 @@ def test_few_public_names_are_defined_in_more_than_one_module() -> None:
 
 
 def test_only_two_rooms_have_python_modules_with_lua() -> None:
-    """Checks all modules except the module that assembles scripts and the fake server of the package `testing`."""
+    """These are the room that assembles scripts, and the fake server in `rq_core/testing`."""
     found = {
         str(path)
         for path in modules()

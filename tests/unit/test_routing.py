@@ -1,4 +1,4 @@
-"""Routing: how a client finds the cluster node for a command. The cluster is a small fake."""
+"""Routing: how a client finds the cluster node for a command. The tests use a small fake of a cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOW, HIGH = "rqc:{mail}:meta", "rqc:{a}:meta"
 
 
 class Nodes:
-    """Answers in place of all nodes, and records the commands that the client sent to each node."""
+    """A fake cluster. It answers in place of each node, and records which commands each node gets."""
 
     def __init__(self, answer: Callable[[Node, Command], Any] | None = None) -> None:
         self.answer = answer or (lambda node, _: str(node.host))
@@ -95,7 +95,7 @@ def test_replies_are_returned_in_the_order_of_their_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_the_command_time_is_sent_to_the_node_of_the_keys_in_the_same_exchange() -> None:
+def test_the_command_time_goes_to_the_node_of_the_other_commands_keys() -> None:
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other
@@ -119,9 +119,9 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """Checks that a permanent error is returned, so that the caller goes on without functions.
+    """A permanent error of one node is the answer, and the caller goes on without functions.
 
-    A temporary error is ignored if at least one primary accepted the command.
+    A temporary error is ignored if another primary has accepted the command.
     """
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
 
@@ -168,8 +168,7 @@ def test_an_ask_answer_is_followed_once_and_its_node_is_not_remembered() -> None
 
 
 def test_a_transaction_on_a_migrating_slot_is_reported_as_an_outage() -> None:
-    """Checks that the call is repeated later. ASKING must come right before each command, and MULTI would queue
-    ASKING."""
+    """The call is repeated later. (Each command would need an ASKING before it, which a transaction cannot have.)"""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:
@@ -209,7 +208,7 @@ def test_a_slot_that_no_node_serves_is_reported_as_an_outage() -> None:
 
 
 def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
-    """Return the nodes that the client asks for the slot map, in their order, while these nodes do not answer."""
+    """Return the nodes that the client asks for the slot map, in order. The nodes in ``silent`` do not answer."""
     asked = []
     steps = nodes.routing.exchange([["GET", LOW]])
     step = next(steps)
@@ -222,13 +221,13 @@ def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
 
 
 def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
-    """Return the node that has the key LOW, and then the other node."""
+    """Return the node with the key LOW, and then the other node."""
     home = nodes.routing.node_of(LOW)
     return (A, B) if home == A else (B, A)
 
 
 def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
-    """Checks that the client asks silent nodes last the next time, since each silent node costs a timeout."""
+    """Each silent node costs a timeout. So it is asked last at the next time."""
     nodes = Nodes()
     nodes.exchange(["TIME"])
     for expected in ([A, B], [B]):
@@ -244,8 +243,7 @@ def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
 
 
 def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
-    """Checks a silent node that was once the first to answer. The client does not ask it first again, which would cost
-    each call a timeout."""
+    """The node was once the first to answer. To ask it first again would cost each call a timeout."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -258,8 +256,7 @@ def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
 
 
 def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> None:
-    """Checks a primary that is cut off from its cluster. The primary reports the cluster as down, and its old slot map
-    is not used."""
+    """The node is a primary that is cut off from its cluster, and its slot map is old."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -275,7 +272,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Checks a node whose slot map names a silent node, since the node with this map may be cut off, too."""
+    """Its slot map names a silent node. So this node may be cut off from the cluster, too."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])
@@ -307,7 +304,7 @@ def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_map() -> None
     assert next(nodes.routing.exchange([["GET", HIGH]])).brief, "the first one was given up"
 
 
-def test_the_next_call_reads_the_slot_map_after_a_read_of_the_map_was_cancelled() -> None:
+def test_a_cancelled_read_of_the_slot_map_is_repeated_by_the_next_call() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     nodes.routing.map.distrust()

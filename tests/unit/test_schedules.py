@@ -1,4 +1,4 @@
-"""Schedules that the code of an app declares, on a fake server."""
+"""Schedules that an app's code declares, on the fake server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_jobs_of_a_schedule_do_not_overlap() -> None:
 def test_the_job_of_a_schedule_runs_with_overlap_queue_and_with_overlap_replace(
     overlap: Any,
 ) -> None:
-    """Checks the lane of the job, which names the schedule though the code of the task does not."""
+    """The job's lane names the schedule, which the code of the task does not."""
     app, report = made(caps=[Cap(5)])
     app.schedule("beat", report.job(), every=10, overlap=overlap)
 
@@ -69,7 +69,7 @@ def test_the_job_of_a_schedule_runs_with_overlap_queue_and_with_overlap_replace(
 
 
 def test_a_drain_does_not_wait_for_schedules() -> None:
-    """Checks that the drain ends, though a schedule never ends."""
+    """The drain must end, although a schedule never ends."""
     app, report = made()
     app.schedule("beat", report.job(), every=10)
 

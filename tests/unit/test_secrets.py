@@ -1,4 +1,4 @@
-"""Passwords: no error shows a password, wherever a URL can be given and however the URL is misspelt."""
+"""Passwords. No error shows a password, wherever a program gets a URL from, and even if the URL is misspelt."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SQL = [
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:
-    """Yield every text in which a program may show or send an error."""
+    """Yield each text in which a program may show an error or send it on."""
     while error is not None:
         yield str(error)
         yield repr(error)
@@ -167,9 +167,7 @@ def test_shortening_a_long_text_leaves_no_part_of_a_password(at: int) -> None:
         assert_no_secret(excerpt(text, logs.TEXT_MAX))
 
 
-def test_the_text_of_an_error_with_a_very_long_word_is_cut_quickly_and_keeps_its_beginning() -> (
-    None
-):
+def test_an_error_text_with_a_very_long_word_is_cut_quickly_at_its_end() -> None:
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
     said = json.loads(describe_error(error))
@@ -185,10 +183,7 @@ def test_the_error_of_an_unescaped_character_in_a_password_explains_it() -> None
 
 @pytest.fixture
 def record() -> logging.LogRecord:
-    """Return a log record as a handler may write it.
-
-    The record has several lines, an escape sequence, a password, and a fact with a line end.
-    """
+    """Return a log record with several lines, an escape sequence, a password, and a fact with a line end."""
     error = ValueError("boom\n2026-11-21T10:00:00.000Z INFO forged too\x1b[2J")
     says = "at redis://u:hunter@h\n2026-11-21 INFO forged\x1b[2J"
     made = logging.LogRecord("x", logging.ERROR, "f.py", 1, says, (), (ValueError, error, None))

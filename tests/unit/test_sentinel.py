@@ -1,5 +1,4 @@
-"""URLs that name sentinels, and the questions that a client asks sentinels. For real sentinels, see
-tests/worker/test_sentinel.py."""
+"""URLs that name sentinels, and what a client asks sentinels. tests/worker/test_sentinel.py tests real sentinels."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ def test_messages_about_sentinels_contain_no_password() -> None:
 
 
 def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks a dead sentinel, which costs a timeout: the client does not ask it first each time."""
+    """A dead sentinel costs a timeout, and must not be asked first each time."""
     asked = []
 
     class Known:
@@ -136,8 +135,7 @@ def test_the_connection_class_of_a_sentinel_url_uses_tls_only_for_the_scheme_red
 
 
 def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
-    """Checks a fork while a thread of the parent holds a lock to record the primary. Calls in the child do not wait for
-    this lock."""
+    """The process forks while one of its threads holds the lock for the known primary."""
     _, sentinels = sentinels_of("redis+sentinel://a:1,b:2/main")
     answer: list[str] = []
 

@@ -1,5 +1,4 @@
-"""The embedded server: each directory has one server that all processes find, and two servers never use the same
-data."""
+"""The embedded server. Each directory has one server, which all processes find. Two servers never use the same data."""
 
 import os
 import signal
@@ -46,7 +45,7 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
-    """Call `ensure_server` in another process, in a session of its own, as a shell starts a job."""
+    """Start another process that calls `ensure_server`. It has a session of its own, like a job of a shell."""
     program = (
         f"from rq_core.embedded import server; print(server.ensure_server({str(directory)!r}))"
     )
@@ -67,7 +66,7 @@ def pid_of(directory: Path) -> int:
 def test_processes_that_start_together_share_one_server(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks that only one server starts, since two servers would destroy the append-only file that they share."""
+    """Two servers would destroy the append-only file that they share."""
     starters = [ensure_elsewhere(directory) for _ in range(4)]
     urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
     url = server.ensure_server(directory)
@@ -95,7 +94,7 @@ def test_a_killed_server_is_restarted_with_its_data(
 def test_no_second_server_starts_if_the_process_that_keeps_a_server_was_killed(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks that the server itself holds the lock, so that no process starts a second server."""
+    """The server itself holds a lock, so no process starts a second server."""
     url = server.ensure_server(directory)
     keeper = psutil.Process(pid_of(directory)).parent()
     assert keeper is not None
@@ -136,7 +135,7 @@ def test_a_stopped_server_ends_and_its_data_is_kept(
 
 
 def test_a_hung_server_can_be_stopped_and_no_second_server_starts(directory: Path) -> None:
-    """Checks a server that runs but does not answer. A second server would corrupt the data of the first server."""
+    """The server runs, and does not answer. A second server would corrupt its data."""
     server.ensure_server(directory)
     pid = pid_of(directory)
     os.kill(pid, signal.SIGSTOP)
@@ -162,7 +161,7 @@ def test_a_server_without_clients_ends_itself(directory: Path) -> None:
 def test_a_server_with_a_client_keeps_running(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks an idle worker. The worker only waits for a list, but needs its server."""
+    """An idle worker only waits for a list, but needs its server."""
     client = connect(server.ensure_server(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
@@ -173,7 +172,7 @@ def test_a_server_with_a_client_keeps_running(
 
 
 def test_a_server_starts_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
-    """Checks a data directory whose path is longer than the 108 bytes of a socket's path."""
+    """The path is longer than the 108 bytes that a Unix socket's path may have."""
     directory = tmp_path / ("long-" * 20) / ("path-" * 20)
     try:
         url = server.ensure_server(directory)
@@ -213,7 +212,7 @@ def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> 
 def test_errors_name_the_directory_of_an_embedded_server(
     url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the error names the directory and does not say "another Redis than embedded://"."""
+    """The error must not speak of "another Redis than embedded://"."""
     monkeypatch.chdir(tmp_path)
     client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")
@@ -237,8 +236,7 @@ def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """Checks that only the command receives Ctrl-C. Otherwise Ctrl-C could also reach a server that is ending: the
-    server then exits with 1 and does not save its data."""
+    """The server must not receive the Ctrl-C of its command. While it is ending, it would then not save its data."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
@@ -293,7 +291,7 @@ with server._try_lock(place) as lock_fd:
 def test_a_signal_right_after_the_start_also_ends_the_server(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
-    """Checks a signal to the process that must end the server. The server does not continue to run alone."""
+    """The signal goes to the process that must end the server. The server must not run on alone."""
     with Child([sys.executable, "-c", STRUCK[who], str(directory)], tmp_path / "log") as starter:
         assert starter.wait(30) == 0
         with server._try_lock(directory) as lock_fd:

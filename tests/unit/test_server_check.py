@@ -1,4 +1,4 @@
-"""The check of a server: it reads INFO and CONFIG of the server, and then makes remarks or refuses the server."""
+"""The check of a server. It reads INFO and CONFIG, and then accepts the server, makes remarks, or refuses it."""
 
 from __future__ import annotations
 

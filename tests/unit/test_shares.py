@@ -1,4 +1,4 @@
-"""Division of a worker's free places between the queues that the worker serves."""
+"""The division of a worker's free places between its queues."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from rq_core.worker.capacity import Shares
 
 
 def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counter[str]:
-    """Return how many places each of these queues gets in this number of claims, if all queues always have jobs."""
+    """Return how many places each queue gets in ``turns`` claims, if all queues always have jobs."""
     got: Counter[str] = Counter()
     for _ in range(turns):
         for queue, share in shares.divide(places, queues).items():
@@ -27,7 +27,7 @@ def test_places_are_divided_among_queues_by_weight(places: int) -> None:
 
 
 def test_if_there_is_a_single_place_each_queue_gets_it_in_turn_by_weight() -> None:
-    """Checks a worker with fewer places than queues: no queue starves, even if its weight is small."""
+    """No queue starves, even with a small weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
     assert {"a": 50, "b": 2, "c": 1} == got
@@ -38,8 +38,7 @@ def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
 
 
 def test_an_idle_queue_does_not_save_up_places() -> None:
-    """Checks a queue that was idle: from now on it gets only its share, so that the other queues do not wait until it
-    has caught up."""
+    """The queue gets only its share when it has jobs again. The other queues need not wait until it has caught up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
 
@@ -67,7 +66,7 @@ def test_the_places_of_all_queues_together_are_the_free_places_of_the_worker(
 
 
 def test_a_single_queue_gets_all_places_without_bookkeeping() -> None:
-    """Checks a worker with one queue, as most workers are: the worker keeps no count before its claims."""
+    """Most workers have one queue. They keep no counts before their claims."""
     shares = Shares({"mail": 3}, alone=True)
 
     assert shares.divide(7, ["mail"]) == {"mail": 7}

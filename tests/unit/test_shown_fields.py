@@ -1,5 +1,4 @@
-"""Fields of ``shown`` that rq-core does not write: a reader takes none of them for a progress or a chunk, and none
-raises."""
+"""Fields of the key ``shown`` that rq-core does not write. No reader takes them for a progress or a chunk, or fails."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def line(
         "",
     ],
 )
-def test_numbers_that_no_handler_can_say_are_no_progress(says: str) -> None:
+def test_numbers_that_no_handler_can_show_are_not_a_progress(says: str) -> None:
     assert read_said(says) is None
 
 
@@ -66,7 +65,7 @@ def test_a_line_that_no_script_writes_is_not_read(text: str | None) -> None:
     assert read_shown(text) is None
 
 
-def test_what_can_be_read_is_bounded() -> None:
+def test_texts_and_chunks_are_cut_to_their_limits_when_read() -> None:
     found = read_shown(line(f"1/2 {'x' * 10_000}"))
     assert found is not None
     assert found.progress is not None
@@ -93,13 +92,13 @@ class Rows(IntEnum):
 
 
 class Share(float):
-    """A number that writes itself in another way, as those of numpy do."""
+    """A float whose repr is not a plain number, as with numpy's floats."""
 
     def __repr__(self) -> str:
         return f"Share({float(self)})"
 
 
-def test_numbers_of_other_types_are_said_as_plain_numbers() -> None:
+def test_numbers_of_other_types_are_written_as_plain_numbers() -> None:
     assert said_as_text(Rows.DONE, Share(7.5), "") == "3/7.5"
 
 

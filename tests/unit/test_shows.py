@@ -1,5 +1,4 @@
-"""The progress and the chunks of handlers before they are in Redis: how they are gathered, how often they are sent, and
-what happens if they cannot be sent."""
+"""The progress and the chunks of handlers on their way to Redis: how they are gathered, sent, and sent again."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from tests.kit.wait import wait_until_async
 
 
 class Client:
-    """A client that keeps the calls, and answers as Redis does, or fails."""
+    """A client that records the calls, and answers as Redis does, or fails."""
 
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
@@ -69,7 +68,7 @@ def made(client: Client) -> tuple[Shows, JobContext]:
     return sender, job
 
 
-def test_a_handler_without_a_worker_may_show_something() -> None:
+def test_a_handler_without_a_worker_may_show_a_progress() -> None:
     with job_running():
         current_job().progress(1, 2)
         current_job().emit("x")
@@ -78,11 +77,11 @@ def test_a_handler_without_a_worker_may_show_something() -> None:
 @pytest.mark.parametrize(
     "said", [(1, 2, ""), (0, None, "up and down"), (0.5, 1, "half"), (10**15, 10**15, "1/2")]
 )
-def test_a_progress_reads_as_it_was_written(said: tuple[Any, Any, str]) -> None:
+def test_a_progress_is_read_back_as_it_was_written(said: tuple[Any, Any, str]) -> None:
     assert read_said(said_as_text(*said)) == said
 
 
-def test_a_text_is_one_line_and_is_cut() -> None:
+def test_the_text_of_a_progress_is_made_one_line_and_cut_to_its_limit() -> None:
     found = read_said(said_as_text(1, 2, "two\nlines " + "x" * 1_000))
     assert found is not None
     assert (found[2][:10], len(found[2])) == ("two lines ", TEXT_MAX)
@@ -91,12 +90,12 @@ def test_a_text_is_one_line_and_is_cut() -> None:
 @pytest.mark.parametrize(
     "said", [(-1, 2), (1, -2), (True, 2), ("1", 2), (float("nan"), 2), (1, float("inf")), (1, "2")]
 )
-def test_invalid_numbers_are_refused(said: tuple[Any, Any]) -> None:
+def test_a_progress_with_invalid_numbers_is_refused(said: tuple[Any, Any]) -> None:
     with pytest.raises(InvalidOption):
         context().progress(*said)
 
 
-def test_a_value_that_is_no_text_and_a_chunk_that_is_too_long_are_refused() -> None:
+def test_a_value_of_another_type_and_a_chunk_that_is_too_long_are_refused() -> None:
     job = context()
     for call in (
         lambda: job.progress(1, 2, 3),  # type: ignore[arg-type]
@@ -108,7 +107,7 @@ def test_a_value_that_is_no_text_and_a_chunk_that_is_too_long_are_refused() -> N
     job.emit("é" * (CHUNK_BYTES_MAX // 2))
 
 
-def test_the_oldest_chunks_that_were_not_taken_are_left_out() -> None:
+def test_the_oldest_unsent_chunks_are_dropped_beyond_the_limit() -> None:
     showing = Showing(None)
     for n in range(1, CHUNKS_MAX + 11):
         showing.emit(str(n))
@@ -120,7 +119,7 @@ def test_the_oldest_chunks_that_were_not_taken_are_left_out() -> None:
     assert len(showing.take().chunks) == STREAM_BYTES_MAX // CHUNK_BYTES_MAX
 
 
-async def test_the_last_progress_is_sent_once_and_chunks_in_order() -> None:
+async def test_the_last_progress_is_sent_once_and_all_chunks_are_sent_in_order() -> None:
     client = Client()
     sender, job = made(client)
     for n in range(100):
@@ -135,7 +134,7 @@ async def test_the_last_progress_is_sent_once_and_chunks_in_order() -> None:
     assert len(client.calls) == 1
 
 
-async def test_a_thread_that_shows_something_wakes_the_worker() -> None:
+async def test_a_progress_from_a_thread_wakes_the_worker() -> None:
     client = Client()
     _, job = made(client)
     thread = threading.Thread(target=job.progress, args=(1, 2))
@@ -177,7 +176,7 @@ async def test_a_progress_that_could_not_be_sent_is_sent_again(
     assert [text for _, _, text in client.sent] == ["1/2"]
 
 
-async def test_what_could_not_be_sent_is_sent_before_the_settlement() -> None:
+async def test_unsent_chunks_and_progress_are_sent_before_the_settlement() -> None:
     client = Client()
     sender, job = made(client)
     client.is_away = True
@@ -191,7 +190,7 @@ async def test_what_could_not_be_sent_is_sent_before_the_settlement() -> None:
     assert not sender.is_busy
 
 
-async def test_a_worker_keeps_nothing_of_jobs_that_end_while_redis_is_away() -> None:
+async def test_a_worker_drops_the_chunks_of_jobs_that_end_while_redis_is_away() -> None:
     client = Client()
     sender, job = made(client)
     client.is_away = True
@@ -202,7 +201,7 @@ async def test_a_worker_keeps_nothing_of_jobs_that_end_while_redis_is_away() -> 
     assert job.showing().take().is_empty
 
 
-async def test_a_server_that_does_not_answer_holds_up_a_settlement_for_a_moment_only(
+async def test_a_server_that_does_not_answer_delays_a_settlement_only_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shows, "LAST_S", 0.05)
@@ -216,7 +215,7 @@ async def test_a_server_that_does_not_answer_holds_up_a_settlement_for_a_moment_
     assert client.calls == []
 
 
-async def test_many_chunks_are_sent_in_calls_of_a_bounded_size() -> None:
+async def test_many_chunks_are_sent_in_several_calls_of_bounded_size() -> None:
     client = Client()
     sender, job = made(client)
     for _ in range(60):
@@ -232,7 +231,7 @@ async def test_many_chunks_are_sent_in_calls_of_a_bounded_size() -> None:
     assert max(sizes) <= shows.BYTES_MAX + CHUNK_BYTES_MAX
 
 
-async def test_the_settlement_of_another_job_does_not_wait() -> None:
+async def test_a_settlement_does_not_wait_for_the_chunks_of_another_job() -> None:
     client = Client()
     sender, job = made(client)
     client.answers = asyncio.Event()
@@ -247,7 +246,7 @@ async def test_the_settlement_of_another_job_does_not_wait() -> None:
 
 
 def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
-    """Workers use uvloop, whose timers that are due at once have no time."""
+    """Workers use uvloop, which gives no time for a timer that was due at once when it was set."""
     client = Client()
 
     async def shows_both() -> None:

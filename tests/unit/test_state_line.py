@@ -1,4 +1,4 @@
-"""State lines: the state of a job is read from its line in the key `state` and its value in the key `jobs`."""
+"""State lines. A job's state is read from its line in the key `state` and its value in the key `jobs`."""
 
 import pytest
 
@@ -23,7 +23,7 @@ RUNNING = "running task=send claim=1 fence=5-1 by=w-1 seq=7 since=6"
         (None, None, None),
     ],
 )
-def test_a_job_without_a_state_line_is_ready_if_its_value_has_a_first_line(
+def test_a_job_without_a_state_line_is_read_from_its_values_first_line(
     line: str | None, value: str | None, stands: str | None
 ) -> None:
     assert line_of_job(line, value) == stands
@@ -41,5 +41,5 @@ def test_lines_of_jobs_returns_the_state_line_of_each_job() -> None:
 
 
 @pytest.mark.parametrize("value", [SPEC, f"{HEAD}\n{SPEC}"])
-def test_the_spec_of_a_job_is_the_text_after_the_first_line_of_its_value(value: str) -> None:
+def test_the_spec_of_a_job_follows_the_first_line_of_its_value(value: str) -> None:
     assert spec_of(value) == SPEC

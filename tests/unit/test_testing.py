@@ -1,4 +1,4 @@
-"""The tests of a user's program on fakeredis: they enqueue jobs, run the jobs in a drain, and read the results.
+"""Tests of a user's program on fakeredis. They enqueue jobs, run them in a drain, and read the results.
 
 Such tests need neither a server nor a worker. This file is also an example for users.
 """
@@ -190,7 +190,7 @@ def test_advance_makes_a_delayed_job_claimable_at_its_due_time(fake: testing.Fak
 
 
 def test_a_drain_calls_the_hook_for_dead_jobs_once_for_each_dead_job(fake: testing.Fake) -> None:
-    """Checks that the hook runs. Earlier, a drain did not call this hook."""
+    """A worker calls this hook, and so must a drain."""
     first, second = mortal.enqueue("works"), mortal.enqueue("works")
 
     ran = fake.drain("mail")
@@ -211,7 +211,7 @@ def test_a_drain_calls_the_hook_for_dead_jobs_once_for_each_dead_job(fake: testi
 def test_a_drain_calls_the_hook_of_a_job_that_expired_between_its_attempts(
     fake: testing.Fake,
 ) -> None:
-    """Checks a job that dies during a claim, without a settlement."""
+    """The job dies within a claim, without a settlement."""
     handle = mortal.with_options(expires=1).enqueue("works")
 
     fake.drain()
@@ -279,8 +279,7 @@ def test_each_fake_begins_empty_and_restores_the_connections_of_the_app() -> Non
 
 
 def test_a_fake_does_not_read_the_audit_log(tmp_path: Path) -> None:
-    """Checks that a wait for a job that has left Redis does not read a real audit log, since it would wait for a
-    mirror."""
+    """A wait for a job that has left Redis would otherwise wait for a mirror."""
     app = App(audit=f"sqlite:///{tmp_path}/audit.db")
     with testing.fake(app):
         gone = app.handle_by_id("mail", "unknown")
@@ -299,7 +298,7 @@ def test_an_async_task_can_be_called_directly_in_a_test() -> None:
 
 
 def test_caps_and_rates_hold_on_the_fake_server() -> None:
-    """Checks that a full cap stops jobs, and that a rate lets jobs run again when the clock has advanced."""
+    """A full cap stops jobs. A rate lets jobs run again when the clock has advanced."""
     capped = App("redis://nowhere.invalid")
     ran: list[str] = []
 
@@ -347,7 +346,7 @@ def test_the_error_without_fakeredis_or_lupa_says_what_to_install(
     assert app.connections is before
 
 
-def test_a_drain_runs_a_job_that_is_due_later_after_the_jobs_that_are_due_now(
+def test_a_drain_runs_delayed_jobs_after_the_jobs_that_are_due_now(
     fake: testing.Fake,
 ) -> None:
     at = datetime.now(UTC) + timedelta(hours=2)

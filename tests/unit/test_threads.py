@@ -1,4 +1,4 @@
-"""Threads for ``def`` handlers: no call waits for another call, and one message to the event loop reports many ended
+"""Threads for ``def`` handlers. No call waits for another, and one message to the event loop reports many ended
 calls."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The options Throttle, Debounce and Latest, and unique names from a key function: the options of a producer, and the
-answers."""
+"""The options Throttle, Debounce and Latest, and unique names from a key function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time limits of handlers: each limit expires once, at its time, and many limits share few timers."""
+"""Time limits of handlers. Each expires once, at its time, and many limits share few timers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transport of bytes: bytes that a client reads are sent back unchanged."""
+"""Bytes that a client reads from Redis. It sends them back unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ODD = "a\udcff\udc80é"
 
 
 async def test_bytes_that_are_not_utf_8_are_sent_back_unchanged(valkey_url: str) -> None:
-    """Checks a damaged job id. Without its exact bytes, a worker could never report the outcome of the job."""
+    """A worker needs the exact bytes of a damaged job id to report the job's outcome."""
     commands = [["SET", "key", ODD], ["GET", "key"], ["STRLEN", "key"]]
     waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)
 

@@ -1,4 +1,4 @@
-"""Names of unique jobs, and the answer to a producer if another job holds the name of the producer's job."""
+"""Unique names of jobs, and the answer to a producer if another job holds the name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_unique_name_does_not_depend_on_the_order_of_sets_and_keys() -> None
 
 
 def test_a_unique_name_is_the_same_in_every_process() -> None:
-    """Checks a set of strings. The order of such a set is different in each Python process."""
+    """The order of a set of strings is different in each Python process."""
     program = (
         "from tests.unit.test_unique import *;"
         "print(name_of(Unique(), 'a', tags={str(n) for n in range(20)}))"
@@ -80,9 +80,7 @@ def test_a_unique_name_is_the_same_in_every_process() -> None:
     assert 1 == len(names)
 
 
-def test_a_unique_name_of_chosen_arguments_shows_their_values_and_a_name_of_all_arguments_shows_none() -> (
-    None
-):
+def test_only_a_unique_name_of_chosen_arguments_shows_their_values() -> None:
     assert "send/tenant=a%20b%2Fc" == name_of(Unique(per="tenant"), "a b/c")
     assert "send/tenant=acme,month=now" == name_of(Unique(per=("tenant", "month")), "acme")
     assert "acme" not in name_of(Unique(), "acme")

@@ -1,4 +1,4 @@
-"""The watcher of a worker: how it handles wake tokens and the answers to claims."""
+"""The watcher of a worker, which handles wake tokens and the answers to claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.wait import wait_until_async
 
 
 class Server(AsyncClient):
-    """Provides the tokens of the test. Records whether a worker waited for a token, and which tokens the worker gave
+    """A client that gives the test's tokens to a worker. It records whether the worker waited, and which tokens came
     back."""
 
     def __init__(self, *tokens: str) -> None:
@@ -58,8 +58,7 @@ def watcher(
 
 
 async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
-    """Checks a job that is enqueued after the claim has read the queue. The worker has already taken the wake token of
-    this job, so it must claim again."""
+    """The job of the token is enqueued after the claim has read the queue. No other worker gets the token."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -94,9 +93,8 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     watching.close()
 
 
-async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Checks two claims under way. Redis ran the first claim before any job was scheduled, but its answer arrives
-    last."""
+async def test_a_late_older_answer_does_not_cancel_the_timer_of_a_due_job() -> None:
+    """Two claims are under way. Redis ran the first one before the job was scheduled, but its answer arrives last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -142,7 +140,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
 
 
 async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
-    """Checks that the watcher uses the token once and at once, before the event loop runs the watcher again."""
+    """The watcher uses the token when it arrives, and does not use it a second time."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)
@@ -159,7 +157,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
 
 
 async def test_a_token_that_arrives_too_late_is_put_back() -> None:
-    """Checks a worker whose last free place is taken before the token arrives. The token goes to another worker."""
+    """The worker's last free place was taken meanwhile. The token goes to another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
     watching, looked = watcher(queue, client=server)

@@ -1,4 +1,4 @@
-"""The wheel that users install: it contains every file, and works without the repository."""
+"""The wheel that users install. It has every file, and works without the repository."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command outside the repository, without the PYTHON… variables of this test run."""
+    """Run a command outside the repository, without the variables PYTHON… of this test run. Return its output."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
     }
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin directory of a new environment in which the wheel and its dependencies are installed."""
+    """Install the wheel and its dependencies in a new environment, and return its bin directory."""
     place = tmp_path_factory.mktemp("empty") / "venv"
     # This run's pip fills it: a pip of its own would take most of the time, and be in no use.
     venv.create(place, with_pip=False)
@@ -72,8 +72,7 @@ def shipped(folder: str, *patterns: str) -> set[str]:
 
 
 def test_the_wheel_contains_every_file(wheel: Path) -> None:
-    """Checks the list of files. If a Lua file or a migration were missing, a user would notice it only at the first
-    call."""
+    """A user would notice a missing Lua file or migration only at the first call."""
     names = set(zipfile.ZipFile(wheel).namelist())
     lua = shipped("lua", "*.lua")
     migrations = shipped("sql_audit/store/migrations", "*.py", "*.md")
@@ -103,7 +102,7 @@ def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """Checks the demo as a user runs it: with the wheel, in a new environment, without the repository."""
+    """The demo runs as for a user: in a new environment, without the repository."""
     answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])
 
     assert answer["files"] > 500  # Debian packs the tests of Python, half of its files, apart

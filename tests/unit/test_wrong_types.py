@@ -1,5 +1,4 @@
-"""Arguments of public callables: a call with an argument of a wrong type is refused, and the error says which type is
-right."""
+"""Arguments of public functions and classes. A wrong type is refused, and the error says which type is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outbox entries in the form in which redis-cli shows them."""
+"""Entries of the outbox, written as redis-cli shows them."""
 
 from tests.kit.seed import START_MS
 

@@ -1,4 +1,4 @@
-"""The keys after a durable job has saved steps, and after the job has ended. A box stores the saved steps of a job."""
+"""The keys in Redis after a durable job has saved steps, and after the job has ended."""
 
 import pytest
 
@@ -215,7 +215,7 @@ def test_a_box_is_read_in_pages(seed: Seed, size: int) -> None:
 
 
 def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
-    """The job has max_attempts=3: it dies of the third failure since its last saved step."""
+    """The job has max_attempts=3. It dies of the third failure after its last saved step."""
     for failures in range(2):
         claim = seed.running("a") if not failures else seed.claim_one("a")
         seed.fail(claim, verdict="retry")
@@ -266,7 +266,7 @@ def test_lost_workers_before_a_saved_step_do_not_count(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_a_job_that_saves_a_step_in_each_run_dies_after_ten_times_its_attempts(seed: Seed) -> None:
+def test_a_job_that_saves_a_step_before_each_failure_dies_in_the_end(seed: Seed) -> None:
     claim = seed.running("a")
     outcomes = []
     for number in range(1, 31):

@@ -1,7 +1,7 @@
-"""State lines in which a client has damaged a number.
+"""Calls on a job whose state line has a damaged number.
 
-A script may refuse the job or change it. The script logs only changes that it made, and logs them as valid JSON. Redis
-refuses ``nan`` and ``1e400`` as scores, and no such refusal may come after the first write of the call.
+A script may refuse such a job or change it. The log must have exactly the changes, as valid JSON. Redis refuses ``nan``
+and ``1e400`` as scores, and a call must not fail on such a number after its first write.
 """
 
 import re
@@ -77,7 +77,7 @@ def assert_told_only_what_was_done(seed: Seed, call: Callable[[], object]) -> No
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", HELD)
 @pytest.mark.slow
-def test_a_call_on_a_claimed_job_with_a_damaged_state_line_logs_only_changes_that_the_call_made(
+def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_real_changes(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)
@@ -90,7 +90,7 @@ def test_a_call_on_a_claimed_job_with_a_damaged_state_line_logs_only_changes_tha
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "claim"])
 @pytest.mark.parametrize("how", WAITING)
 @pytest.mark.slow
-def test_a_call_on_a_waiting_job_with_a_damaged_state_line_logs_only_changes_that_the_call_made(
+def test_a_call_on_a_waiting_job_with_a_damaged_line_logs_only_real_changes(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)

@@ -1,4 +1,4 @@
-"""Edits of waiting jobs: the keys after an edit, and the edits that are refused without a change."""
+"""Edits of waiting jobs: what is in the keys after an edit, and which edits are refused."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def ids(seed: Seed, limit: int = 100) -> list[str]:
     return [job.id for job in seed.claim(limit).jobs]
 
 
-def test_an_edit_of_the_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
+def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.enqueue("c", priority="high")
 
@@ -68,9 +68,7 @@ def test_an_edit_that_delays_a_job_keeps_its_place_in_line(seed: Seed, lane: str
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail_of_its_list(
-    seed: Seed, lane: str
-) -> None:
+def test_a_delayed_job_edited_to_run_now_joins_the_tail_of_its_list(seed: Seed, lane: str) -> None:
     seed.enqueue("a", delay_ms=60_000, lane=lane)
     seed.enqueue("b", lane=lane)
     seed.take_token()
@@ -85,7 +83,7 @@ def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail_of_its_list(
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
+def test_a_retry_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
     seed.fail(seed.claim_one("a"), delay_ms=60_000)
     seed.take_token()
@@ -98,7 +96,7 @@ def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, l
     assert ["a", "b"] == ids(seed)
 
 
-def test_an_edited_priority_gives_a_scheduled_job_a_new_place_in_line_at_its_due_time(
+def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_when_due(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -126,8 +124,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_state_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that the index gets the new entry and loses the old entry. Otherwise the index would grow with each
-    edit."""
+    """The edit must remove the old deadline from the index. Otherwise the index would grow with each edit."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -250,8 +247,7 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
-    """Checks the limit of the backlog. Without it, a loop of edits would fill Redis with events while no mirror
-    runs."""
+    """A loop of edits would otherwise fill Redis with events while no mirror runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -262,7 +258,7 @@ def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: See
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Checks both orders of the two calls. A job is never edited and then claimed with its old priority."""
+    """Checks both orders. An edited job must not be claimed with its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)
@@ -336,7 +332,7 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_got_a_cap_after_the_enqueue(
+def test_an_edit_moves_a_plain_job_into_the_lane_of_its_tasks_new_cap(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")
@@ -361,7 +357,7 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Checks a retry whose deadline is before its due time. The edit removed the job's place in line, which a dead job
+    """The deadline of the retry is before its due time. The edit has removed the job's place in line, which a dead job
     does not need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)

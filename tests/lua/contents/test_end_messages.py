@@ -1,6 +1,6 @@
-"""Messages about the ends of jobs: waiting clients get each message after the end is written.
+"""Messages about ended jobs to waiting clients. A message is sent after the end is written.
 
-tests/lua/test_matrix.py checks that each kind of end sends a message.
+tests/lua/test_matrix.py checks that each kind of end sends one.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_of_the_queue(
+def test_a_second_listening_client_does_not_change_the_version_of_the_facts(
     seed: Seed,
 ) -> None:
-    """Checks the version of the facts about the queue, since each new version makes all calls read the facts again."""
+    """Each new version makes every client's next call read the facts about the queue again."""
     seed.enqueue("a")
     listens(seed)
     version = seed.meta("v")
@@ -101,7 +101,7 @@ def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_o
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_messages_stop_a_minute_after_the_last_listen_call_even_if_the_clock_goes_back(
+def test_a_clock_that_goes_back_does_not_prolong_the_end_messages(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -129,7 +129,7 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """Checks a call that would end a job but fails, so that the job has not ended."""
+    """The call would have ended a job. It fails before, so the job goes on."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs
@@ -158,10 +158,10 @@ def test_a_call_that_fails_before_its_first_write_sends_no_message(
     assert [] == listener.told()
 
 
-def test_a_worker_without_rights_to_the_channel_settles_jobs_and_causes_no_denials_in_the_acl_log(
+def test_a_worker_without_rights_to_the_channel_causes_no_denials_in_the_acl_log(
     seed: Seed, listener: Listener
 ) -> None:
-    """Checks the ACL LOG, in which Redis would record each denied publish."""
+    """Redis would write each denied SPUBLISH into the ACL LOG."""
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed)
@@ -184,7 +184,7 @@ def test_a_worker_without_rights_to_the_channel_settles_jobs_and_causes_no_denia
 
 
 def test_a_listen_call_creates_no_job(seed: Seed) -> None:
-    """Checks a client whose first call to the queue is a listen call."""
+    """The listen call is the first call of this client to the queue."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
     listens(seed)
@@ -195,7 +195,7 @@ def test_a_listen_call_creates_no_job(seed: Seed) -> None:
 def test_a_job_can_end_on_a_server_without_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
-    """Checks that the call does not stop half-way after it has appended its event."""
+    """The call must not fail after it has appended its event."""
     settings = tmp_path / "renamed.conf"
     settings.write_text("rename-command SPUBLISH hidden\n")
     with Seed(start_redis(include=str(settings)).url) as seed:

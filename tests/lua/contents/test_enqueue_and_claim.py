@@ -1,4 +1,4 @@
-"""The keys after an enqueue and after a claim, compared with what redis-cli shows."""
+"""The keys in Redis after an enqueue and after a claim, as redis-cli shows them."""
 
 import dataclasses
 import json
@@ -56,11 +56,10 @@ def test_enqueue_stores_and_logs_a_job_and_gives_it_a_place_in_line(seed: Seed) 
     }
 
 
-def test_a_job_is_due_at_exactly_the_given_instant_or_at_once_if_the_instant_has_passed(
+def test_a_job_is_due_exactly_at_the_given_instant_or_at_once(
     seed: Seed,
 ) -> None:
-    """Checks that the instant is exact to the millisecond, even if the call takes long. A delay, in contrast, is
-    counted from the arrival of the call."""
+    """The due time is exact, even if the call arrives late. A delay would count from the arrival of the call."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
         seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
@@ -82,7 +81,7 @@ def test_a_job_is_due_at_exactly_the_given_instant_or_at_once_if_the_instant_has
 
 
 def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
-    """Checks duplicates of a ready, a scheduled, a running and a dead job."""
+    """Checks duplicates of a ready job, a scheduled job, a running job and a dead job."""
     seed.dead("dead")
     seed.running("running")
     seed.enqueue("ready")
@@ -97,8 +96,7 @@ def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
 
 
 def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> None:
-    """Checks plain jobs and jobs with optional fields (priority, deadline) in one call, and a reason with characters
-    that JSON escapes."""
+    """Checks one call with plain jobs and with jobs that have a priority or a deadline. JSON must escape the reason."""
     jobs = [seed.job("a"), seed.job("b", priority="low"), seed.job("c", expires_in_ms=1_000)]
     why = 'the "provider"\nis down → again'
     for _ in range(2):
@@ -111,7 +109,7 @@ def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> No
     assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
 
 
-def test_a_job_record_whose_kind_number_is_not_the_number_of_a_kind_is_refused(seed: Seed) -> None:
+def test_a_job_record_with_an_invalid_kind_number_is_refused(seed: Seed) -> None:
     call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
     (record,) = call.each
     seed.enqueue("first")
@@ -189,8 +187,8 @@ fields."""
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Checks a claim that takes several jobs, of the same kind and of other kinds, before this job. Also checks a
-    second claim of this job."""
+    """The claim takes other jobs before this job, of the same kind and of other kinds. Later the job is claimed
+    again."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]
@@ -216,8 +214,7 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """Checks a job whose state line has more fields than the task. The Lua pattern for the priority of plain jobs does
-    not match this line."""
+    """The Lua pattern for plain jobs does not match the state line of this job, which has further fields."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")
@@ -236,7 +233,7 @@ def test_a_rolled_back_job_keeps_its_place_in_line(seed: Seed) -> None:
 
 
 def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Seed) -> None:
-    """Checks a suspect (a job whose worker was lost) that must wait until another job has run. The job has spent no
+    """The job has lost a worker before. It must wait while another job with a lost worker runs, and has spent no
     attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
@@ -251,8 +248,7 @@ def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Se
 
 
 def test_a_retried_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """Checks a retry with a delay and a retry without a delay. The job keeps the place in line that it got when it
-    first became ready."""
+    """Checks a retry with a delay and one without. The job keeps the place that it got when it first became ready."""
     seed.enqueue("a", "b", "c")
     a, b = seed.claim(2).jobs
     seed.fail(b)
@@ -279,7 +275,7 @@ def test_a_requeued_job_joins_the_tail_of_its_list(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_times(
+def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)
@@ -292,7 +288,7 @@ def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_time
 
 
 def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
-    """Checks the first step of a claim. It promotes due jobs, however few jobs the worker asks for."""
+    """A claim first promotes due jobs, however few jobs the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
     seed.advance(1_000)
@@ -316,7 +312,7 @@ def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_a_claim_takes_at_most_its_limit_of_jobs_and_reports_whether_jobs_are_left(
+def test_a_claim_takes_at_most_its_limit_and_reports_whether_jobs_are_left(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -339,7 +335,8 @@ def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) 
 
 
 def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """Checks that each kind of work has its own limit, and that later claims do the remaining work."""
+    """The limit applies to expired leases, due jobs and the like, each for itself. Later claims do the remaining
+    work."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)
@@ -374,8 +371,7 @@ def test_a_claim_skips_a_bounded_number_of_list_entries_without_a_job(seed: Seed
 
 
 def test_a_job_that_was_cancelled_and_enqueued_again_is_claimed_once(seed: Seed) -> None:
-    """Checks a job that was enqueued after a cancelled job of the same id, so that the ready list has two entries of
-    this id."""
+    """The ready list has two entries with this id: one of the cancelled job, and one of the new job."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a")
@@ -397,7 +393,7 @@ def test_a_list_entry_of_a_job_whose_priority_is_now_different_is_skipped(seed: 
 
 
 def test_a_job_with_two_list_entries_is_claimed_once(seed: Seed) -> None:
-    """Checks the old list entry of a job that was cancelled and then enqueued again with the same id."""
+    """The old entry is left from a cancelled job with the same id."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a", "c")

@@ -1,4 +1,4 @@
-"""The start of an epoch: when a script begins a new epoch, and the first outbox entry of the epoch."""
+"""The calls that begin a new epoch, and the first entry of the epoch in the outbox."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_failover_starts_an_epoch_and_leaves_claims_in_force(seed: Seed) -> No
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
-    """Checks that a new epoch does not reset a setting to its default without an event in the log."""
+    """A new epoch must not reset a setting to its default without an event in the log."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
     fail_over(seed.control)
@@ -64,7 +64,7 @@ def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
 def test_the_event_of_a_new_epoch_has_null_if_the_old_epoch_is_unreadable(
     seed: Seed, garbage: str
 ) -> None:
-    """Checks that the event is valid JSON, so that the mirror does not put it into quarantine."""
+    """The event is valid JSON, so the mirror does not put it into quarantine."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "epoch", garbage)
     fail_over(seed.control)
@@ -109,7 +109,7 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
 
 
 def test_jobs_keep_their_order_when_the_key_meta_is_lost(seed: Seed) -> None:
-    """Checks that new jobs come after the old jobs, though the counter that assigns places in line was lost."""
+    """The lost key had the counter for places in line. New jobs must still come after old jobs."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
     seed.control.delete(seed.keys("meta"))

@@ -1,5 +1,4 @@
-"""The error of a dead job: Redis keeps the type and the message of the error with the job until the job leaves
-Redis."""
+"""The error of a dead job. Redis keeps its type and message until the job leaves Redis."""
 
 import json
 
@@ -39,7 +38,8 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """Checks a message that contains the same text as an end mark. In JSON the quotes of this text are escaped."""
+    """The script looks for the field ``traceback`` in the JSON of the error. The error's message looks like this
+    field."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]
@@ -102,7 +102,7 @@ def test_a_very_long_error_is_stored_only_in_the_event(seed: Seed) -> None:
     assert said in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_of_an_unknown_task_dies_with_the_error_of_the_worker_that_gave_it_back_last(
+def test_a_job_of_an_unknown_task_dies_with_the_last_workers_error(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

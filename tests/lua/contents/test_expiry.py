@@ -1,5 +1,7 @@
-"""Deadlines: no claim takes a job after its deadline. A waiting job then leaves Redis. If it has failed or lost a
-worker before, it is dead instead."""
+"""Deadlines: no claim takes a job at its deadline or later.
+
+A waiting job then leaves Redis. If it had failed or lost a worker before, it is dead instead.
+"""
 
 import pytest
 
@@ -59,8 +61,8 @@ def test_a_job_can_be_claimed_before_its_deadline_but_not_at_its_deadline(
 
 
 def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Seed) -> None:
-    """Checks that a claim compares the deadline of each job with the clock. The sweep for expired jobs runs only ten
-    times a second."""
+    """The sweep for expired jobs runs only ten times a second. So a claim also compares each job's deadline with the
+    clock."""
     for n in range(3):
         seed.enqueue(f"plain-{n}", expires_in_ms=50)
         seed.enqueue(f"lane-{n}", lane=f"2+host=h{n}", expires_in_ms=50)
@@ -76,7 +78,7 @@ def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Se
 
 
 def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
-    """Checks that operators can still see the failed job and its error. The expiry does not remove them."""
+    """Operators can still see the dead job and its error."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
     seed.advance(1_000)
@@ -98,7 +100,7 @@ def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
 
 
 def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: Seed) -> None:
-    """Checks that the log has no event ``promoted`` of the job, since the log says that the job has expired."""
+    """The log has the event ``expired`` of the job, and no event ``promoted``."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -109,7 +111,7 @@ def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: 
         assert seed.state(job_id) is None
 
 
-def test_a_job_that_runs_past_its_deadline_can_be_settled_and_is_not_claimed_again(
+def test_a_job_running_past_its_deadline_can_be_settled_but_not_claimed_again(
     seed: Seed,
 ) -> None:
     seed.enqueue("done", "given-back", "failed", expires_in_ms=1_000)
@@ -152,8 +154,7 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
 
 
 def test_a_sweep_that_reached_its_limit_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Checks that more than ten sweeps per second are possible. More jobs may expire in a second than ten sweeps can
-    remove."""
+    """More jobs may expire in a second than ten sweeps can remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()

@@ -1,4 +1,4 @@
-"""Readers of a progress and of a stream whose job comes from an inbox while they look."""
+"""Readers of a job's progress and stream, while the job moves from an inbox to Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = watching.start_of(0)
 
 
 class AsyncReader:
-    """A client of an event loop that asks the client of the seed."""
+    """An async client that passes each call to the seed's sync client."""
 
     def __init__(self, seed: Seed) -> None:
         self.client = seed.client
@@ -48,7 +48,9 @@ def watched(seed: Seed, is_row: Callable[[], bool] | None) -> Watched:
 
 
 @pytest.mark.parametrize("what", ["watch", "watch_async", "stream", "stream_async"])
-def test_a_job_that_is_handed_over_between_two_looks_is_followed(seed: Seed, what: str) -> None:
+def test_a_reader_follows_a_job_that_leaves_the_inbox_between_two_reads(
+    seed: Seed, what: str
+) -> None:
     def hand_over() -> bool:
         claim = seed.running("a")
         seed.show(claim, says="1/2 half", chunks=[(1, "half")])
@@ -59,7 +61,9 @@ def test_a_job_that_is_handed_over_between_two_looks_is_followed(seed: Seed, wha
 
 
 @pytest.mark.parametrize("what", ["watch", "watch_async", "stream", "stream_async"])
-def test_a_job_that_is_in_no_inbox_and_not_in_redis_ends_the_reader(seed: Seed, what: str) -> None:
+def test_a_reader_ends_if_its_job_is_neither_in_an_inbox_nor_in_redis(
+    seed: Seed, what: str
+) -> None:
     looks: list[bool] = []
 
     def no_row() -> bool:

@@ -1,4 +1,4 @@
-"""Gates: a pause stops claims. A full audit backlog stops enqueues, and at twice its limit also claims."""
+"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and later also claims."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.meta("paused") == "1"
 
 
-def test_an_enqueue_call_is_refused_as_a_whole_when_the_backlog_has_reached_its_limit(
+def test_a_full_backlog_refuses_an_enqueue_call_as_a_whole(
     seed: Seed,
 ) -> None:
     seed.attach()
@@ -57,7 +57,7 @@ def test_an_enqueue_call_is_refused_as_a_whole_when_the_backlog_has_reached_its_
     assert before == seed.snapshot()
 
 
-def test_an_enqueue_call_is_refused_when_the_bytes_of_the_backlog_reach_their_limit(
+def test_a_backlog_with_too_many_bytes_refuses_an_enqueue_call(
     seed: Seed,
 ) -> None:
     seed.attach()
@@ -69,7 +69,7 @@ def test_an_enqueue_call_is_refused_when_the_bytes_of_the_backlog_reach_their_li
 
 
 def shut_gate(seed: Seed) -> list:
-    """Fill the backlog to twice its limit. Two jobs run, and two jobs wait. Return the claims of the running jobs."""
+    """Fill the backlog to twice its limit. Two jobs run and two jobs wait. Return the claims of the running jobs."""
     seed.enqueue("a", "b", "c", "waiting")
     held = list(seed.claim(3).jobs)
     seed.attach()
@@ -92,7 +92,7 @@ def test_claims_stop_and_settlements_continue_at_twice_the_limit_of_the_backlog(
 
 
 def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed: Seed) -> None:
-    """Checks that the error does not report the refusal as a bug of rq-core."""
+    """The error must be a refusal. It must not speak of a bug of rq-core."""
     seed.attach()
     seed.enqueue("a")
     seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
@@ -107,7 +107,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """Checks the wake token. No other call would wake a worker, since no new job is enqueued."""
+    """No new job would wake a worker. So the trim of the outbox must push the wake token."""
     shut_gate(seed)
 
     match opener:
@@ -134,8 +134,7 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Checks how the backlog counts events. An entry about jobs counts as its number of jobs, and an event about the
-    queue counts as 1."""
+    """An entry about jobs counts as many events as it has jobs. An entry about the queue counts as 1."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

@@ -1,4 +1,5 @@
-"""Costs and pauses that no client of ours writes: by calls that go around it, and by hand in Redis."""
+"""Costs and pauses that rq-core's own clients never write. Other clients send them in calls, or write them into
+keys."""
 
 from __future__ import annotations
 
@@ -13,9 +14,7 @@ TOO_MUCH = ["1000000001", "1000000000000", "9" * 400]
 
 
 @pytest.mark.parametrize("cost", [*(f"tokens:{each}" for each in TOO_MUCH), "tokens:5,tokens:6"])
-def test_a_producer_cannot_hand_over_a_cost_that_is_too_high_or_said_twice(
-    seed: Seed, cost: str
-) -> None:
+def test_enqueue_refuses_a_cost_that_is_too_high_or_given_twice(seed: Seed, cost: str) -> None:
     with pytest.raises(Exception, match="kinds"):
         seed.enqueue("j", scopes=[SCOPE], cost=cost)
 
@@ -23,7 +22,7 @@ def test_a_producer_cannot_hand_over_a_cost_that_is_too_high_or_said_twice(
 
 
 @pytest.mark.parametrize("number", TOO_MUCH)
-def test_a_worker_cannot_say_a_cost_that_is_too_high(seed: Seed, number: str) -> None:
+def test_a_worker_cannot_report_a_cost_that_is_too_high(seed: Seed, number: str) -> None:
     begin(seed, "100/1000ms/10", 5)
     (claim,) = seed.claim().jobs
     before = seed.snapshot()["rates"]
@@ -58,8 +57,8 @@ FORGED = [
 
 
 @pytest.mark.parametrize("value", FORGED)
-def test_the_doctor_mends_a_forged_rate_after_which_its_jobs_begin(seed: Seed, value: str) -> None:
-    """Checks what a pause makes of a forged value."""
+def test_the_doctor_repairs_a_forged_rate_so_that_its_jobs_begin(seed: Seed, value: str) -> None:
+    """A pause changes the forged value of the rate first. The doctor must repair what it makes of it."""
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
     seed.control.hset(seed.keys("rates"), SCOPE, value)
@@ -72,7 +71,7 @@ def test_the_doctor_mends_a_forged_rate_after_which_its_jobs_begin(seed: Seed, v
 
 
 @every_rate
-def test_the_doctor_ends_a_pause_that_is_longer_than_any_handler_may_ask_for(
+def test_the_doctor_shortens_a_pause_that_exceeds_the_longest_allowed_pause(
     seed: Seed, scope: str
 ) -> None:
     begin(seed, "100/1000ms/10", 1, 1, scope=scope)

@@ -1,4 +1,4 @@
-"""Schedules under faults: workers that stop, clocks that are set to another time, a full log, and a full server."""
+"""Schedules under faults: suspended workers, clocks that are set to another time, a full log, and a full server."""
 
 from collections.abc import Callable
 
@@ -35,8 +35,7 @@ HOUR_MS = 3_600_000
 
 
 def instants(seed: Seed) -> list[tuple[int, str, int]]:
-    """Return the instants in the log. Each has its outcome, and the number of earlier instants that the outcome counts
-    as passed over."""
+    """Return the instants in the log as (instant in ms, outcome, number of earlier instants that were passed over)."""
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 
@@ -103,7 +102,7 @@ def test_a_full_server_refuses_schedules_and_instants_without_losing_them(seed: 
 
 
 @pytest.mark.parametrize("source", ["code", "live"])
-def test_no_instant_is_fired_twice_if_the_clock_is_set_an_hour_ahead_and_back(
+def test_no_instant_is_fired_twice_if_the_clock_jumps_ahead_and_back(
     seed: Seed, source: str
 ) -> None:
     first = put(seed, source=source).next_ms
@@ -128,11 +127,11 @@ def test_no_instant_is_fired_twice_if_the_clock_is_set_an_hour_ahead_and_back(
     ] == instants(seed)
 
 
-def test_a_schedule_is_not_delayed_for_an_hour_if_the_clock_is_set_back_before_an_instant(
+def test_a_schedule_is_not_delayed_if_the_clock_is_set_back_before_an_instant(
     seed: Seed,
 ) -> None:
-    """Checks that the declaration of a worker sets the next instant to an earlier time. A worker declares its schedules
-    when it starts, and then every hour."""
+    """A worker that starts declares its schedules. The declaration moves the next instant to the earlier time of the
+    clock."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -144,8 +143,7 @@ def test_a_schedule_is_not_delayed_for_an_hour_if_the_clock_is_set_back_before_a
 
 
 def test_workers_whose_time_zones_differ_fire_each_instant_once(seed: Seed) -> None:
-    """Checks a worker with old time zone data, which reports another next instant. The other workers continue from this
-    next instant."""
+    """One worker has old time zone data, and reports another next instant. The other workers continue from there."""
     first = put(seed).next_ms
     until_due(seed)
     send(seed)
@@ -173,15 +171,14 @@ def test_a_schedule_can_fire_a_job_of_64_kib(seed: Seed) -> None:
 
 
 def as_script(name: str) -> Script:
-    """Return the same script as a client sends it with EVALSHA. Each call then begins without variables of earlier
-    calls."""
+    """Return the script in its form for EVALSHA. In this form it remembers nothing between calls."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
-    """Return snapshots of the queue after each step of a history with some schedules."""
+    """Return a snapshot of the queue after each step of a history with three schedules."""
     with Seed(redis_url, scripts=scripts) as seed:
         seed.control.flushall()
         seed.clock.set(seed.now)
@@ -210,8 +207,8 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
 
 
 def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(seed: Seed) -> None:
-    """Checks several workers that ask for schedules one after the other, because the answers to their claims reported
-    due schedules."""
+    """The answers to their claims have said to several workers that a schedule is due. They ask for it one after
+    another."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 
@@ -223,7 +220,7 @@ def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(s
 
 @pytest.mark.parametrize("what", ["put", "resume"])
 def test_a_schedule_change_is_refused_if_its_next_instant_has_passed(seed: Seed, what: str) -> None:
-    """Checks a caller that is slow or has a slow clock. The answer says after which time the next instant must be."""
+    """The caller is slow, or its clock is. The answer says after which time the next instant must be."""
     put(seed)
     until_due(seed)
     fire(seed)

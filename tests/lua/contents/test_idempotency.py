@@ -1,5 +1,4 @@
-"""Remembered ids: each repeated call gets the same job while the job is alive and, after its end, until the window of
-the id ends."""
+"""Remembered ids. While an id is remembered, each repeated call gets the same job, even after the job has ended."""
 
 import random
 from collections.abc import Callable
@@ -82,11 +81,11 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
     assert all(expected == head[-3:] for head in heads)
 
 
-def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_these_keys(
+def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
-    """Checks a worker that learns from the answer to its first call that the queue remembers ids. The worker repeats
-    the call with the same number and the needed keys."""
+    """The worker does not know yet that the queue remembers ids. It repeats its first claim with the same call
+    number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -98,7 +97,7 @@ def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_t
 
 
 @LANES
-def test_a_remembered_id_is_a_duplicate_while_its_job_is_alive_and_until_its_window_ends(
+def test_a_remembered_id_is_a_duplicate_until_its_job_and_its_window_end(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -194,7 +193,7 @@ def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
 
 
 def test_the_id_of_a_cancelled_retry_stays_remembered(seed: Seed) -> None:
-    """Checks a job that has run once, so that its first attempt may have had effects."""
+    """The job has run once before, and may have had effects."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
     seed.cancel("a")
@@ -232,13 +231,13 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_the_id_of_a_job_rejected_by_its_unique_name_refers_to_the_job_that_holds_the_name(
+def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
     seed: Seed,
 ) -> None:
-    """Checks that a repeated call with the id gets the earlier answer and starts no job.
+    """A repeated call with the id gets the answer of the first call, even if the holder of the name has ended.
 
-    A request with key K is answered with job A, which holds the unique name. Job A ends. The browser then repeats the
-    request.
+    Example: a request with key K is answered with job A, which holds the unique name. Job A ends. The browser repeats
+    the request, and is answered with job A again.
     """
     name = "t/tenant=acme"
     seed.enqueue("a", name=name)
@@ -261,7 +260,7 @@ def test_no_id_is_remembered_if_a_unique_name_rejects_the_call(seed: Seed) -> No
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_an_id_given_to_two_jobs_of_a_call_that_a_unique_name_rejects_is_recorded_once(
+def test_one_call_records_the_id_of_two_rejected_jobs_once(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", name="t/x")
@@ -270,10 +269,10 @@ def test_an_id_given_to_two_jobs_of_a_call_that_a_unique_name_rejects_is_recorde
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_its_id(
+def test_an_id_that_a_call_has_recorded_makes_its_later_job_a_duplicate(
     seed: Seed,
 ) -> None:
-    """Checks a second job that has no unique name, so that it is a duplicate only because the id was recorded."""
+    """The later job has no unique name, and so is a duplicate only because of the recorded id."""
     seed.enqueue("a", name="t/x")
     first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
     second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))
@@ -283,7 +282,7 @@ def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_i
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_end_of_a_window_but_no_digest_of_the_call(
+def test_an_enqueued_event_has_the_end_of_the_window_but_not_the_calls_digest(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -375,7 +374,7 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> None:
-    """Checks an ended job and a live job: Redis still remembers their ids after `meta` was deleted by hand."""
+    """Checks the ids of an ended job and of a live job. `meta` is deleted by hand."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))
@@ -385,7 +384,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_stays_remembered_and_a_lost_job_with_a_remembered_id_is_not_restored(
+def test_a_restore_respects_remembered_ids(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}
@@ -399,7 +398,7 @@ def test_a_restored_job_stays_remembered_and_a_lost_job_with_a_remembered_id_is_
 
 
 class Model:
-    """A model of remembered ids, written from the documented promise and not from the scripts."""
+    """A model of remembered ids, written from the documentation and not from the scripts."""
 
     def __init__(self) -> None:
         self.alive: dict[str, tuple[int, bool]] = {}

@@ -1,4 +1,4 @@
-"""Unique names: which job of a name is alive, and when another job may take the name."""
+"""Unique names: which live job holds a name, and when another job may take it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +126,7 @@ def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_end_of_a_job_frees_no_name_that_another_job_holds(seed: Seed) -> None:
-    """Checks the key `slots` after an operator changed it by hand."""
+    """An operator has changed the holder of the name in the key `slots` by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
     seed.complete(*seed.claim().jobs)
@@ -173,11 +173,10 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_its_name(
+def test_the_second_job_with_an_id_replaces_only_a_waiting_holder_of_its_name(
     seed: Seed, holds: str
 ) -> None:
-    """Checks two jobs with one id in a call. The last job of the call takes the name of the first job, so that the
-    second job may be enqueued."""
+    """The last job of the call takes the name of the first job. So the second job may be enqueued."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":
@@ -195,7 +194,7 @@ def test_the_second_of_two_jobs_with_one_id_replaces_only_a_waiting_holder_of_it
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_job_with_a_duplicate_id_and_a_held_name_is_reported_as_a_duplicate_id(
+def test_a_duplicate_id_is_reported_even_if_the_name_is_held_too(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")
@@ -307,7 +306,7 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 def test_a_job_takes_the_name_of_a_job_that_is_past_its_deadline(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
-    """Checks that the next caller is not answered with the overdue job, which will never run."""
+    """The overdue job will never run, so no caller may be answered with it."""
     OVERDUE[stands](seed, lane)
     seed.advance(999)
     assert "old" == holder(seed)

@@ -1,4 +1,5 @@
-"""Several jobs with the same name or id in one call: after the call, the answer about each job is true."""
+"""One call that enqueues several jobs with the same unique name or id. Each answer must be true at the end of the
+call."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_of_two_jobs_with_one_id_in_a_call_the_second_can_be_enqueued_though_the_first_was_rejected(
+def test_the_second_job_with_an_id_is_enqueued_though_the_first_was_rejected(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -40,7 +41,7 @@ def test_of_two_jobs_with_one_id_in_a_call_the_second_can_be_enqueued_though_the
 def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     seed: Seed,
 ) -> None:
-    """Checks that the answer names the running job, and not the last job of the call, which was rejected as well."""
+    """The answer must not name another job of the same call, since none of them is enqueued."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
@@ -48,10 +49,10 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_job_that_was_not_enqueued_is_answered_with_the_last_job_of_its_name_in_the_call(
+def test_a_rejected_job_is_answered_with_the_calls_last_job_of_its_name(
     seed: Seed,
 ) -> None:
-    """Checks three jobs in a call. The middle job does not take the name, since the last job replaces the first job."""
+    """The last of three jobs replaces the first one. The middle job never gets the name."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
     )
@@ -82,7 +83,7 @@ def test_the_id_of_a_replaced_job_is_free_within_the_same_call(
     assert stands == {claim.id for claim in seed.claim().jobs}
 
 
-def test_the_id_of_a_replaced_job_is_free_for_a_job_without_a_name_in_the_same_call(
+def test_a_job_without_a_name_may_take_a_replaced_jobs_id_in_one_call(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A))
@@ -93,7 +94,7 @@ def test_the_id_of_a_replaced_job_is_free_for_a_job_without_a_name_in_the_same_c
     assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same_call(
+def test_a_replaced_job_keeps_no_result_if_the_call_uses_its_id_again(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A, keep_ms=MEMORY_MS))
@@ -103,11 +104,13 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
     assert {} == seed.snapshot()["results"]
 
 
-def test_a_job_with_the_id_of_a_job_that_the_call_replaced_is_enqueued_and_keeps_its_name(
+def test_a_job_with_the_id_of_a_job_that_its_call_replaced_is_enqueued(
     seed: Seed,
 ) -> None:
-    """Checks two ids of replaced jobs that come again in the call, with one other name. The first of them is enqueued
-    and keeps the name, and the second is answered with it."""
+    """The call first replaces two jobs. Then it has two new jobs with the ids of the replaced jobs and one common name.
+
+    The first of these is enqueued and keeps the name. The second is answered with the first.
+    """
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
         job(seed, "new", A), job(seed, "newer", B), job(seed, "one", C), job(seed, "two", C)
@@ -127,8 +130,8 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
 def test_a_job_rejected_by_its_unique_name_leaves_its_remembered_id_with_the_holder(
     seed: Seed,
 ) -> None:
-    """Checks that the second record of the id is refused. Otherwise the id would belong to a live job and also refer to
-    another job."""
+    """The call has two jobs with one id. The id already refers to the holder of the name, so the second is rejected,
+    too."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))

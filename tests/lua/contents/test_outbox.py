@@ -1,4 +1,4 @@
-"""The outbox: its limited length without a mirror, and the clients that may trim it."""
+"""The outbox: its bounded length in a queue without a mirror, and which clients may trim it."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_trim_of_the_whole_outbox_sets_the_backlog_to_0(
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
 
-def test_attaching_a_queue_begins_an_epoch_that_is_greater_than_the_last_epoch_in_sql(
+def test_attaching_a_queue_begins_an_epoch_above_the_last_epoch_in_sql(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -116,7 +116,7 @@ def test_attaching_with_a_complete_outbox_starts_no_epoch(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_attaching_with_a_trimmed_outbox_writes_a_baseline(seed: Seed) -> None:
-    """Checks that the baseline lists every live job. ``audit verify`` can then begin with the baseline."""
+    """The baseline lists every live job, so that ``audit verify`` can begin with it."""
     seed.running("running")
     seed.cancelling("cancelling", attempts=7)
     seed.dead("dead", losses=9)
@@ -173,7 +173,7 @@ def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_outbox_is_bounded_without_a_mirror(seed: Seed) -> None:
-    """Checks that the memory depends on the number of live jobs, and not on the length of the history."""
+    """The memory depends on the number of live jobs, and not on the length of the history."""
     with seed.control.pipeline(transaction=False) as pipe:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         made = seed.calls.delivery._script("configure")

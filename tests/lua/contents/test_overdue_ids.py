@@ -1,5 +1,4 @@
-"""Overdue jobs (jobs past their deadlines) give up their ids, so that no producer is answered with a job that will
-never run."""
+"""Overdue jobs, which are past their deadlines and will never run. Their ids are free for new jobs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
 
 
 def given_back(seed: Seed, lane: str, **options: Any) -> None:
-    """Let a worker give a claim back, which does not count as a failure."""
+    """Let a worker roll a claim back, which does not count as a failure."""
     seed.rollback(seed.running("a", lane=lane, expires_in_ms=1_000, **options))
 
 
@@ -56,9 +55,7 @@ KEEPS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("why", KEEPS)
-def test_a_job_past_its_deadline_keeps_an_id_that_is_remembered_beyond_the_end_of_the_job(
-    seed: Seed, why: str
-) -> None:
+def test_a_job_past_its_deadline_keeps_an_id_that_outlives_the_job(seed: Seed, why: str) -> None:
     KEEPS[why](seed)
     seed.advance(1_000)
     before = seed.snapshot()["state"]
@@ -68,10 +65,10 @@ def test_a_job_past_its_deadline_keeps_an_id_that_is_remembered_beyond_the_end_o
 
 
 @pytest.mark.parametrize("call", [CALL, OTHER])
-def test_the_remembered_id_of_a_job_that_expired_without_a_run_accepts_a_new_call(
+def test_the_remembered_id_of_a_job_that_expired_unclaimed_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """Checks a job that never ran, and therefore had no effects."""
+    """The job never ran, and so had no effects."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)
@@ -88,7 +85,7 @@ def test_an_expired_window_does_not_keep_the_id_of_a_job_past_its_deadline(seed:
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_a_new_job_does_not_show_the_result_of_an_expired_job_with_the_same_id(seed: Seed) -> None:
+def test_a_new_job_does_not_show_an_expired_jobs_result(seed: Seed) -> None:
     seed.enqueue("a", keep_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.enqueue("a", keep_ms=60_000)
@@ -115,7 +112,7 @@ def test_a_job_past_its_deadline_frees_its_id_and_its_name_in_one_call(
     assert {"a", "b"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_one_new_job_can_take_both_the_id_and_the_name_of_a_job_past_its_deadline(
+def test_one_job_can_take_both_id_and_name_of_a_job_past_its_deadline(
     seed: Seed,
 ) -> None:
     seed.enqueue(seed.job("a", unique="keep", name=NAME, expires_in_ms=1_000))
@@ -134,7 +131,7 @@ def test_a_throttle_window_continues_though_its_job_is_past_its_deadline(seed: S
     assert ("a",) == seed.enqueue(seed.job("a")).ids
 
 
-def test_the_event_of_a_discarded_job_comes_after_the_expiry_of_the_earlier_job_with_its_id(
+def test_the_discard_of_a_job_is_logged_after_the_earlier_jobs_expiry(
     seed: Seed,
 ) -> None:
     seed.cap("host=h", 0)
@@ -146,10 +143,10 @@ def test_the_event_of_a_discarded_job_comes_after_the_expiry_of_the_earlier_job_
     assert ["enqueued", "expired", "discarded"] == events_of(seed.entries(), "a")
 
 
-def test_the_event_of_a_discarded_job_comes_after_the_end_of_the_replaced_job_with_its_id(
+def test_the_discard_of_a_job_is_logged_after_the_replaced_jobs_end(
     seed: Seed,
 ) -> None:
-    """Checks the order of events. The log must not say that a job was discarded and was replaced afterwards."""
+    """The log must not say that a job was discarded and was replaced afterwards."""
     seed.cap("host=h", 0)
     seed.enqueue(seed.job("old", unique="replace", name=NAME))
 
@@ -162,7 +159,7 @@ def test_the_event_of_a_discarded_job_comes_after_the_end_of_the_replaced_job_wi
 
 
 @LANES
-def test_the_ids_of_250_jobs_past_their_deadlines_can_be_enqueued_again_in_one_call(
+def test_one_call_can_enqueue_again_the_ids_of_250_jobs_past_their_deadlines(
     seed: Seed, lane: str
 ) -> None:
     ids = [f"j-{n}" for n in range(250)]

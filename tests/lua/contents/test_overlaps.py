@@ -1,5 +1,7 @@
-"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule after which no past
-instant fires."""
+"""The rules for overlaps: what an instant does while an earlier job of the schedule is alive.
+
+Each rule is tested with each state of the earlier job. A changed schedule fires no instant from before the change.
+"""
 
 from collections.abc import Callable
 
@@ -53,7 +55,8 @@ CELLS = [
 
 
 def bring(seed: Seed, state: str | None) -> tuple[str, Claim | None]:
-    """Let an instant of the schedule fire, and bring the job of the instant into a state."""
+    """Fire an instant of the schedule, and bring its job into this state. Return the job's id, and its claim or
+    None."""
     until_due(seed)
     fire(seed)
     job_id = told(seed)[0][0]
@@ -77,7 +80,7 @@ def state_of(seed: Seed, job_id: str) -> str | None:
 
 
 @pytest.mark.parametrize(("overlap", "state", "outcome", "after", "claimable"), CELLS)
-def test_the_rule_for_overlaps_decides_what_an_instant_does_while_an_earlier_job_is_alive(
+def test_an_instant_follows_the_rule_for_overlaps_while_an_earlier_job_lives(
     seed: Seed, overlap: str, state: str | None, outcome: str, after: str | None, claimable: str
 ) -> None:
     put(seed, every=10, overlap=overlap)

@@ -1,4 +1,4 @@
-"""The keys after a durable job has slept, waited and parked, and after signals were sent to it."""
+"""The keys in Redis after a durable job has slept, waited or parked, and after signals were sent to it."""
 
 import pytest
 
@@ -119,7 +119,7 @@ def test_a_wait_takes_a_signal_that_arrived_though_its_timeout_has_passed(seed: 
     assert "7" == box.entries[0].value
 
 
-def test_a_job_whose_signal_arrived_before_it_parks_is_woken_in_the_same_call(seed: Seed) -> None:
+def test_a_job_that_parks_after_its_signal_came_is_woken_at_once(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a")
@@ -135,7 +135,7 @@ def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
     assert {} == {c.id: c.fence for c in seed.claim(5).jobs}
 
 
-def test_a_parked_job_holds_no_place_in_its_caps_and_waits_for_a_place_when_it_is_woken(
+def test_a_parked_job_holds_no_place_in_its_caps(
     seed: Seed,
 ) -> None:
     seed.cap("host", 1)
@@ -150,7 +150,7 @@ def test_a_parked_job_holds_no_place_in_its_caps_and_waits_for_a_place_when_it_i
     assert ["a"] == [each.id for each in seed.claim(5).jobs]
 
 
-def test_a_signal_that_wakes_a_job_removes_the_timeout_of_its_wait_from_the_index(
+def test_a_signal_that_wakes_a_job_removes_its_timeout_from_the_index(
     seed: Seed,
 ) -> None:
     seed.parked("a", "+5000")
@@ -161,7 +161,7 @@ def test_a_signal_that_wakes_a_job_removes_the_timeout_of_its_wait_from_the_inde
     assert changes["parked"] == {"a": (float(T), None)}
 
 
-def test_the_error_of_a_save_into_the_box_of_another_job_says_that_the_box_is_another(
+def test_the_refusal_of_a_save_says_that_the_box_belongs_to_another_job(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -215,7 +215,7 @@ def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
-    """Checks that the signal does not begin a new box: `audit restore` would then not put the lost box back."""
+    """The signal must not begin a new box, since `audit restore` would then not put back the lost one."""
     seed.parked("a")
     seed.control.delete(seed.keys("boxes"))
 
@@ -227,8 +227,8 @@ def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
 @pytest.mark.damaged
 @pytest.mark.parametrize("missing", ["|1", ">1"])
 def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, missing: str) -> None:
-    """Checks a box that a restore has not put back completely. A signal would change the header, so that the restore
-    would leave the box as it is."""
+    """A restore has put back only a part of the box. A signal would change the header, and the box would stay
+    incomplete."""
     seed.parked("a")
     assert [Sent("sent", 1)] == seed.signal("a", name="refusal")
     seed.control.hdel(seed.keys("boxes"), "0" * 14 + "61" + missing)

@@ -1,4 +1,4 @@
-"""Kept results: the data that each kind of end stores for waiting clients, and the limits on these data."""
+"""Kept results: what each kind of end stores for waiting clients, and how much Redis keeps."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_a_success_stores_the_result_of_its_job(seed: Seed, lane: str, turn: boo
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
 
 
-def test_enqueue_writes_how_long_a_result_is_kept_into_the_state_line_and_the_event(
+def test_enqueue_writes_the_retention_of_a_result_into_the_line_and_the_event(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")
@@ -86,8 +86,7 @@ def test_enqueue_writes_how_long_a_result_is_kept_into_the_state_line_and_the_ev
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, each: int) -> None:
-    """Checks one call that settles several jobs: jobs that keep a result, jobs that have no result for a reason, jobs
-    that keep no result, and a job that another worker has settled."""
+    """The call settles jobs with a result, jobs without one, and a job that another worker has settled before."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -106,8 +105,8 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Checks one claim of several jobs whose state lines begin with the same text. The jobs differ: in whether they
-    keep a result and for how long, in remembered ids, in deadlines, and in their tasks."""
+    """Their state lines begin with the same text. They differ in deadlines, and in how long results and ids are
+    kept."""
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)
@@ -208,8 +207,8 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
     assert {"a": Replaced("a", "b")} == look(seed, "a")
 
 
-def test_a_second_job_with_an_id_does_not_show_the_result_of_the_first_job(seed: Seed) -> None:
-    """Checks a second job that keeps its result, and a second job that does not."""
+def test_a_second_job_with_an_id_does_not_show_the_first_jobs_result(seed: Seed) -> None:
+    """Checks a second job that keeps its result, and one that does not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
     enqueue(seed, "a")
@@ -246,8 +245,7 @@ def test_a_sweep_that_reached_its_limit_reports_that_expired_results_are_left(se
 
 
 def test_the_remembered_id_and_the_result_of_a_job_may_have_different_expiries(seed: Seed) -> None:
-    """Checks both orders of the two expiries. Until its own expiry the id stays a duplicate, and until its own expiry
-    the value stays readable."""
+    """Checks both orders of the two expiries. Each of both stays until its own expiry."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(5_000)
@@ -288,8 +286,7 @@ def test_a_result_expires_before_a_remembered_id_with_a_later_expiry(seed: Seed)
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
 def test_a_damaged_expiry_in_a_results_line_does_not_stop_a_claim(seed: Seed, once: str) -> None:
-    """Checks a value that Redis refuses as a score. The refusal must not stop a claim after the event of the claim was
-    logged."""
+    """Redis refuses the damaged number as a score. A claim must not fail on it after its first write."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
@@ -339,10 +336,11 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_audit_mark_of_a_result_does_not_apply_to_the_other_results_of_the_call(
+def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
     seed: Seed,
 ) -> None:
-    """Checks a result that has the same length as a digest, and so looks like an audit mark."""
+    """The audit mark asks for the whole result in the log. The other result has no mark, but has the same length as
+    one."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs
@@ -377,7 +375,7 @@ def test_a_result_whose_number_belongs_to_no_job_of_the_call_is_ignored(
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_waiting_job_whose_only_option_is_to_keep_a_result_has_no_state_line(seed: Seed) -> None:
+def test_a_waiting_job_with_keep_result_as_its_only_option_has_no_state_line(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -392,7 +390,7 @@ def bound(seed: Seed, size: int) -> None:
     seed.client.run(seed.client.calls.admin.configure("q", {"kept_max_bytes": size}))
 
 
-def test_when_results_exceed_their_bound_the_result_nearest_its_expiry_is_evicted_first(
+def test_the_result_nearest_its_expiry_is_evicted_first(
     seed: Seed,
 ) -> None:
     for n in range(6):
@@ -430,8 +428,7 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 def test_a_small_result_evicts_only_as_many_results_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """Checks the word that takes the place of an evicted value. The word makes the results line longer, which must not
-    cause further evictions."""
+    """An evicted result leaves a word in its line, which makes the line longer. This must not evict further results."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)

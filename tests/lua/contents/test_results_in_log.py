@@ -1,4 +1,4 @@
-"""Kept results in the log: the log has the digest of each result, and the result itself if the task asks for it."""
+"""Kept results in the log. It has the digest of each result, and the whole result if the task asks for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TURN = pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 
 
 def succeeded(seed: Seed) -> list[list[Any]]:
-    """Return the fields of each job in the last event ``succeeded`` of the log."""
+    """Return the fields of each job in the last event ``succeeded``."""
     bodies = [e["jobs"] for _, e in seed.snapshot()["outbox"] if e["type"] == "succeeded"]
     found: list[list[Any]] = json.loads(bodies[-1])
     return found
 
 
 def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bool = False) -> Any:
-    """Let the enqueued jobs succeed, each with this result. Return the fence of the first job."""
+    """Claim the enqueued jobs, and let each succeed with this result. Return the fence of the first job."""
     claims = seed.claim(len(ids)).jobs
     assert set(ids) == {claim.id for claim in claims}
     values = dict.fromkeys(range(1, len(ids) + 1), pack_result(value, kept))
@@ -81,8 +81,7 @@ def test_the_log_has_the_own_result_of_each_job_that_one_call_ended(seed: Seed) 
 
 
 def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -> None:
-    """Checks a queue without a mirror, whose outbox has only recent events. Redis keeps the result also without a
-    log."""
+    """The outbox of such a queue has only recent events, so results have no place there. Redis keeps them elsewhere."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -91,7 +90,7 @@ def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -
 
 
 def test_a_queue_with_a_full_backlog_logs_only_the_digest_of_a_result(seed: Seed) -> None:
-    """Checks that jobs which were already accepted still end, and that their events are as short as possible."""
+    """Running jobs must still end. Their events are then as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
     seed.configure(backlog_max_bytes=int(seed.snapshot()["meta"]["backlog_bytes"]) + 1_000)
@@ -116,11 +115,10 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
+def test_a_result_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted result and an expired result. The read reports that the result is missing, and up to which
-    entry the mirror must copy before the log has the result."""
+    """Checks an evicted and an expired result. The answer names the entry of the log that has the result."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

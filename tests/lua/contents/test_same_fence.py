@@ -1,7 +1,5 @@
-"""Two claims with the same fence: only the worker whose claim is in force can settle it.
-
-The same fence is assigned twice only in rare cases, after Redis lost data.
-"""
+"""Two claims with the same fence, which a loss of Redis can cause. Only the worker of the claim in force may settle
+it."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ REPORTS: Final[dict[str, Callable[..., dict[str, str]]]] = {
 def test_only_the_worker_that_made_a_claim_can_settle_the_claim(
     seed: Seed, report: str, *, several: bool
 ) -> None:
-    """Checks that the settlement of the stale worker is refused, and that the settlement of the other worker is
-    accepted."""
+    """The settlement of the stale worker is refused, and that of the other worker is accepted."""
     claim = seed.running("a")
     claims = [claim, seed.running("b")] if several else [claim]
     before = seed.state("a")
@@ -43,7 +40,7 @@ def test_only_the_worker_that_made_a_claim_can_settle_the_claim(
     assert [str(e.event) for e in seed.entries()].count("settlement_refused") == 1
 
 
-def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_settle_the_claim(
+def test_a_worker_whose_name_begins_the_claiming_workers_name_cannot_settle(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -54,8 +51,8 @@ def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_set
 
 
 def test_no_fence_is_assigned_twice_if_redis_loads_a_snapshot_twice(seed: Seed) -> None:
-    """Checks a snapshot whose epoch is later than the time of the clock. The next epoch must not be the same number
-    again."""
+    """Each load begins a new epoch. The snapshot's epoch is ahead of the clock, and the two epochs must still
+    differ."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
     with raw_client(seed.control) as raw:

@@ -1,4 +1,4 @@
-"""Schedules: their data in Redis and in the log, and which clients may change them."""
+"""Schedules: what Redis and the log have about them, and which clients may change them."""
 
 import json
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_an_instant_of_a_schedule_with_a_spread_is_due_later_by_the_shift_of_its_name(
+def test_a_spread_delays_each_instant_by_the_shift_of_the_schedules_name(
     seed: Seed,
 ) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
@@ -104,7 +104,7 @@ def test_a_repeated_declaration_of_a_schedule_is_recorded_at_most_twice_an_hour(
     assert 1 == len(told(seed))
 
 
-def test_a_schedule_with_a_changed_rule_gets_a_new_version_and_fires_no_past_instant(
+def test_a_changed_schedule_gets_a_new_version_and_fires_no_past_instant(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -157,7 +157,7 @@ def test_a_declaration_does_not_replace_a_schedule_that_an_operator_set(seed: Se
     assert {"beat": "kept"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_live_change_of_a_schedule_is_refused_if_its_version_is_not_the_stored_version(
+def test_a_live_change_of_another_version_of_a_schedule_is_refused(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -220,12 +220,13 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
     assert {"beat": "same"} == put(seed)
 
 
-def test_a_second_removal_does_not_delete_the_entry_of_a_schedule_that_code_still_declares(
+def test_a_second_removal_keeps_the_entry_of_a_schedule_that_code_declares(
     seed: Seed,
 ) -> None:
-    """Checks a schedule that an operator has removed. Earlier, declarations by code were recorded only for schedules
-    that are on. So a second removal three hours later deleted the entry, and the next worker declared the schedule
-    again."""
+    """An operator removes the schedule twice, three hours apart, while code declares it all the time.
+
+    Without the entry, the next worker would create the schedule again.
+    """
     put(seed)
     change(seed, "remove")
     for _ in range(4):
@@ -241,8 +242,7 @@ def test_a_second_removal_does_not_delete_the_entry_of_a_schedule_that_code_stil
 
 
 def test_a_schedule_continues_while_only_older_code_declares_it(seed: Seed) -> None:
-    """Checks a deploy that was rolled back, so that no code declares the newest definition any more. Earlier, this
-    stopped the schedule."""
+    """A deploy was rolled back, so no code declares the newest definition any more."""
     put(seed)
     put(seed, declaration(seed, every=60))
     for _ in range(4):
@@ -257,8 +257,7 @@ def test_a_schedule_continues_while_only_older_code_declares_it(seed: Seed) -> N
 
 
 def test_older_code_may_restart_a_schedule_that_has_stopped(seed: Seed) -> None:
-    """Checks a schedule that no newer code has declared for three hours. The definition that is declared now applies,
-    and no older definition."""
+    """No newer code has declared the schedule for three hours. The definition of the older code then applies."""
     put(seed, declaration(seed, every=50))
     put(seed, declaration(seed, every=60))
     put(seed, declaration(seed, every=70))
@@ -307,7 +306,7 @@ def test_a_release_does_not_restore_a_rule_that_newer_code_has_replaced(seed: Se
     assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_released_schedule_is_a_schedule_of_the_code_again_once_code_declares_its_rule(
+def test_a_released_schedule_belongs_to_the_code_once_code_declares_its_rule(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -347,8 +346,7 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
 def test_a_declaration_does_not_restore_a_schedule_that_was_set_live_and_then_removed(
     seed: Seed,
 ) -> None:
-    """Checks that the removal is remembered. Earlier, the removal was forgotten, and the next worker declared the
-    schedule again."""
+    """Redis must remember the removal. Otherwise the next worker would declare the schedule again."""
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
 
@@ -421,7 +419,7 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_a_worker_is_woken_for_a_schedule_that_is_due_earlier_but_not_for_a_later_schedule(
+def test_a_worker_is_woken_only_for_a_schedule_that_is_due_earlier(
     seed: Seed,
 ) -> None:
     put(seed, declaration(seed, "a", every=60))

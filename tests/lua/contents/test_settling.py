@@ -1,4 +1,4 @@
-"""The keys after the calls complete and fail, and after the commands of an operator."""
+"""The keys in Redis after the calls complete and fail, and after an operator's commands."""
 
 import pytest
 
@@ -92,8 +92,7 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
 def test_a_job_that_a_call_names_twice_gets_the_outcome_of_its_first_record(
     seed: Seed, verb: str
 ) -> None:
-    """Checks that the outcome is the outcome of the first record. A second call on the job would have another
-    outcome."""
+    """The second record would have another outcome if it were carried out."""
     if verb == "cancel":
         seed.enqueue("a")
     else:

@@ -1,4 +1,4 @@
-"""The keys after a job has shown its progress and chunks of its stream, and after the job has ended."""
+"""The keys in Redis after a job has shown its progress and a stream, and after the job has ended."""
 
 from itertools import pairwise
 
@@ -43,7 +43,10 @@ def field_of(seed: Seed, field: str = "a") -> str:
 def read(
     seed: Seed, job_id: str, place: StreamPlace = START
 ) -> tuple[list[tuple[int, str, int]], StreamPlace]:
-    """Read a stream to its present end. Return (number, text, missed) of each chunk, and the reader's place."""
+    """Read a stream up to its present end. Return the chunks as (number, text, missed), and the reader's new place.
+
+    ``missed`` is the number of chunks before it that are gone.
+    """
     found: list[tuple[int, str, int]] = []
     while True:
         look = seed.client.run(seed.client.calls.reads.stream(seed.queue, job_id, place))
@@ -53,7 +56,7 @@ def read(
             return found, place
 
 
-def test_the_first_report_begins_the_line_of_its_job_and_switches_the_part_on(seed: Seed) -> None:
+def test_the_first_report_of_a_job_writes_its_line_and_switches_the_feature_on(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.show(claim, says="1/3 up", chunks=[(1, "one"), (2, "two")]))
@@ -69,14 +72,14 @@ def test_the_first_report_begins_the_line_of_its_job_and_switches_the_part_on(se
     }
 
 
-def test_a_report_that_is_sent_again_or_overtaken_changes_nothing(seed: Seed) -> None:
+def test_a_repeated_or_overtaken_report_changes_nothing(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, says="2/3", number=2, chunks=[(1, "one"), (2, "two")])
 
     assert {} == seed.changes(lambda: seed.show(claim, says="1/3", chunks=[(1, "one"), (2, "two")]))
 
 
-def test_only_the_worker_that_holds_the_claim_can_show_something(seed: Seed) -> None:
+def test_only_the_worker_that_holds_the_claim_can_show_a_progress_or_chunks(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, says="1/3")
     seed.enqueue("waits")
@@ -110,7 +113,7 @@ def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
     ]
 
 
-def test_the_progress_of_an_earlier_claim_stays_and_says_whose_it_is(seed: Seed) -> None:
+def test_the_progress_of_an_earlier_claim_stays_with_the_number_of_its_claim(seed: Seed) -> None:
     first = seed.running("a")
     seed.show(first, says="5/10 half", chunks=[(1, "one")])
     seed.fail(first)
@@ -153,7 +156,9 @@ def test_a_line_that_no_script_writes_is_replaced(seed: Seed, field: str | bytes
     assert seed.snapshot()["shown"] == {}
 
 
-def test_a_job_keeps_its_last_thousand_chunks_and_a_reader_learns_of_the_others(seed: Seed) -> None:
+def test_a_job_keeps_its_last_thousand_chunks_and_readers_learn_what_they_missed(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(n, str(n)) for n in range(1, 6)])
     got, place = read(seed, "a")
@@ -235,7 +240,7 @@ def test_the_chunks_of_an_ended_job_are_kept_for_an_hour(seed: Seed) -> None:
     assert "shown|a" not in seed.snapshot()["expiring"]
 
 
-def test_a_claim_removes_few_streams_and_the_next_claims_the_others(seed: Seed) -> None:
+def test_each_claim_removes_only_a_few_expired_streams(seed: Seed) -> None:
     names = [f"job-{n}" for n in range(6)]
     for name in names:
         claim = seed.running(name)
@@ -254,7 +259,7 @@ def test_a_claim_removes_few_streams_and_the_next_claims_the_others(seed: Seed) 
     assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
 
 
-def test_a_requeued_job_goes_on_with_its_stream(seed: Seed) -> None:
+def test_a_requeued_job_continues_its_stream(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.fail(claim, verdict="final")
@@ -269,7 +274,7 @@ def test_a_requeued_job_goes_on_with_its_stream(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_another_job_of_the_same_id_begins_a_new_stream(seed: Seed) -> None:
+def test_another_job_with_the_same_id_begins_a_new_stream(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, says="3/3", chunks=[(1, "one"), (2, "two")])
     seed.complete(claim)
@@ -283,7 +288,7 @@ def test_another_job_of_the_same_id_begins_a_new_stream(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_after_a_loss_the_chunks_go_on_behind_those_that_readers_have(seed: Seed) -> None:
+def test_new_chunks_after_a_loss_have_numbers_above_those_that_readers_have(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one"), (2, "two")])
     seed.control.delete(seed.keys("shown"))
@@ -298,7 +303,7 @@ def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
-def test_a_reader_gets_the_chunks_of_a_claim_that_a_failover_let_begin_below_its_place(
+def test_a_reader_gets_the_chunks_of_a_claim_that_begins_before_its_place(
     seed: Seed, has_looked: bool
 ) -> None:
     first = seed.running("a")
@@ -347,7 +352,7 @@ def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_was_lost(
     ]
 
 
-def test_a_lost_stream_that_its_claim_goes_on_with_is_read_on_once(seed: Seed) -> None:
+def test_the_chunks_of_a_claim_after_its_stream_was_lost_are_read_once(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=numbered("one", "two"))
     _, place = read(seed, "a")
@@ -361,7 +366,7 @@ def test_a_lost_stream_that_its_claim_goes_on_with_is_read_on_once(seed: Seed) -
     assert read(seed, "a", StreamPlace(2, 2, None))[0] == [(3, "three", 0)]
 
 
-def test_a_server_that_is_behind_lets_no_chunk_come_twice(seed: Seed) -> None:
+def test_a_reader_gets_no_chunk_twice_from_a_server_with_older_data(seed: Seed) -> None:
     first = seed.running("a")
     seed.show(first, chunks=numbered("one", "two"))
     behind = seed.snapshot()["shown"]
@@ -379,7 +384,7 @@ def test_a_server_that_is_behind_lets_no_chunk_come_twice(seed: Seed) -> None:
     assert len(got) == 3
 
 
-def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(seed: Seed) -> None:
+def test_a_stream_is_over_only_if_its_job_ended_before_the_read(seed: Seed) -> None:
     reads = seed.client.calls.reads
     claim = seed.running("a")
     seed.show(claim, chunks=[(n, "x") for n in range(1, PAGE + 11)])
@@ -393,7 +398,7 @@ def test_a_stream_is_over_only_if_the_job_had_ended_before_its_chunks_were_read(
     assert (len(look.chunks), look.is_over) == (10, True)
 
 
-def test_the_key_is_deleted_with_its_queue(seed: Seed) -> None:
+def test_the_key_shown_is_deleted_with_its_queue(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.complete(claim)

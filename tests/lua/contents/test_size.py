@@ -10,7 +10,7 @@ from tests.kit.seed import Seed
 
 @pytest.mark.slow
 def test_calls_with_ten_thousand_records_are_carried_out(seed: Seed) -> None:
-    """Checks the limit of 10,000 records in a call. Lua's stack has room for only 8,000 values."""
+    """A call may have 10,000 records, but Lua's stack has room for only 8,000 values."""
     count = 10_000
     ids = [f"j-{n}" for n in range(count)]
     jobs = [seed.job(i) for i in ids]
@@ -42,8 +42,7 @@ def test_calls_with_ten_thousand_records_are_carried_out(seed: Seed) -> None:
 
 
 def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
-    """Checks a claim that has room for 150 KB, and a hundred jobs with arguments of 100 KB each. The claim returns two
-    jobs, and reads the arguments of at most twelve jobs."""
+    """Each of a hundred jobs has 100 KB of arguments. A claim for 150 KB returns two jobs, and reads at most twelve."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
     made = build_script("claim")
@@ -99,8 +98,7 @@ def test_an_invalid_queue_name_is_refused_before_a_call_is_sent(seed: Seed, queu
 
 
 def test_the_places_of_many_lanes_are_stored_as_a_hash_table(seed: Seed) -> None:
-    """Checks that Redis does not store the places as one list. In a list, adding or removing a lane would cost 17,000
-    instructions."""
+    """A new lane in a listpack, Redis' form of small hashes, would cost 17,000 instructions."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=[f"tenant=k{n}"]) for n in range(100)))
 

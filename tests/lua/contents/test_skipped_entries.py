@@ -1,4 +1,4 @@
-"""Entries in a ready list whose jobs are gone. Claims and changes of many jobs skip such entries page by page."""
+"""List entries of jobs that no longer exist. Claims and changes of many jobs skip them page by page."""
 
 import random
 
@@ -11,8 +11,8 @@ from tests.kit.seed import Seed
 
 
 def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
-    """Enqueue this number of jobs, and cancel all of them except the jobs whose numbers are in ``alive``. Returns the
-    ids of the remaining jobs, in order."""
+    """Enqueue ``count`` jobs, and cancel all but those whose numbers are in ``alive``. Return the ids of the live
+    jobs."""
     ids = [f"j-{n}" for n in range(count)]
     seed.enqueue(*ids)
     seed.cancel(*(job for n, job in enumerate(ids) if n not in alive))

@@ -1,4 +1,4 @@
-"""Instants of schedules: a claim reports the due schedules, one worker gets them, and each instant happens once."""
+"""Instants of schedules. A claim reports due schedules, one worker gets them, and each instant is fired once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -107,7 +107,7 @@ def test_an_instant_of_an_older_version_of_a_schedule_is_not_accepted(seed: Seed
 
 
 def test_an_instant_that_was_computed_before_a_change_is_not_accepted(seed: Seed) -> None:
-    """Checks a schedule whose next instant is the same before and after the change."""
+    """The schedule has the same next instant before and after the change."""
     before = put(seed)
     for what in ("pause", "resume"):
         seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", what))
@@ -300,7 +300,7 @@ def test_a_schedule_may_allow_its_jobs_to_overlap(seed: Seed) -> None:
     assert 3 == len(seed.claim().jobs)
 
 
-def test_with_overlap_queue_one_job_of_a_schedule_runs_and_one_job_waits(seed: Seed) -> None:
+def test_overlap_queue_lets_one_job_of_a_schedule_run_and_one_wait(seed: Seed) -> None:
     put(seed, every=10, overlap="queue")
     until_due(seed)
     fire(seed)
@@ -317,7 +317,7 @@ def test_with_overlap_queue_one_job_of_a_schedule_runs_and_one_job_waits(seed: S
     assert [waiting] == ids(seed.claim().jobs)
 
 
-def test_with_overlap_replace_the_waiting_job_is_replaced_and_the_running_job_is_asked_to_stop(
+def test_overlap_replace_replaces_the_waiting_job_and_asks_the_running_job_to_stop(
     seed: Seed,
 ) -> None:
     put(seed, every=10, overlap="replace")
@@ -445,7 +445,7 @@ def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed
 def test_a_report_that_is_sent_again_gets_the_same_answer_and_no_further_schedules(
     seed: Seed,
 ) -> None:
-    """Checks a report of two schedules. The log has two instants, although the report is sent twice."""
+    """The worker reports two schedules twice. The log still has two instants."""
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)
     call = tick(seed.queue, "w-1", judged(send(seed).due, seed.now))

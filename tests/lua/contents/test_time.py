@@ -1,4 +1,4 @@
-"""The effects of time on each key: leases, losses, retention, and slots."""
+"""The effects of time on the keys in Redis: on leases, losses, retention and slots."""
 
 from rq_core.protocol.engine.plan import named_slot
 from tests.kit.consistency import assert_consistent
@@ -50,7 +50,7 @@ def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
     assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
 
 
-def test_a_settlement_after_the_expiry_of_its_lease_is_accepted_while_the_claim_is_in_force(
+def test_a_settlement_after_its_lease_is_accepted_while_the_claim_is_in_force(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -80,8 +80,7 @@ def test_extend_prolongs_leases_and_reports_lost_and_cancelled_jobs(seed: Seed) 
 
 
 def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) -> None:
-    """Checks a worker that has lost a job and has claimed it again. The worker cannot extend the lease of its old
-    claim."""
+    """A worker lost the job and claimed it again. It cannot extend the lease of its first claim."""
     old = seed.running("a")
     seed.rollback(old)
     new = seed.claim_one("a")
@@ -98,8 +97,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
 def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     seed: Seed,
 ) -> None:
-    """Checks that workers get time after the gap to extend their leases, since they could not extend them during the
-    gap."""
+    """No worker could extend its leases during the gap. So workers get time to do it afterwards."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()
@@ -134,7 +132,7 @@ def test_a_gap_without_calls_delays_the_expiry_of_leases_once(seed: Seed) -> Non
     assert first == seed.meta("no_reap_before")
 
 
-def test_a_job_with_an_unknown_task_waits_longer_each_time_and_dies_at_the_limit(
+def test_a_job_of_an_unknown_task_waits_longer_each_time_until_it_dies(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -201,8 +199,8 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
 
 
 def test_a_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
-    """Checks a relay that is suspended for weeks between its COMMIT and its call. Meanwhile another relay has sent the
-    same call."""
+    """A relay may be suspended for weeks between its COMMIT and its call. Another relay has sent the same call
+    meanwhile."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
     call.slot = named_slot("inbox.0f", 1)
     seed.client.run(call)

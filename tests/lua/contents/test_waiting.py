@@ -1,4 +1,4 @@
-"""Plain waiting jobs: such a job has no line in the key `state`, and every script and read treats it as ready."""
+"""Plain waiting jobs. They have no line in the key `state`, and each script and each read treats them as ready."""
 
 import pytest
 
@@ -15,7 +15,7 @@ LONG = '{"text":"' + "y" * 5_000 + '"}'
 
 
 def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
-    """Checks that the value of the job, which has a line before its JSON, does not change."""
+    """Its value in `jobs`, which has a line before the JSON, does not change."""
     seed.enqueue("a", "b")
     value = seed.control.hget(seed.keys("jobs"), "a")
     assert seed.snapshot()["state"] == {}
@@ -30,8 +30,7 @@ def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
 def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
-    """Checks a job with a long JSON. Lua would have to copy the JSON to put a line before it, so the job has a state
-    line. Otherwise the job does not differ from a plain job."""
+    """A plain job has its line before its JSON. For a long JSON this would cost too much, since Lua would copy it."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
     head = "task=t" if priority == "normal" else "task=t priority=high"
@@ -103,7 +102,7 @@ def test_attaching_a_mirror_logs_a_baseline_of_each_waiting_job(seed: Seed) -> N
 
 
 def test_a_waiting_job_takes_a_lane_when_its_task_gets_a_cap(seed: Seed) -> None:
-    """Checks that no event is logged for this, and that the line of the job then names its lane."""
+    """The job's line then names the lane. No event is logged."""
     seed.enqueue("a", "b", task="send")
     seed.cap("task=send", 1)
 
@@ -131,7 +130,7 @@ def test_state_lines_of_many_jobs_are_read_without_arguments(seed: Seed, count: 
 
 
 def test_a_claim_of_plain_jobs_keeps_the_task_of_each_job(seed: Seed) -> None:
-    """Checks a claim of several jobs. The fields of one job are not used for the next job."""
+    """One claim takes several jobs, and must not use the fields of one job for the next."""
     tasks = ["send", "send", "pack", "send", "pack", "pack", "send"]
     seed.enqueue(*(seed.job(f"j{n}", task=task) for n, task in enumerate(tasks)))
 

@@ -1,4 +1,4 @@
-"""Wake tokens, which wake a waiting worker: the calls that push a token."""
+"""Wake tokens, which wake a waiting worker, and the calls that push one."""
 
 from tests.kit.seed import Seed
 from tests.kit.snapshots import fields_of, lines_of
@@ -9,7 +9,7 @@ def fence_of(seed: Seed, job_id: str) -> str:
 
 
 def test_a_wake_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
-    """Checks for each event whether it pushes a token into an empty list."""
+    """Checks, for each call, whether it pushes a token while the queue has none."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     def pushed(call: object) -> int:

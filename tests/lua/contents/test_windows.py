@@ -1,5 +1,4 @@
-"""Unique names with a time window. Throttle holds a name until an instant, Debounce until the first claim. The test
-advances the clock."""
+"""Unique names with a time window: Throttle holds a name until an instant, and Debounce until the first claim."""
 
 from typing import Any
 
@@ -41,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_an_enqueue_of_a_throttled_job_writes_its_window_into_each_key_that_needs_it(
+def test_an_enqueue_of_a_throttled_job_writes_its_window_into_the_keys(
     seed: Seed,
 ) -> None:
     throttle(seed, "a")
@@ -77,7 +76,7 @@ def test_calls_within_a_window_are_answered_with_the_first_job_of_the_window(
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_a_throttled_name_is_held_until_its_window_ends_regardless_of_when_the_job_ends(
+def test_a_throttled_name_is_held_until_its_window_ends_whenever_the_job_ends(
     seed: Seed, end: str
 ) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
@@ -110,7 +109,7 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
 
 
 def test_a_sweep_of_expired_names_keeps_a_name_that_another_job_has_taken_since(seed: Seed) -> None:
-    """Checks a task that a deploy changes from the option Throttle to the option Unique."""
+    """A deploy has changed the task from the option Throttle to the option Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -148,7 +147,7 @@ def test_a_requeued_job_whose_window_has_ended_takes_no_name(seed: Seed) -> None
 
 
 def test_a_job_whose_name_has_a_throttle_window_is_not_replaced(seed: Seed) -> None:
-    """Checks a task that a deploy changes from the option Throttle to the option Debounce."""
+    """A deploy has changed the task from the option Throttle to the option Debounce."""
     throttle(seed, "a")
 
     assert (("b", "a"),) == debounce(seed, "b").held
@@ -293,7 +292,7 @@ def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_the_last_of_several_debounced_jobs_of_a_call_is_due_no_later_than_the_first_allows(
+def test_several_debounced_jobs_of_a_call_are_due_no_later_than_the_first_allows(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")
@@ -310,8 +309,7 @@ def test_the_last_of_several_debounced_jobs_of_a_call_is_due_no_later_than_the_f
 def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
-    """Checks that each later replacement gets the place in line of the first job, once the latest instant has
-    passed."""
+    """The latest instant has passed. So each new job gets the place in line of the job that it replaces."""
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     for n in range(5):
         seed.enqueue(f"other-{n}", lane="2+host=other" if lane else "")

@@ -1,4 +1,4 @@
-"""The steps of a worker that fires schedules, and the events of the log about these steps."""
+"""The steps with which a worker fires schedules, and the events in the log about them."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Tic
 
 
 def judged(due: dict[str, str], now: int) -> list[Instant]:
-    """Return the reports that a worker makes about the schedules that a claim gave it."""
+    """Return a worker's reports about the schedules that a claim has given it."""
     found = []
     for name, entry in due.items():
         schedule = Schedule.parse(entry)
@@ -43,7 +43,7 @@ def judged(due: dict[str, str], now: int) -> list[Instant]:
 
 
 def fire(seed: Seed, **how: Any) -> dict[str, Told]:
-    """Report the due schedules as a worker does."""
+    """Take the due schedules and report them, as a worker does. Return the outcome of each."""
     handed = send(seed)
     return send(seed, *judged(handed.due, handed.now_ms), **how).told
 

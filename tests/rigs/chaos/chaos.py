@@ -1,5 +1,7 @@
-"""One chaos run: load on the queues, one fault after another, repair of all faults, the end of all jobs, and the
-verdict. See scripts/prove/chaos."""
+"""One chaos run. It puts load on the queues, applies faults one after another, lets all jobs end, and gives a verdict.
+
+See scripts/prove/chaos.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ class Outcome:
     """The number of instants of schedules in the log."""
 
     def document(self) -> dict[str, Any]:
-        """Return the result in the form of the last output line under ``--json``."""
+        """Return the result as a dict. Under ``--json`` it is the last line of the output."""
         f = self.findings
         return {
             "seed": self.seed, "minutes": self.minutes, "faults": self.faults,
@@ -113,8 +115,7 @@ def run(
     postgres: PostgresServer | None = None,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Make one run. Raises AssertionError if a process cannot be started, or if it does not end after a request to
-    end."""
+    """Make one run. Raises AssertionError if a process does not start, or does not end after SIGTERM."""
     draw = random.Random(seed)
     stage = Stage(place, audit_url, engine, seed, rate)
     stage.postgres = postgres
@@ -166,15 +167,16 @@ def run(
 
 
 def _end_schedules(client: Client) -> None:
-    """Remove all schedules, so that no more jobs come. Workers that are started again later do not declare these
-    schedules."""
+    """Remove all schedules, so that no more jobs come. A worker that restarts later does not declare them again."""
     for name, queue in tasks.SCHEDULES.items():
         client.run(client.calls.schedules.change(queue, name, "remove"))
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
-    """Wait for a condition while all processes are kept running. Return a problem if the condition does not become true
-    in time."""
+    """Wait until a condition is true, and keep all processes running meanwhile.
+
+    Return one problem if the time is over, otherwise an empty list.
+    """
 
     def mended() -> bool:
         stage.mend()

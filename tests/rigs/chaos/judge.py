@@ -1,8 +1,7 @@
-"""Judges the records of a chaos run, without I/O. Tests with invented records show that it finds each planted problem
-(test_judge.py).
+"""Judges the records of a chaos run, without I/O. test_judge.py shows that it finds each planted problem.
 
-The report has the columns of Jepsen (attempted, acknowledged, lost, unexpected, duplicated), and further columns for
-caps and the log.
+The report has the columns of the tool Jepsen: attempted, acknowledged, lost, unexpected and duplicated. Further columns
+are about caps and the log.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether an outbox was emptied within a gap of the log. In this case the gap contains the entries that the
-    mirror had not read."""
+    """Return whether this gap of the log was caused by a fault that emptied an outbox."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults
@@ -42,7 +40,7 @@ def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
 
 @dataclass
 class Recovery:
-    """The times until work continued after the faults of one kind."""
+    """The seconds until work continued, after each fault of one kind."""
 
     kind: str
     times: int = 0
@@ -60,7 +58,7 @@ class Recovery:
 
 @dataclass
 class Findings:
-    """The findings of the judge, without the findings of ``audit verify``."""
+    """The figures and problems that the judge found. ``audit verify`` has its own findings."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -100,7 +98,7 @@ class Findings:
 
 
 class Losses:
-    """The losses that count as explained: intervals that the log reports and in which a fault removed data."""
+    """The losses of Redis that a fault explains: the log reports the loss, and the fault removed data at that time."""
 
     def __init__(self, records: Records) -> None:
         self._told = records.told
@@ -112,8 +110,10 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether the log names the job as lost, or reports a loss that may include this job, by the times of
-        the call and of its acknowledgement."""
+        """Return whether Redis may have lost this job in an explained loss.
+
+        The log then names the job as lost, or the job was enqueued during the loss.
+        """
         if job_id in self._named:
             return True
         told = self._told.get(job_id)
@@ -124,15 +124,15 @@ class Losses:
         )
 
     def covers_start(self, line: Line) -> bool:
-        """Return whether the lost events may include the claim of a handler that started at this line."""
+        """Return whether Redis may have lost the claim of this run. ``line`` is the first line of the run."""
         return self.next_after(line) is not None and any(
             each.after_ms <= line.at_ms <= each.until_ms + CLAIM_LATE_MS
             for each in self._intervals[self._told[line.job].queue]
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return when a loss of Redis ended (Unix ms): the first loss after this line of the witness file. Return None
-        if there is no such loss. A claim that Redis forgot in that loss counts only until the loss ended."""
+        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None if no loss
+        follows."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -168,7 +168,10 @@ def judge(records: Records) -> Findings:
 
 
 def _end(story: Sequence[Logged]) -> str | None:
-    """Return how the job ended according to the events that were not lost, or None if the job did not end."""
+    """Return the event that ended the job, or ``dead``. Return None if the job has no end.
+
+    Events that Redis lost do not count.
+    """
     last = next(
         (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,
@@ -251,11 +254,10 @@ def _look_for_doubles(
 def _look_at_caps(
     found: Findings, records: Records, stories: dict[str, list[Logged]], losses: Losses
 ) -> None:
-    """Count, for each scope, how often a run began beyond the cap.
+    """Count, for each scope, the runs that began while the cap was full.
 
-    A run counts while its claim is in force: from its first line to its last line, or to the earlier time at which the
-    log ended the claim or Redis forgot it. A run without a last line was killed, and counts until the log ends its
-    claim.
+    A run counts from its first to its last line in the witness file, while its claim is in force. A killed run has no
+    last line, and counts until its claim ends.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -273,14 +275,15 @@ def _look_at_caps(
 
 
 class Run(NamedTuple):
-    """One run of a handler, according to the lines that the handler wrote."""
+    """One run of a handler, as the handler's lines in the witness file show it."""
 
     start: Line
     last_ms: float | None
     """The time of the last line, or None if the handler was killed."""
 
     def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
-        """Return the time until which the run counts: its last line, or the earlier end of its claim."""
+        """Return the time (Unix ms) until which the run counts: the time of its last line, or the earlier end of its
+        claim."""
         mine = [event for event in story if event.claim == self.start.claim]
         # The number of a claim that was lost is given again: its own is the last one before it began.
         before = [
@@ -304,7 +307,7 @@ class Run(NamedTuple):
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Run]:
-    """Return the starts of handlers, each with its end. Only one handler at a time runs a claim."""
+    """Yield each run of a handler. A run without an end line was killed."""
     waiting: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
         claim = (line.job, line.claim)
@@ -348,12 +351,13 @@ def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]
 
 
 def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
-    """Return the earliest end of a run in this list that began after the fault, or None if there is no such run."""
+    """Return the earliest end (Unix ms) of a span that began after the fault, or None if no span began then."""
     return min((until for since, until in spans if since >= fault.ended_ms), default=None)
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return the times at which SQL first had a new last event of a queue."""
+    """Return the times (Unix ms) of the mirror's commits. Each time is a pair of equal numbers, a span without
+    length."""
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:
@@ -364,7 +368,10 @@ def _commits(records: Records) -> list[tuple[float, float]]:
 
 
 def _lags(records: Records) -> Iterator[float]:
-    """Return, for each look at an outbox, the time until SQL had the last entry that was then in the outbox."""
+    """Yield the lags of the mirror in seconds, one for each time that the rig looked at an outbox.
+
+    A lag is the time until SQL has the entry that was then the last one of the outbox.
+    """
     by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
     for look in records.progress:
         if look.mirrored is not None:

@@ -33,7 +33,7 @@ COLUMNS: Final = {
 
 
 def row(kind: str, said: Mapping[str, Any]) -> str:
-    """Return one line of the table, made from the last output line of a run with one kind of fault."""
+    """Return one line of the table in Markdown. ``said`` is the JSON of a run with one kind of fault."""
     mine = said["kinds"].get(kind, {"recovered": 0})
     times = [f"{mine.get(f'recovery_{name}_s', 0):.2f}" for name in ("p50", "p99", "max")]
     cells = [f"`{kind}`", *(str(said[name]) for name in COLUMNS.values())]
@@ -56,7 +56,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def written(text: str, between: str) -> str:
-    """Return the document with the new table. Raises ValueError if the document has no place for the table."""
+    """Return the page with the new table between the two marks. Raises ValueError if the page has no marks."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -83,8 +83,10 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 def measure(
     kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
 ) -> list[str]:
-    """Make a run for each of these kinds of faults, and return the promises that were not met. If ``into`` is given,
-    the table is written into this document."""
+    """Run chaos once for each kind of fault, and return the promises that were not met.
+
+    ``into`` is the page into which the table is written, if it is given.
+    """
     with ThreadPoolExecutor(parallel) as pool:
         runs = pool.map(lambda kind: _measure(kind, words), kinds)
         found = dict(zip(kinds, runs, strict=True))

@@ -1,6 +1,6 @@
-"""The faults of a chaos run. Each fault disturbs a server or a process for a while and then ends.
+"""The faults of a chaos run. Each fault disturbs a server or a process for a while.
 
-A seed determines the order of the faults. Every kind comes once before any kind comes again, and the order changes.
+A seed determines the order of the faults. Each round has every kind once, in a new order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Action = Callable[["Nemesis"], None]
 
 
 class Nemesis:
-    """Applies faults to a stage."""
+    """Applies faults to the processes and servers of a chaos run."""
 
     def __init__(self, stage: Stage, client: Client, draw: random.Random) -> None:
         self.stage = stage
@@ -41,7 +41,7 @@ class Nemesis:
         self.held: tuple[str, ...] = ()
 
     def schedule(self, kinds: Sequence[str] | None = None) -> Iterator[str]:
-        """Yield kinds of faults without end."""
+        """Yield kinds of faults for ever. Each round has every kind once, in a random order."""
         among = sorted(kinds or KINDS)
         while True:
             yield from self.draw.sample(among, len(among))
@@ -54,8 +54,7 @@ class Nemesis:
         return Fault(kind, began, time.time_ns() / 1e6, self.held)
 
     def two_at_once(self) -> None:
-        """Apply two faults at once: one fault to a process, and one fault to a server or to the network in front of the
-        server."""
+        """Apply two faults at once: one to a process, and one to a server or its network."""
         kinds = [self.draw.choice(each) for each in (OF_PROCESSES, OF_SERVERS)]
         both = [Nemesis(self.stage, self.client, random.Random(self.draw.random())) for _ in kinds]
         with ThreadPoolExecutor(2) as pool:
@@ -67,7 +66,7 @@ class Nemesis:
     # Processes.
 
     def kill_worker(self) -> None:
-        """Kill a worker. If some workers hold claims, kill one of these workers."""
+        """Kill a worker process. A worker that holds claims is preferred."""
         busy = self._busy()
         pid = self.draw.choice(list(busy) or [self.stage.of(WORKER, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):
@@ -75,20 +74,19 @@ class Nemesis:
             self.held = busy.get(pid, ())
 
     def stop_worker(self) -> None:
-        """Suspend a worker for longer than its lease. The worker has no supervisor, since a supervisor would extend the
-        lease."""
+        """Suspend a worker without a supervisor for longer than its lease. (A supervisor would extend the lease.)"""
         pids = list(self._busy(alone=True))
         pid = self.draw.choice(pids or [self.stage.of(WORKER, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the workers that hold claims, or no worker while another fault makes Redis unreachable."""
+        """Return the workers that hold claims, each with its jobs. Return no worker if Redis does not answer."""
         with contextlib.suppress(RqCoreError):
             return self.stage.busy(self.client, alone=alone)
         return {}
 
     def kill_supervisor(self) -> None:
-        """Kill a supervisor. The workers of the supervisor then end by themselves."""
+        """Kill a supervisor. Its workers then end by themselves."""
         self.stage.of(SUPERVISOR, self.draw).process.kill()
 
     def kill_producer(self) -> None:
@@ -125,7 +123,7 @@ class Nemesis:
         self._command("FUNCTION", "FLUSH")
 
     def restart_redis(self) -> None:
-        """Kill Redis with SIGKILL, and start a process that reads the append-only file."""
+        """Kill Redis with SIGKILL, and start it again from its append-only file."""
         self.stage.server.kill()
         self.stage.rest(self.draw.uniform(0.0, 2.0))
         self.stage.server.start()
@@ -139,7 +137,7 @@ class Nemesis:
             self.stage.server.thaw()
 
     def fill_redis(self) -> None:
-        """Fill Redis' memory to its limit for a while."""
+        """Make Redis refuse writes for a while: its memory limit is set to 1 MB."""
         with self.stage.server.client(socket_timeout=10.0) as redis:
             redis.config_set("maxmemory", "1mb")
         try:
@@ -151,7 +149,8 @@ class Nemesis:
     # Loss on purpose: what Redis had acknowledged is gone.
 
     def cut_log(self) -> None:
-        """Cut off the end of the append-only file before Redis starts, as a crash of the machine does."""
+        """Kill Redis, and cut off the end of its append-only file before the next start. A crash of the machine does
+        the same."""
         server = self.stage.server
         server.kill()
         files = (server.directory / "appendonlydir").glob("*.incr.aof")
@@ -162,7 +161,7 @@ class Nemesis:
         server.start()
 
     def go_back(self) -> None:
-        """Restart Redis with its data of some seconds ago."""
+        """Restart Redis with its data from 1 to 3 seconds before."""
         server = self.stage.server
         files, kept = server.directory / "appendonlydir", server.directory / "kept"
         server.kill()
@@ -179,7 +178,7 @@ class Nemesis:
         self._command("FLUSHALL")
 
     def trim_outboxes(self) -> None:
-        """Empty the outboxes as an operator could, whether or not their entries are mirrored."""
+        """Empty all outboxes, even of entries that the mirror has not read. An operator could do this by mistake."""
         for queue in tasks.QUEUES:
             self._command("XTRIM", queue_keys(queue)("outbox"), "MAXLEN", 0)
 
@@ -201,7 +200,7 @@ class Nemesis:
             self.stage.rest(3.0)
 
     def take_sql_away(self) -> None:
-        """Make SQL unreachable: stop PostgreSQL for 5 to 10 s, or lock SQLite's file for longer than a mirror waits."""
+        """Make SQL unreachable for 5 to 10 s: stop PostgreSQL, or lock the SQLite file."""
         postgres = self.stage.postgres
         if postgres is None:
             with self._locked():

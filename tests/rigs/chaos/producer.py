@@ -1,10 +1,10 @@
-"""A producer in a separate process: it enqueues at random until SIGTERM, and records its calls and their answers.
+"""A producer in a separate process. It enqueues random jobs until SIGTERM, and records its calls and their answers.
 
     python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
 
-Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
-has accepted it. A job with a ``try`` line and without an ``ack`` line may or may not exist in Redis. RATE is in jobs
-per second. Now and then the producer changes a schedule, as an operator does.
+Before a job is sent, the line ``try ID QUEUE AT_MS`` is appended to FILE. When the server has accepted the job, the
+line ``ack ID QUEUE AT_MS`` follows. A job without an ``ack`` line may or may not be in Redis. RATE is in jobs per
+second. Now and then the producer changes a schedule, as an operator does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OVERLAPS: Final[tuple[Overlap, ...]] = ("skip", "allow", "queue", "replace")
 
 
 def one(draw: random.Random) -> NewJob:
-    """Return a job that is drawn at random from the mixture of tasks."""
+    """Return a new job of a random task."""
     brief, priority = draw.uniform(0.0, 0.05), draw.choice(PRIORITIES)
     delay = draw.uniform(0.1, 2.0) if draw.random() < 0.15 else None
     kind = draw.random()

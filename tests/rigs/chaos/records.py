@@ -1,7 +1,7 @@
-"""Reads the three independent records of a chaos run.
+"""Reads the records of a chaos run. All times are Unix milliseconds of one machine.
 
-These records are the answers to producers, the lines that jobs wrote, and SQL. The module also reads the jobs that
-Redis still has, and the times of the faults. All times are Unix milliseconds of one machine.
+Three records are independent: the answers to producers, the lines that jobs wrote, and SQL. The module also reads the
+live jobs in Redis and the times of the faults.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Logged(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault that was applied in the run."""
+    """One fault of the run, with its times (Unix ms)."""
 
     kind: str
     began_ms: float
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A job that a producer tried to enqueue, and Redis' answer."""
+    """A producer's call to enqueue one job: its queue, its time, and the time of Redis' answer (Unix ms)."""
 
     queue: str
     tried_ms: float
@@ -65,7 +65,7 @@ class Told(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A loss that the log reports. Events of a queue between these two times may be missing."""
+    """A loss of Redis that the log reports. Events of the queue between the two times (Unix ms) may be missing."""
 
     queue: str
     after_ms: float
@@ -75,7 +75,7 @@ class Interval(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The last entry of a queue's outbox, and the last entry that SQL has, at one time. Each is (epoch, number)."""
+    """The last entry of a queue's outbox and the last entry in SQL, at one time. An entry is (epoch, number)."""
 
     at_ms: float
     queue: str
@@ -86,7 +86,7 @@ class Progress(NamedTuple):
 
 @dataclass
 class Records:
-    """All records that the judge may read."""
+    """All records of a chaos run that the judge reads."""
 
     told: dict[str, Told] = field(default_factory=dict)
     witness: list[Line] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Records:
 
 
 def read_told(paths: Iterable[Path]) -> dict[str, Told]:
-    """Return the jobs that producers attempted, with the times of the acknowledgements."""
+    """Return the jobs that producers tried to enqueue, by id, with the times of their answers."""
     found: dict[str, Told] = {}
     for path in paths:
         for line in path.read_text().splitlines():
@@ -121,9 +121,9 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
 
 
 def told_of_ticks(records: Records, queues: Mapping[str, str]) -> dict[str, Told]:
-    """Return the jobs of schedules in these queues, as if a producer had sent each job at its instant.
+    """Return the jobs that schedules enqueued, as if a producer had enqueued each job at its instant.
 
-    A job counts as acknowledged if the log has it and Redis did not forget it.
+    A job counts as acknowledged if the log has its ``enqueued`` event and Redis did not lose it.
     """
     enqueued = {
         e.job: e.at_ms for e in records.events if e.event == Event.ENQUEUED and not e.orphaned
@@ -203,7 +203,7 @@ def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval
 
 
 def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
-    """Return the gaps of the log, by queue and by the entry after each gap."""
+    """Return the gaps of the log, by queue and by the number of the first entry after the gap."""
     with database.readers.connect() as connection:
         return {
             (row.queue, f"{row.epoch}-{row.seq}"): Interval(
@@ -224,5 +224,5 @@ def read_cursors(database: Database) -> dict[str, tuple[int, int]]:
 
 
 def states_of(lines: Mapping[str, str]) -> dict[str, str]:
-    """Return the state of each job in a snapshot's state lines."""
+    """Return the state of each job from the job's state line."""
     return {job_id: str(State(line.split(" ", 1)[0])) for job_id, line in lines.items()}

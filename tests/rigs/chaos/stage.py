@@ -1,6 +1,6 @@
-"""The processes of a chaos run: one Redis, and workers, mirrors and producers. A process that ends is replaced.
+"""The processes of a chaos run: one Redis, workers, mirrors and producers. A process that ends is started again.
 
-Two workers run alone, and two more workers run under a supervisor. Two mirrors write into one database.
+Two workers run alone, and a supervisor runs two more. Two mirrors write into one database.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stage(Crew):
     """All running processes of a chaos run. Use its method ``up`` in a ``with`` statement."""
 
     def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
-        """The ``rate`` is the number of jobs per second of all producers together."""
+        """``rate`` is the number of jobs per second that all producers together enqueue."""
         super().__init__(place)
         self.audit_url = audit_url
         self.server = RedisServer(engine, place, DURABLE)
@@ -87,7 +87,7 @@ class Stage(Crew):
             self.server.kill()
 
     def _know_all(self, url: str) -> None:
-        """Register how each kind of process is started."""
+        """Register the command line of each kind of process."""
 
         def producer() -> list[str]:
             number = next(self._told)
@@ -104,8 +104,8 @@ class Stage(Crew):
     # Looking.
 
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the worker processes that hold claims, each with its jobs. With ``alone``, only workers without a
-        supervisor are returned."""
+        """Return the process ids of workers that hold claims, each with its jobs. With ``alone``, skip supervised
+        workers."""
         mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:
@@ -133,13 +133,13 @@ class Stage(Crew):
         return set(self.live(client).values()) <= {State.DEAD}
 
     def level(self, client: Client) -> bool:
-        """Return whether SQL has all entries of the outboxes."""
+        """Return whether the mirrors have copied all outbox entries to SQL."""
         cursors = read_cursors(self.database)
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record the last entries of the outboxes and of SQL, again and again. While a server does not answer, nothing
-        is recorded about it."""
+        """Record the last entry of each outbox and the last entry in SQL, again and again. A server may be
+        unreachable."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6
@@ -158,16 +158,16 @@ class Stage(Crew):
 
 
 def last_of(client: Client, queue: str) -> tuple[int, int]:
-    """Return the last entry of a queue's outbox."""
+    """Return the last entry of a queue's outbox as (epoch, number)."""
     look = ["XREVRANGE", queue_keys(queue)("outbox"), "+", "-", "COUNT", 1]
     (((entry_id, _),),) = client.run(client.calls.delivery.ask([look]))
     return OutboxId.parse(entry_id)
 
 
 def audit_verify(redis_url: str, audit_url: str) -> dict[str, Any]:
-    """Return the output of ``rq-core audit verify`` with a comparison of Redis and SQL.
+    """Run ``rq-core audit verify`` on SQL and Redis, and return its JSON.
 
-    Raises AssertionError if there is no output.
+    Raises AssertionError if the command prints nothing.
     """
     at = ("--audit", audit_url, "--redis", redis_url)
     ran = rq_core("audit", "verify", "--json", *at, timeout=300)

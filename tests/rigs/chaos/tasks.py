@@ -1,7 +1,7 @@
-"""Tasks of the chaos run, and the lines that each job writes into the witness file.
+"""The tasks of the chaos run. Each job writes lines about its run into the witness file.
 
-A line is written when a handler starts and when it ends, with the number of the job's claim and the scopes that count
-the job. So the witness alone shows whether a cap was exceeded.
+A handler writes a line at its start and at its end. The line has the number of the claim, and the scopes that count the
+job. So the witness file alone shows whether a cap was exceeded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def awaiting(seconds: float) -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 def blocking(seconds: float) -> None:
-    """Block a thread. The handler does not check whether to stop, so it continues when its lease is lost."""
+    """Block a thread. The handler never checks whether to stop, so it runs on after its lease is lost."""
     with noted(scopes=()):
         time.sleep(seconds)
 
@@ -63,7 +63,7 @@ async def narrow(seconds: float) -> None:
     caps=[Cap(LIMITS["task=shared"]), Cap(1, per="tenant")],
 )
 def shared(tenant: str, seconds: float) -> None:
-    """Run under two caps: the cap of the task, and the cap of the tenant."""
+    """Run under two caps: one of the task, and one of the tenant."""
     with noted(scopes=("task=shared", f"shared.tenant={tenant}")):
         time.sleep(seconds)
 
@@ -85,7 +85,7 @@ def hopeless() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 async def quitting() -> None:
-    """Fail in such a way that the job is dead at once."""
+    """Give up in the first attempt, so that the job is dead at once."""
     with noted(scopes=()):
         raise GiveUp("no use")
 
@@ -100,7 +100,7 @@ async def lethal() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def beating() -> None:
-    """Run as the job of a schedule. The instants of this schedule are skipped while an earlier job is alive."""
+    """Run as the job of a schedule. An instant is skipped while an earlier job of the schedule is alive."""
     with noted(scopes=()):
         await asyncio.sleep(0.02)
 

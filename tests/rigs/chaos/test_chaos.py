@@ -1,5 +1,4 @@
-"""A short form of `scripts/prove/chaos`: processes and servers fail under load, and the fate of every job is
-reported."""
+"""A short form of `scripts/prove/chaos`: processes and servers fail under load, and each job's fate is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.rigs.chaos.nemesis import KINDS, Nemesis
 @pytest.mark.timeout(420)
 @pytest.mark.slow
 def test_a_short_chaos_run_reports_every_lost_job(tmp_path: Path) -> None:
-    """Runs two producers, four workers and two mirrors for half a minute. A seed chooses faults among all kinds."""
+    """Runs two producers, four workers and two mirrors for half a minute. A seed chooses the faults."""
     found = chaos.run(
         tmp_path,
         minutes=0.5,

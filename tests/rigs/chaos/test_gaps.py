@@ -1,4 +1,4 @@
-"""Gaps in the log after an outbox was emptied, as the chaos rig reads these gaps."""
+"""Gaps of the log after a fault has emptied an outbox, as the chaos rig reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.schemas import lay_schema
 from tests.rigs.chaos.records import read_gaps
 
 
-def test_a_gap_in_the_log_lasts_from_the_entry_before_it_to_the_entry_after_it(
+def test_a_gap_in_the_log_lasts_between_its_two_neighbouring_entries(
     valkey_url: str, tmp_path: Path
 ) -> None:
     database = Database(f"sqlite:///{tmp_path / 'audit.db'}")

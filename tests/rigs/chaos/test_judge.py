@@ -51,7 +51,7 @@ def honest() -> Records:
 
 
 def flushed() -> Records:
-    """Return records in which Redis lost all its data at time 300.
+    """Return records of a run in which Redis lost all its data at time 300.
 
     The log reports that events between the times 195 and 310 may be missing.
     """
@@ -73,7 +73,7 @@ def three_at_once() -> Records:
 
 
 def run(what: str, job: str, claim: int, at_ms: float) -> Line:
-    """Return a line of a run under the cap, as the witness file has it."""
+    """Return a line that a job of a task with a cap wrote into the witness file."""
     return Line(what, job, claim, at_ms, (SCOPE,))
 
 
@@ -88,9 +88,9 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return changed records: without some lines, with some events changed or removed, with added lines and events.
+    """Change the records, and return them. ``fields`` replace whole fields of the records.
 
-    The ``fields`` replace fields of the records.
+    Lines are left out or added, and events are removed, changed or added.
     """
     records.witness = [line for line in records.witness if line not in minus] + [*witness]
     records.events = [new for event in records.events if (new := events_as(event))] + [*events]
@@ -242,7 +242,7 @@ def test_the_judge_of_chaos_runs_counts_the_jobs_of_honest_records() -> None:
     assert judge(but(flushed(), named={"d"})).orphaned_reported == 1
 
 
-def test_recovery_is_measured_from_the_kill_of_a_worker_to_the_next_claim_of_its_jobs() -> None:
+def test_recovery_lasts_from_a_workers_kill_to_the_next_claim_of_its_jobs() -> None:
     records = honest()
     records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
 
@@ -250,7 +250,7 @@ def test_recovery_is_measured_from_the_kill_of_a_worker_to_the_next_claim_of_its
 
 
 def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
-    """Checks a job that was claimed before the fault. This job may end during the fault or be reported late."""
+    """A job that was claimed before the fault does not count: it may end during the fault, or be reported late."""
     records = honest()
     records.faults = [Fault("redis_stop", 100, 205), Fault("redis_stop", 3_000, 4_000)]
     recovery = judge(records).recoveries["redis_stop"]
@@ -272,7 +272,7 @@ def test_the_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
 
 
-def test_the_judge_accepts_a_gap_only_if_a_trim_of_the_outbox_explains_the_gap() -> None:
+def test_the_judge_accepts_only_a_gap_that_a_trim_of_the_outbox_explains() -> None:
     gap = Interval("q", 195, 310)
 
     assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])

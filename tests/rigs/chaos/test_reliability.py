@@ -1,5 +1,5 @@
-"""The page docs/reliability.md names only faults and tests that exist, and the measured table is written into its place
-on the page."""
+"""The page docs/reliability.md names only faults and tests that exist. A new table is written into its place on the
+page."""
 
 from __future__ import annotations
 

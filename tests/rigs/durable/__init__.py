@@ -1,9 +1,7 @@
-"""Proofs of durable jobs. Models show every order of calls, crashes, stale workers and failovers, without a server.
+"""Proofs of durable jobs.
 
-The module ``checker`` visits all states of a model (a world). ``waits`` has the worlds of steps, sleeps and signals.
-``emptying`` has the world of a box that is emptied. ``worlds`` lists the worlds and their planted bugs. See
-``scripts/prove/model --states``.
-
-``kills`` runs a real durable job on a real server, and kills its workers between any two calls: see
-``scripts/prove/model --kills``.
+- `checker`: visits all states of a model (a world), to try every order of calls, crashes and failovers.
+- `waits`: the worlds of steps, sleeps and signals; `emptying`: the world of a box that is deleted.
+- `worlds`: the list of worlds and of their planted bugs: ``scripts/prove/model --states``.
+- `kills`: real workers that are killed between any two calls: ``scripts/prove/model --kills``.
 """

@@ -11,11 +11,11 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Unsafe(Exception):
-    """Raised if a state, or the effect of a call in the state, breaks a promise."""
+    """Raised if a state of a world, or a call in it, breaks a promise."""
 
 
 class World(Protocol[State]):
-    """The states of a model, and the steps that may follow each state."""
+    """A model: its first state, the steps from each state, and the promises of each state."""
 
     def start(self) -> State:
         """Return the first state."""
@@ -26,7 +26,7 @@ class World(Protocol[State]):
         ...
 
     def steps(self, state: State, /) -> Iterator[tuple[bool, State]]:
-        """Yield each next state, and whether the step to this state happens without a failure."""
+        """Yield each next state as (is_fair, state). ``is_fair`` is false if the step is a failure."""
         ...
 
     def judge(self, state: State, /) -> None:
@@ -36,7 +36,7 @@ class World(Protocol[State]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of the search of all states of a world."""
+    """The result of a search through all states of a world."""
 
     states: int
     problem: str = ""
@@ -44,9 +44,10 @@ class Verdict:
 
 
 def explore(world: World[State], *, most: int) -> Verdict:
-    """Search breadth first. From each state an end must be reachable by steps without a further failure.
+    """Visit all states of a world, breadth first, and judge each state.
 
-    If a wake-up is lost, the search finds a state from which such steps reach no end.
+    An end must be reachable from each state without another failure. So a lost wake-up is found. More than ``most``
+    states are a problem, too.
     """
     first = world.start()
     numbers = {first: 0}
@@ -88,7 +89,7 @@ def _stuck(numbers: dict[State, int], before: list[list[int]], ends: list[int]) 
 
 
 class Searched(Generic[State]):
-    """A world with planted bugs, which are given by their names."""
+    """A world into which bugs can be planted, by their names."""
 
     def __init__(self, planted: frozenset[str] = frozenset()) -> None:
         self.planted = planted

@@ -1,4 +1,4 @@
-"""The world of a box that is emptied, while another job with the same id begins its own box."""
+"""The world of a box that workers delete while another job with the same id begins its own box."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LIVES = 2
 
 
 class Duty(NamedTuple):
-    """A worker that deletes a box, and the next command of this worker."""
+    """A worker that deletes a box. ``box`` is the number of the box, and ``does`` is the worker's next command."""
 
     box: int
     does: str
 
 
 class Boxes(NamedTuple):
-    """The boxes in Redis, and the workers that empty them."""
+    """One state of the world: the boxes in Redis, and the workers that delete them."""
 
     life: int
     """The number of the job that is alive with the id, or 0 if no job is alive."""
@@ -37,7 +37,7 @@ class Boxes(NamedTuple):
 
 
 class Emptying(Searched[Boxes]):
-    """The world of jobs with one id. The jobs come one after another, and each job has its own box."""
+    """The world of several jobs with one id, one after another. Each job has its own box."""
 
     def start(self) -> Boxes:
         return Boxes(0, 0, (0,) * LIVES, False, frozenset(), (), 2)

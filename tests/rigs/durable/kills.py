@@ -1,11 +1,11 @@
-"""Kills workers between any two calls of a durable handler with 30 steps, and lets Redis witness the effects.
+"""Kills workers between any two calls of a durable handler with 30 steps. Redis counts the effects of the steps.
 
     python -m tests.rigs.durable.kills --kills 1000
 
-Each round starts a worker in a forked process for each of several queues, and kills it (SIGKILL) at a random point:
-before or after a step's effect, or before or after a save. Each effect is a script in Redis that counts its runs. It
-counts separately the runs after its step was saved, which must never happen. At the end, no step may be missing, a
-step with a check must have happened once, and ``audit verify`` must prove the log.
+Each round starts a worker for each queue, and kills it with SIGKILL at a random point: before or after an effect or a
+save. The effect of a step is a script in Redis that counts its runs. It also counts runs after the step was saved,
+which must never happen. At the end, each step must have run, and a step with a check must have run once. ``audit
+verify`` must prove the log.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ step."""
 
 @dataclass
 class Kill:
-    """The point at which this process is killed. The process passes points in the order in which its calls happen."""
+    """The point at which this process kills itself. Points are counted in the order of the process' calls."""
 
     at: int | None
     passed: int = 0
 
     def point(self) -> None:
-        """Count a point between two calls, and kill the process if this is the chosen point."""
+        """Count one more point, and kill the process if this is the chosen point."""
         self.passed += 1
         if self.passed == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Killing:
-    """The client of a worker's saver. The process may be killed before and after each call."""
+    """The client with which a worker saves steps. The process may be killed before or after each call."""
 
     def __init__(self, client: Any, kill: Kill) -> None:
         self._client, self._kill = client, kill
@@ -104,7 +104,7 @@ def has_check(number: int) -> bool:
 
 
 def _app(url: str, queue: str, kill: Kill) -> tuple[App, Any]:
-    """Return an app, and its task ``order``, a durable job with many steps."""
+    """Return an app and its task ``order``, a durable job with 30 steps."""
     app = App(url)
     app.queue(queue, lease=LEASE_S)
     keys = queue_keys(queue)
@@ -190,8 +190,10 @@ def run(
     seed: int,
     on_round: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
-    """Kill workers until ``kills`` of them are killed, let the jobs end, and return the outcome. ``on_round`` is called
-    after each round of workers."""
+    """Run workers in rounds until ``kills`` workers were killed. Then let the jobs end, and return the counts.
+
+    ``on_round`` is called after each round.
+    """
     rng = random.Random(seed)
     names = [f"orders-{number}" for number in range(queues)]
     done, jobs = Outcome(), list[str]()

@@ -1,5 +1,4 @@
-"""A short form of the kills between the calls of a durable handler. See ``scripts/prove/model --kills`` for the long
-form."""
+"""A short run of the kills between the calls of a durable handler. ``scripts/prove/model --kills`` makes a long run."""
 
 from sql_audit.store.connection.database import Database
 from tests.kit.schemas import lay_schema

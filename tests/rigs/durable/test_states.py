@@ -1,4 +1,4 @@
-"""A short form of the search through the models of durable jobs. The long form is ``scripts/prove/model --states``."""
+"""A short search through the models of durable jobs. ``scripts/prove/model --states`` makes the long search."""
 
 import pytest
 

@@ -1,12 +1,10 @@
-"""The worlds of a handler with a step, two waits with the same name, and a sleep.
+"""The worlds of a handler with a step, two waits for the same signal, and a sleep.
 
-Each call of a script is one step of the world. A worker between two calls has a state of its own, so any other call may
-come in between. A worker chooses the arguments of a call before Redis carries out the call. So the worlds include late
-calls of stale workers.
+Each call of a script is one step of the world. So any other call may come between two calls of a worker. A worker
+chooses its arguments before Redis carries out the call. So late calls of stale workers are included.
 
-The handler has a step, a wait, a wait with a time limit, a sleep and an end. It asks for a wait or a sleep with a save,
-which begins or ends the entry, and is parked by a second call if the entry is not over. Three signals arrive, and two
-of them have the same key.
+The handler has a step, a wait, a wait with a time limit, a sleep and an end. A save begins a wait or a sleep, or ends
+it at once. If it has not ended, a second call parks the job. Three signals arrive, and two of them have the same key.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ SIGNALS = ("k1", "k1", "k2")
 
 
 class Entry(NamedTuple):
-    """One entry of a box. The entry is only begun, or it is saved with a value."""
+    """One entry of a box: a step, a wait or a sleep. It is begun, or saved with a value."""
 
     value: str = ""
     """The saved value. It is empty while the entry is only begun."""
@@ -46,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A worker that runs the job, or that still believes so."""
+    """A worker that runs the job, or that has lost the job and does not know it yet."""
 
     fence: int
     does: str
@@ -57,7 +55,7 @@ class Worker(NamedTuple):
 
 
 class History(NamedTuple):
-    """One state of the searched world: the job, its workers, and the signals."""
+    """One state of the world: the job, its workers, and the signals on their way."""
 
     job: Job
     workers: tuple[Worker, ...]
@@ -71,17 +69,17 @@ class History(NamedTuple):
 
 
 def put(entries: tuple[Entry | None, ...], at: int, entry: Entry) -> tuple[Entry | None, ...]:
-    """Return the entries, with one entry replaced."""
+    """Return the entries, with the entry at one place replaced."""
     return (*entries[:at], entry, *entries[at + 1 :])
 
 
 def is_saved(entry: Entry | None) -> bool:
-    """Return whether an entry of a box exists and has a saved value."""
+    """Return whether an entry exists and has a saved value."""
     return entry is not None and entry.value != ""
 
 
 class Waits(Searched[History]):
-    """The world of one job. With failovers, the job may go back to an earlier state at any moment."""
+    """The world of one job. With ``fails_over``, a failover may set the job back once to an earlier state."""
 
     def __init__(
         self,
@@ -143,8 +141,11 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the smallest fence that no worker, no job and no entry has. The world only compares whether fences are
-        equal, so it may reuse small fences, which keeps the number of states finite."""
+        """Return the smallest fence that no worker, job or entry has.
+
+        The world only compares fences for equality. So it can use small fences again, and the number of states stays
+        finite.
+        """
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
@@ -157,8 +158,7 @@ class Waits(Searched[History]):
     # The scripts.
 
     def ripe(self, job: Job) -> Job:
-        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages calls
-        this function at its end."""
+        """Make a parked job ready if a signal that it waits for has arrived."""
         if job.state == "parked" and job.asks_mail and job.mail:
             return self.woken(job)
         return job
@@ -205,8 +205,8 @@ class Waits(Searched[History]):
             yield True, history._replace(job=changed, workers=workers)
 
     def call(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
-        """Yield each result of a worker's next step: the job after the step, and the worker, or None if the worker has
-        left the job."""
+        """Yield each possible result of a worker's next call as (job, worker). None means that the worker has left the
+        job."""
         if worker.does == "load":
             yield job, worker._replace(does="run", memory=job.entries) if holds else None
         elif worker.does == "run":
@@ -240,7 +240,7 @@ class Waits(Searched[History]):
         return worker._replace(does="run", memory=memory, at=0, value="")
 
     def next_call(self, worker: Worker) -> Worker:
-        """Return the worker at the first call of its handler that has no known result."""
+        """Return the worker with its next call, which is about the first entry without a known value."""
         for at in self.program:
             if not is_saved(worker.memory[at]):
                 if at == STEP:
@@ -249,7 +249,7 @@ class Waits(Searched[History]):
         return worker._replace(does="over")
 
     def missing(self, job: Job, worker: Worker) -> list[int]:
-        """Return the entries that the worker knows and that Redis has forgotten."""
+        """Return the places of entries that the worker knows and that Redis has forgotten."""
         return [
             at
             for at, entry in enumerate(worker.memory)

@@ -23,13 +23,13 @@ Planted = frozenset[str]
 
 @dataclass(frozen=True)
 class Kind:
-    """A world, and the bugs that can be planted in it."""
+    """A world, and the bugs that can be planted in it, by name."""
 
     make: Callable[[Planted], World[Any]]
     bugs: tuple[str, ...]
 
     def verdict(self, *planted: str) -> Verdict:
-        """Search the world with these bugs planted."""
+        """Search the world with these bugs planted, and return the result."""
         return explore(self.make(frozenset(planted)), most=MOST)
 
 
@@ -79,8 +79,10 @@ WORLDS: Final[dict[str, Kind]] = {
 
 
 def main() -> int:
-    """Search each world without bugs, and then with each of its bugs. Return 1 if a world breaks a promise, or if the
-    search misses a bug."""
+    """Search each world without a bug, and then with each of its bugs.
+
+    Return 1 if a world breaks a promise, or if the search misses a bug.
+    """
     fell_short = False
     for name, kind in WORLDS.items():
         verdict = kind.verdict()

@@ -1,2 +1,5 @@
-"""Proofs of the relay of an inbox. At each point of its turn, the relay is killed or suspended, or Redis is flushed or
-fails over. The relay is also killed many times at random."""
+"""Proofs of the relay of an inbox.
+
+The relay is killed or suspended at each point of its turn. Redis is flushed, or fails over, at each of these points.
+The relay is also killed many times at random moments.
+"""

@@ -41,8 +41,10 @@ def main() -> None:
 @click.option("--seed", default=1, show_default=True)
 @only_option
 def kills(transactions: int, kills: int, seed: int, only: str | None) -> None:
-    """Kill relays of an inbox: first at each point of a turn, on each database and server, then at any moment. The
-    usual relay, which pushes rows and then deletes them, must run jobs twice here."""
+    """Kill relays of an inbox, first at each point of a turn, then at random moments. No job may be lost or run twice.
+
+    A naive relay, which pushes rows to Redis and then deletes them, must run jobs twice here.
+    """
     with _databases(only) as (place, kinds):
         _end([_kill(kind, url, place, transactions, kills, seed) for kind, url in kinds.items()])
 
@@ -50,7 +52,7 @@ def kills(transactions: int, kills: int, seed: int, only: str | None) -> None:
 @main.command()
 @only_option
 def losses(only: str | None) -> None:
-    """Flush Redis, and let Redis fail over, at each point of a relay's turn."""
+    """Flush Redis, or let it fail over, at each point of a relay's turn."""
     held = []
     with _databases(only) as (place, kinds):
         for (kind, url), engine in itertools.product(kinds.items(), engines()):
@@ -67,7 +69,7 @@ def losses(only: str | None) -> None:
 @click.option("--first", default=1, show_default=True, help="The first seed.")
 @only_option
 def worlds(seeds: int, first: int, only: str | None) -> None:
-    """Let several relays make their steps in a random order, with commits, kills and losses between."""
+    """Let several relays make their steps in a random order. Commits, kills and losses of data come in between."""
     held = []
     with _databases(only) as (place, kinds):
         for (name, url), kind in itertools.product(kinds.items(), Kind):
@@ -94,8 +96,8 @@ def worlds(seeds: int, first: int, only: str | None) -> None:
 )  # fmt: skip
 @only_option
 def rows(rows: int, autovacuum: int | None, only: str | None) -> None:
-    """Let rows go through an inbox. The sizes of its table and indexes after a fifth of the rows and at the end must be
-    equal."""
+    """Let rows go through an inbox. Its table and indexes must have the same size at the end as after a fifth of the
+    rows."""
     off = {"autovacuum": "off"}
     settings = off if autovacuum is None else {"autovacuum_naptime": f"{autovacuum}s"}
     held = []
@@ -118,7 +120,7 @@ def rows(rows: int, autovacuum: int | None, only: str | None) -> None:
 @click.option("--rows", default=20_000, show_default=True, help="Rows of each measurement.")
 @only_option
 def parked(parked: int, rows: int, only: str | None) -> None:
-    """Measure a relay beside parked rows, alternately with a relay without parked rows."""
+    """Measure two relays in turn: one beside very many parked rows, and one without parked rows."""
     held = []
     with _databases(only) as (place, kinds):
         for url in kinds.values():
@@ -163,7 +165,7 @@ def _end(held: list[bool]) -> None:
 def _databases(
     only: str | None, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[Path, dict[str, Url]]]:
-    """Yield a directory for files and, for each database, a function that creates a new one."""
+    """Yield a directory, and for each kind of database a function that creates one and returns its URL."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         kinds: dict[str, Url] = {}
@@ -184,8 +186,7 @@ def _databases(
 
 @contextmanager
 def _served(engine: Engine, place: Path) -> Iterator[RedisServer]:
-    """Run a Redis server during a block. This process starts the server, so that the server lives on if a child process
-    is killed."""
+    """Run a Redis server during the block. The server does not end with a child process that the rig kills."""
     server = RedisServer(engine, directory(place, "redis", engine.name))
     try:
         yield server.start()

@@ -1,10 +1,11 @@
-"""Very many rows go through an inbox, and very many other rows are parked beside it: nothing grows, and nothing becomes
-slower.
+"""Shows that an inbox neither grows nor slows down.
 
-The rows come from plain INSERTs in blocks, and their jobs are handed over but never run. After each block Redis is
-flushed. So each block may have the same ids of jobs, which are random texts: then all blocks need the same space.
-PostgreSQL uses the space of deleted rows again after a VACUUM. The rig makes one after each block, so the sizes must be
-equal to the byte; or autovacuum does it at its own times, and the sizes depend on them.
+Very many rows go through one inbox, and another inbox has very many parked rows. Rows are inserted in blocks, a relay
+hands their jobs over, and no worker runs the jobs. Redis is flushed after each block, so that each block can have the
+same job ids, and needs the same space.
+
+PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, and then
+the sizes must be equal. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SIZE_NAMES: Final = {"postgresql": ("table", "ids", "job_ids", "relay"), "sqlit
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Sizes in bytes and jobs per second, after a fifth of the rows and after all rows."""
+    """Sizes (bytes) and speeds (jobs per second) of an inbox, after a fifth of the rows and at the end."""
 
     database: str
     rows: int
@@ -90,8 +91,10 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The figures of a relay whose table of parked rows is empty, and of a relay whose table is full. Each list has the
-    first relay's figure first."""
+    """The figures of two relays. The first has no parked rows in its inbox, and the second has very many.
+
+    Each list has the first relay's figure first.
+    """
 
     database: str
     parked: int
@@ -126,7 +129,7 @@ def grow(
 ) -> Growth:
     """Let rows go through an inbox in blocks, and measure after a fifth of the rows and at the end.
 
-    With ``autovacuum``, VACUUM is left to PostgreSQL. ``on_fifth`` is called with a line about each fifth of the rows.
+    With ``autovacuum``, only PostgreSQL itself runs VACUUM. ``on_fifth`` gets one line of text after each fifth.
     """
     began = time.monotonic()
     sizes: list[tuple[int, ...]] = []
@@ -152,7 +155,7 @@ def grow(
 
 
 def park(urls: tuple[str, str], redis_url: str, parked: int, rows: int) -> Parked:
-    """Measure two inboxes alternately. Only the second inbox has parked rows."""
+    """Measure two inboxes in turn. Only the second one has parked rows."""
     speeds: list[list[float]] = [[], []]
     idle: list[list[float]] = [[], []]
     looks: list[list[float]] = [[], []]
@@ -196,7 +199,7 @@ def _relayed(url: str, redis_url: str) -> Iterator[tuple[Stage, RelayService]]:
 
 
 def _hand_over(stage: Stage, service: RelayService, rows: int) -> float:
-    """Insert rows, and return the seconds that their hand-over takes."""
+    """Insert rows, and return how many seconds the relay needs to hand them over."""
     kind = stage.session.engine.dialect.name
     values = f"'mail', {_JOB[kind]}, 'send', '{{\"number\":' || i || '}}', '{{}}'"
     numbers = _NUMBERS[kind].replace("SELECT i FROM", f"SELECT {values} FROM")

@@ -1,7 +1,7 @@
-"""Redis is flushed or fails over at each point of a relay's turn: no row is lost, and jobs that run again are reported.
+"""Flushes Redis, or lets it fail over, at each point of a relay's turn. No row of the inbox may be lost.
 
-Redis may forget jobs that it has acknowledged, as with every producer. ``audit restore`` then lists the lost jobs, and
-the log shows which jobs ran twice. This module compares these numbers with the jobs that really ran.
+Redis may lose jobs that it has acknowledged, as with every producer. ``audit restore`` must then list the lost jobs,
+and the log must show which jobs ran twice. The module compares both with the jobs that really ran.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a loss at one point of a turn."""
+    """The result of one loss of Redis at one point of a turn."""
 
     point: str
     loss: str
@@ -65,8 +65,10 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Return whether only data that Redis had acknowledged are lost, and the log reports all data that Redis
-        forgot."""
+        """Return whether no job was lost without reason, and whether the log is right about lost and repeated jobs.
+
+        Redis may lose only jobs that it had acknowledged, and no job in a failover to a complete replica.
+        """
         excused = self.acknowledged and self.loss is not Loss.FAILOVER
         unharmed = self.loss is Loss.FAILOVER and (self.lost or self.twice)
         logged = (self.lost, self.twice) == (self.said_lost, self.said_twice)
@@ -77,7 +79,7 @@ class Outcome:
 
 
 class Pair:
-    """A primary and its replica, which clients reach at the same address. Use it in a ``with`` statement."""
+    """A primary and its replica, behind a proxy with one address for both. Use ``up`` in a ``with`` statement."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         self._servers = []
@@ -109,7 +111,7 @@ class Pair:
         wait_until(is_level, "the replica has all writes", timeout=20)
 
     def cut_off(self) -> None:
-        """End the replication as soon as the replica has all writes."""
+        """Wait until the replica has all writes, and then end the replication."""
         self.wait_level()
         self._other.replicaof("NO", "ONE")
 
@@ -127,8 +129,10 @@ class Pair:
 def lose_at(
     url: str, engine: Engine, place: Path, point: Point, loss: Loss, *, runs: bool
 ) -> Outcome:
-    """Let Redis lose its history at a point of a turn. With ``runs``, the jobs that Redis has are run before the
-    loss."""
+    """Let Redis lose data at a point of a relay's turn, and return the result.
+
+    With ``runs``, the jobs in Redis are run just before the loss.
+    """
     log = str(place / "log.db")
     with Pair(engine, place).up() as pair:
         stage = Stage(url, pair.proxy.url)
@@ -195,7 +199,7 @@ def _with_answers(does: Callable[[str], None], said: list[str]) -> Callable[[str
 
 
 def directory(place: Path, *names: object) -> Path:
-    """Return a new directory."""
+    """Create a new directory in ``place``, named after ``names``, and return its path."""
     made = place / f"{'-'.join(map(str, names)).replace(' ', '-')}-{os.urandom(3).hex()}"
     made.mkdir()
     return made

@@ -1,7 +1,7 @@
-"""The points of a relay's turn at which the relay may end. Afterwards each committed row must become one job.
+"""The points of a relay's turn at which it is killed or suspended. Each committed row must still become one job.
 
-A relay in a child process is killed or suspended at a point. Then all jobs run to their ends, so that no live id
-prevents a second job. Then another relay continues. A suspended relay is resumed at the end.
+A relay in a child process is killed or suspended at a point. The test then runs all jobs in Redis to their ends: a live
+job would refuse a second job with its id. Another relay continues. At the end a suspended relay is resumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 
 class Point(NamedTuple):
-    """A point in the turns of a relay: a step that occurs for the ``times``-th time."""
+    """A point of a relay's work: the moment at which a step occurs for the ``times``-th time."""
 
     step: str
     times: int
@@ -40,8 +40,10 @@ JOBS: Final = tuple(f"j-{n}" for n in range(CALL_ROWS + 3))
 
 
 def kill_at(stage: Stage, point: Point) -> None:
-    """Kill a relay at the point, and let another relay continue. The batch is made older, since another relay continues
-    a batch only after 5 s."""
+    """Kill a relay at the point, and let another relay continue its batch.
+
+    Another relay takes over a batch only after 5 s, so the test makes the batch look older.
+    """
     _insert(stage)
     child = stage.forked(killing(point.step, point.times))
     _, status = os.waitpid(child, 0)
@@ -53,7 +55,10 @@ def kill_at(stage: Stage, point: Point) -> None:
 
 
 def stop_at(stage: Stage, point: Point) -> None:
-    """Suspend a relay at the point, and let another relay work, unless a transaction is open. Then resume the first."""
+    """Suspend a relay at the point, let another relay work, and resume the first relay.
+
+    The other relay does not work if the first relay was suspended within a transaction.
+    """
     _insert(stage)
     child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
@@ -87,7 +92,7 @@ def _insert(stage: Stage) -> None:
 
 
 def judge(stage: Stage, ran: list[str]) -> None:
-    """Assert that each committed row was run once, has one event in the queue, and is counted once by the inbox."""
+    """Assert that each committed row became one job, which ran once, and that the inbox counted each row once."""
     assert ran == sorted(JOBS)
     assert stage.enqueued() == dict.fromkeys(JOBS, 1)
     assert stage.rows() == []

@@ -1,9 +1,10 @@
-"""Many transactions with rollbacks and savepoints, while relays are killed: each committed row must become one job.
+"""Many transactions insert rows while relays are killed. Each committed row must become one job.
 
-Four records are compared: the orders that the transactions committed, the rows that handlers ran (the witness), the
-``enqueued`` events in the audit log, and the counts of the inbox. Processes are forked, so that no killed process must
-start Python again: one process inserts rows, one runs the jobs and writes the witness, one is the mirror, and two are
-relays.
+Some transactions and savepoints are rolled back. The proof compares four records: orders in the database, runs in the
+witness file, ``enqueued`` events in the log, and the counts of the inbox.
+
+One process inserts rows, one runs the jobs, one is the mirror, and two are relays. All are forked, so that a new relay
+need not start Python again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ CALL_ROWS: Final = 10
 
 @dataclass
 class Outcome:
-    """The result of a run of the rig: the rows that were committed, and the jobs that ran."""
+    """The result of one run: how many rows were committed, and what became of their jobs."""
 
     database: str
     transactions: int
@@ -90,7 +91,8 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Return whether each committed row became one job, the records agree, and relays were killed at each step."""
+        """Return whether each committed row became one job, all records agree, and enough relays were killed at each
+        step."""
         wrong = self.twice or self.lost or self.unexpected or self.findings
         is_spread = all(self.killed_at.get(s, 0) >= self.kills // AT_EACH_STEP for s in STEPS)
         agree = self.committed == self.ran == self.logged == self.counted
@@ -101,7 +103,7 @@ class Outcome:
 
 
 class _Killed(NamedTuple):
-    """A process of a relay, and how the rig will kill it."""
+    """A running relay process that the rig will kill."""
 
     child: int
     """The id of its process."""
@@ -112,7 +114,7 @@ class _Killed(NamedTuple):
 
 
 class Rig:
-    """One run of the proof. ``place`` is a directory for its files."""
+    """One run of the proof. It writes its files into the directory ``place``."""
 
     def __init__(
         self, database_url: str, redis_url: str, place: Path, *, seed: int, is_usual: bool = False
@@ -135,7 +137,7 @@ class Rig:
         stage.close()
 
     def run(self, transactions: int, kills: int) -> Outcome:
-        """Insert rows and kill relays at the same time. Then let all work end, and compare the records."""
+        """Insert rows and kill relays at the same time. Then let all jobs end, and compare the records."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(sending, "CALL_ROWS", CALL_ROWS)
             return self._run(transactions, kills)
@@ -183,8 +185,11 @@ class Rig:
         assert status == 0, "a process of the rig failed"
 
     def _insert(self, transactions: int, kills: int) -> None:
-        """Make transactions as a user's program would: the same number for each kill, with one to three jobs in each.
-        One of ten is rolled back, and one of five has a savepoint that is rolled back."""
+        """Make transactions as a user's program does, each with one to three jobs.
+
+        One of ten transactions is rolled back, and one of five has a savepoint that is rolled back. Between two kills
+        there is always the same number of transactions.
+        """
         chance = self.random
         pace_s = kills * PACE_S / transactions
         engine = inbox_engine(inbox_url(self.database_url))
@@ -215,7 +220,10 @@ class Rig:
         (self.place / "rolled_back").write_text(str(rolled_back))
 
     def _run_jobs(self, stop: Path) -> None:
-        """Run each job to its end at once, so that no live id prevents a second job, and record each run."""
+        """Run each job as soon as it is in Redis, and write its id into the witness file.
+
+        A live job would refuse a second job with its id, and so hide an error.
+        """
         stage = Stage(self.database_url, self.redis_url)
         with (self.place / "witness").open("a") as witness:
             while True:
@@ -240,7 +248,7 @@ class Rig:
         run_mirror(source, self.audit_url, stop=event)
 
     def _relay(self, dies_at: tuple[str, int] | None, began: int) -> None:
-        """Run a relay in this process. The relay closes the file ``began`` at its first step."""
+        """Run a relay in this process. At its first step the relay closes the file descriptor ``began``."""
         seen: Counter[str] = Counter()
 
         def on_step(step: str) -> None:
@@ -262,7 +270,10 @@ class Rig:
                     time.sleep(0.01)
 
     def _kill(self, kills: int) -> Counter[str]:
-        """Keep relays running, and kill one relay after another, at a step of its turn or at any moment."""
+        """Keep two relays running, and kill one after another: at a chosen step, or at a random moment.
+
+        Return how many relays died at each step.
+        """
         killed_at: Counter[str] = Counter()
         stage = Stage(self.database_url, self.redis_url)
         alive: list[_Killed] = []
@@ -294,7 +305,7 @@ class Rig:
         return _Killed(child, dies_at, began)
 
     def _die(self, relay: _Killed, stage: Stage) -> str:
-        """Wait until a relay is dead, or kill it when its time is over. Return the moment of its death."""
+        """Wait until the relay has killed itself, or kill it after a while. Return the step at which it died."""
         aged_at = began_at = 0.0
         life_s = STEP_S if relay.dies_at else self.random.uniform(*LIFE_S)
         until = time.monotonic() + START_S

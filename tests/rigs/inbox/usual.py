@@ -1,5 +1,7 @@
-"""A naive relay, which pushes rows to Redis and then deletes the rows. If it is killed between the two steps, jobs run
-twice. This shows that the rig can find errors."""
+"""A naive relay: it pushes rows to Redis, and then deletes them.
+
+If it is killed in between, its jobs run twice. So this relay shows that the rig can find errors.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from tests.kit.inbox import QUEUE, OnStep, Stage
 
 
 def hand_over(stage: Stage, on_step: OnStep) -> bool:
-    """Hand over some rows. Returns whether the inbox had any rows."""
+    """Hand over some rows. Returns false if the inbox was empty."""
     with stage.session.transaction() as transaction:
         rows = transaction.choose(QUEUE, 250)
     if not rows:

@@ -1,12 +1,12 @@
-"""Worlds of an inbox: several relays make their steps in a random order, with commits, kills and losses between.
+"""Worlds of an inbox: several relays make their steps in a random order, with commits, kills and losses in between.
 
-The order comes from a seed. The relays are in threads, and only one thread runs at a time, until its relay's next step
-outside a transaction. So a seed gives the same world each time. An exception at a step kills a relay, which then loses
-what it remembers. In some worlds Redis is flushed, or the database is set back to an older state.
+A seed determines the order, and gives the same world each time. Each relay has a thread. Only one thread runs at a
+time, until the relay's next step outside a transaction. A kill is an exception at a step, after which the relay's
+memory is gone. In some worlds Redis is flushed, or the database is set back to an older state.
 
-The judge knows in which of Redis' histories each job was enqueued. Without a loss, each committed row becomes one job.
-A flush may take only jobs whose batch Redis had answered, and a job whose row had left the inbox never comes back. A
-row of a database that was set back becomes a job again, or is the duplicate of a job that is alive.
+The judge knows which jobs Redis had before each loss. Each committed row becomes one job. A flush may take only jobs
+that Redis had acknowledged. A job whose row has left the inbox never comes back. If the database is set back, an old
+row becomes a job again, or is refused as the duplicate of a live job.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Kind(StrEnum):
 
 
 class _Killed(BaseException):
-    """Raised in a relay that is killed."""
+    """Raised inside a relay to kill it."""
 
 
 class PausedRelay:
-    """A relay in a thread of its own, which waits before each turn, and at each step outside a transaction."""
+    """A relay in a thread of its own. It waits before each turn, and at each step outside a transaction."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -75,7 +75,7 @@ class PausedRelay:
             raise self.failure
 
     def kill(self, *, within: bool) -> None:
-        """Kill the relay where it is; with ``within``, before its next COMMIT."""
+        """Kill the relay where it waits or, with ``within``, inside its next transaction, just before the COMMIT."""
         self._dies_at = "commit" if within else "now"
         while not self._ended:
             self._goes.release()
@@ -83,7 +83,7 @@ class PausedRelay:
         self._thread.join()
 
     def has_answer(self, slot: str, number: int) -> bool:
-        """Return whether the relay has Redis' whole answer to this batch."""
+        """Return whether the relay has received Redis' whole answer to the batch with this slot and number."""
         assert self.relay is not None
         queue = self.relay._queues.get(QUEUE)
         return queue is not None and queue.answer is not None and queue.answer.of == (slot, number)
@@ -121,7 +121,7 @@ class PausedRelay:
 
 @dataclass
 class Outcome:
-    """The result of a world: its actions and jobs, and the errors that the judge found."""
+    """The result of one world: its actions and jobs, and the errors that the judge found."""
 
     kind: Kind
     seed: int
@@ -141,7 +141,7 @@ class Outcome:
 
 
 class World:
-    """One world, on an empty inbox and an empty Redis."""
+    """One random history of relays. It begins with an empty inbox and an empty Redis."""
 
     def __init__(self, stage: Stage, kind: Kind, seed: int) -> None:
         self._stage = stage
@@ -231,7 +231,7 @@ class World:
         self._gone.append(gone)
 
     def _answered(self) -> set[str]:
-        """Return the jobs of the present batch if a relay has the whole answer of Redis to it."""
+        """Return the jobs of the current batch if a relay has Redis' whole answer to it, otherwise no jobs."""
         row = self._row()
         if row is None or not any(
             each.has_answer(row.slot or "", row.number or 0) for each in self._relays
@@ -240,7 +240,7 @@ class World:
         return self._batch()
 
     def _batch(self) -> set[str]:
-        """Return the jobs of the batch that the queue is sending now."""
+        """Return the jobs of the batch that is being sent to the queue."""
         row = self._row()
         ids = row.ids or [] if row is not None else []
         found = self._stage.sql("SELECT id, job_id FROM rqc_inbox WHERE queue = ?", QUEUE)
@@ -301,7 +301,7 @@ def clear(stage: Stage) -> None:
 
 
 def run_world(stage: Stage, kind: Kind, seed: int) -> Outcome:
-    """Run one world on a stage, which is cleared before."""
+    """Empty the stage, and run one world on it."""
     clear(stage)
     # A new row of the relay, so that the counts are of this world.
     stage.hand_over()

@@ -1,5 +1,4 @@
-"""Judges the steps that durable jobs save, their waits, and the signals that are sent to them (I20 to I23). The judge
-uses only the log."""
+"""Judges the steps, waits and signals of durable jobs, from the log alone (I20 to I23)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class Step:
 
 @dataclass
 class Box:
-    """The entries of one job, and the signals that were sent to it."""
+    """The entries that one durable job saved, and the signals sent to it."""
 
     job_id: str
     entries: dict[int, Step] = field(default_factory=dict)
@@ -41,17 +40,17 @@ class Box:
     taken: set[int] = field(default_factory=set)
 
     def is_saved(self, name: str) -> bool:
-        """Return whether the entry of this name is saved."""
+        """Return whether the entry with this name is saved."""
         return any(each.name == name and each.digest for each in self.entries.values())
 
     def mail(self, entry: str) -> list[int]:
-        """Return the signals that have come for a wait of this name and are not taken, oldest first."""
+        """Return the numbers of the signals that a wait with this name may take, oldest first."""
         return self.waiting.get(signal_of(entry), [])
 
 
 @dataclass
 class Boxes:
-    """The boxes of all jobs, after each entry of the log."""
+    """The boxes of all durable jobs, as the log shows them so far."""
 
     boxes: dict[str, Box] = field(default_factory=dict)
     """The boxes of all jobs, by the id of the box (its life)."""
@@ -67,12 +66,14 @@ class Boxes:
     """True if the server has lost entries. The worker of a claim then sends again the entries that it knows."""
 
     def box_of(self, job_id: str) -> Box | None:
-        """Return the box of a job that has not left Redis."""
+        """Return the box of a job that is still in Redis, or None if it has no box."""
         return self.boxes.get(self.lives.get(job_id, ""))
 
     def add(self, entry: Entry, records: Mapping[str, JobRecord]) -> list[str]:
-        """Add the next entry, and return what is wrong with it. ``records`` are the jobs after this entry; an event
-        about a box changes no claim."""
+        """Add the next entry of the log, and return its errors as sentences.
+
+        ``records`` has the state of each job after this entry.
+        """
         woken = {event.job_id for event in entry.jobs} if entry.event is Event.WOKEN else set()
         asleep = {i: why for i, why in self.must_wake.items() if i not in woken}
         found = [f"I23: {job_id} stays parked: {why}" for job_id, why in asleep.items()]
@@ -101,7 +102,7 @@ class Boxes:
             self._moves(entry, event)
 
     def _moves(self, entry: Entry, event: JobEvent) -> None:
-        """Note an event that is not about the box of the job."""
+        """Note an event that moves the job and does not change its box."""
         job_id = event.job_id
         if entry.event is Event.SUCCEEDED and (box := self.box_of(job_id)):
             self.succeeded[job_id, str(event.fields["fence"])] = box
@@ -120,7 +121,7 @@ class Boxes:
             yield f"I9: {entry.by} writes under {facts['fence']}, in force is {held}"
 
     def _box(self, job_id: str, life: str) -> tuple[Box, list[str]]:
-        """Return the box of this life. Also return an error if the job has another box."""
+        """Return the box with this id (its life), and an error if the job already has another box."""
         known = self.lives.setdefault(job_id, life)
         box = self.boxes.setdefault(life, Box(job_id))
         is_other = known != life or box.job_id != job_id
@@ -149,7 +150,7 @@ class Boxes:
         box.entries[number] = Step(name, kind, None, facts["digest"])
 
     def _taken(self, entry: Entry, box: Box, facts: Mapping[str, Any], old: Step | None) -> Wrong:
-        """Check the end of a wait or a sleep: a signal has come, or the time is over (I21)."""
+        """Check how a wait or a sleep ended: it took a signal, or its time had passed (I21, I23)."""
         name, number = facts["name"], facts["message"]
         mail = box.mail(name)
         if number is not None:
@@ -196,8 +197,7 @@ class Boxes:
 
     @staticmethod
     def _ripe_entry(box: Box, parked: JobEvent) -> str | None:
-        """Return the number of a wait of the parked job whose signal has arrived; None if no such signal has
-        arrived."""
+        """Return the number of a wait of the parked job whose signal has arrived, or None if none has arrived."""
         for mark in parked.fields["waits"].split(","):
             step = box.entries.get(int(mark))
             if step is not None and step.kind == "wait" and box.mail(step.name):

@@ -1,5 +1,8 @@
-"""Judges whether caps held: from the log alone, by the cap in each claim (I3), or from the overlaps of the handlers'
-runs."""
+"""Judges whether caps held.
+
+One judge compares the claims in the log with the cap that each ``claimed`` event carries (I3). The other judge counts
+the runs of handlers that overlap.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tests.rigs.judge.logged import CLAIM_ENDS
 
 
 class Holders:
-    """The claims in force, and the number of claims that hold a place in each scope."""
+    """The claims in force, and how many of them hold a place in each scope."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
@@ -25,8 +28,7 @@ class Holders:
         self.held.update(self._scopes[job_id])
 
     def end(self, job_id: str) -> frozenset[str]:
-        """End the claim of a job, and return the scopes that the claim held. If the job was not claimed, no scope is
-        returned."""
+        """End the claim of a job, and return its scopes. Return no scopes if the job was not claimed."""
         scopes = self._scopes.pop(job_id, frozenset())
         self.held.subtract(scopes)
         return scopes
@@ -36,14 +38,14 @@ class Holders:
 
 
 class Proof:
-    """The claims in force after each entry, and whether each claim was within its caps."""
+    """The claims in force after each entry of the log. It finds each claim that exceeds a cap."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, str] = {}
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Add the next entry. Return those claims in the entry for which a scope was already full."""
+        """Add the next entry. Return a sentence for each place that its claims took in a full scope."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -59,13 +61,13 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return the claims that break a cap according to the log, since one of their scopes was already full."""
+    """Return a sentence for each claim in the log that took a place in a full scope."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 
 
 def _full(event: JobEvent, holders: Holders) -> list[str]:
-    """Return the scopes in a claimed event that were full before the event."""
+    """Return a sentence for each scope of a ``claimed`` event that was already full."""
     return [
         f"{scope} has {holders.held[scope]} of {cap[0]}"
         for scope, *cap in event.fields["scopes"] or []
@@ -74,7 +76,7 @@ def _full(event: JobEvent, holders: Holders) -> list[str]:
 
 
 def most_running(entries: Iterable[Entry]) -> int:
-    """Return the greatest number of claims that were in force at once."""
+    """Return the highest number of claims that were in force at the same time."""
     holders = Holders()
     most = 0
     for entry in entries:
@@ -88,7 +90,7 @@ def most_running(entries: Iterable[Entry]) -> int:
 
 
 class Mark(NamedTuple):
-    """The beginning (1) or the end (-1) of a run in a scope."""
+    """The beginning (``change`` is 1) or the end (-1) of a run in a scope."""
 
     at: float
     change: int
@@ -97,10 +99,10 @@ class Mark(NamedTuple):
 
 
 def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
-    """Yield each beginning with the number of runs in its scope at that time, including the new run.
+    """Yield each beginning of a run, with the number of runs in its scope after it.
 
-    If an end and a beginning have the same time, the end comes first, since a handler records its end before the job is
-    settled.
+    An end and a beginning may have the same time. The end then counts first, since a handler records its end before its
+    job is settled.
     """
     running: Counter[str] = Counter()
     for mark in sorted(marks):
@@ -110,7 +112,7 @@ def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
 
 
 def peaks(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the highest number of simultaneous runs, by queue, from the records that the jobs wrote."""
+    """Return the highest number of runs at the same time, by queue, according to the witness lines."""
     marks = [
         Mark(line["at"], 1 if line["what"] == "start" else -1, line["queue"], line["job"])
         for line in lines

@@ -1,4 +1,4 @@
-"""Reads the log of a queue from its outbox while the outbox grows, and passes the entries to a judge."""
+"""Reads the outbox of a queue while it grows, and passes the entries to a judge."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ READ: Final = 5_000
 
 
 class Judge(Protocol):
-    """Judges the entries of a log, which it gets in order."""
+    """A judge that gets the entries of a log in their order."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Judge the next entries. No entry may be left out."""
+        """Judge the next entries of the log. The caller passes every entry once."""
 
 
 J = TypeVar("J", bound=Judge)
 
 
 class Follower(Generic[J]):
-    """Passes the entries of an outbox to a judge. Like a mirror, the follower keeps Redis from trimming entries that it
-    has not read yet."""
+    """Passes the entries of an outbox to a judge. It attaches itself like a mirror, so that Redis trims no unread
+    entry."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
         self._client = client
@@ -33,8 +33,10 @@ class Follower(Generic[J]):
         client.run(client.calls.audit.attach(queue, "judge"))
 
     def catch_up(self) -> J:
-        """Pass the new entries to the judge, and return the judge. Raises AssertionError if the outbox was trimmed
-        since the last call."""
+        """Pass the new entries to the judge, and return the judge.
+
+        Raises AssertionError if entries were trimmed before they were read.
+        """
         while True:
             found = self._client.run(
                 self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)

@@ -1,6 +1,6 @@
-"""Meanings of the events of a log for a judge.
+"""Sets of events, written by hand for the judges. One is the set of events that end a claim.
 
-The sets are written by hand and are not read from the product's table, so that a mistake in the table is found.
+They are not derived from the product's table of transitions. So the judges find a mistake in the table.
 """
 
 from __future__ import annotations

@@ -26,13 +26,15 @@ def used_memory(client: Client) -> int:
 
 
 def growth(memory: Sequence[int]) -> float:
-    """Return the maximum of the last third divided by the maximum of the middle third. The result 1 means that the
-    memory is flat."""
+    """Return by which factor memory rose: the maximum of the last third by the maximum of the middle third.
+
+    The result 1 means that memory is flat.
+    """
     third = max(len(memory) // 3, 1)
     return max(memory[-third:]) / max(memory[third : 2 * third])
 
 
 def said(memory: Sequence[int]) -> str:
-    """Return a phrase with the lowest and the highest memory (MiB), and its growth."""
+    """Return a phrase for people: the lowest and the highest memory (MiB), and its growth."""
     least, most = (found(memory) / 2**20 for found in (min, max))
     return f"memory {least:.1f} to {most:.1f} MiB, last third by middle third {growth(memory):.3f}"

@@ -1,4 +1,4 @@
-"""Judges whether a log ever gave one unique name to two live jobs."""
+"""Judges whether two live jobs ever held the same unique name, from the log of a queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rq_core.model.table.machine import Event, State
 
 @dataclass
 class Names:
-    """The holder of each name, according to the events."""
+    """The holder of each unique name, as the log shows it so far."""
 
     holders: dict[str, str] = field(default_factory=dict)
     """The name that each job holds, by job. Such a job is alive and not dead."""
@@ -22,7 +22,7 @@ class Names:
     """The number of jobs in each type of event."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Read the next entries of the log. The entries must come in order, and without an omission."""
+        """Read the next entries of the log. The caller passes every entry once, in order."""
         for entry in entries:
             for event in entry.jobs:
                 self.counts[str(entry.event)] += 1

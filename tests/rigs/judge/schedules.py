@@ -1,7 +1,6 @@
-"""Judges the schedules of a queue by the log of the queue alone: each instant must be right and must come once (I15).
+"""Judges the schedules of a queue from its log alone. Each instant must be right, and must come once (I15).
 
-The judge computes the instants, the number of instants that were passed over, and the next instant again from the rules
-in the log.
+The log has the rule of each schedule. The judge computes from it each instant, and how many instants were passed over.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rq_core.model.table.machine import Event
 
 @dataclass
 class Known:
-    """The state of a schedule, according to the log."""
+    """The state of one schedule, according to the log."""
 
     state: str
     version: int
@@ -33,7 +32,7 @@ class Known:
 
 
 class Schedules:
-    """The schedules, and whether each entry about them is justified."""
+    """The state of all schedules. It finds each entry of the log that breaks a rule."""
 
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
@@ -41,7 +40,7 @@ class Schedules:
         """The jobs that the previous entry enqueued."""
 
     def add(self, entry: Entry) -> list[str]:
-        """Read the next entry, and return the errors in the entry as sentences."""
+        """Read the next entry of the log, and return its errors as sentences."""
         found: list[str] = []
         if entry.event is Event.SCHEDULE_CHANGED:
             found = self._change(entry)
@@ -53,7 +52,7 @@ class Schedules:
         return [f"{entry.id}: {says}" for says in found]
 
     def differences(self, stored: Mapping[str, str]) -> list[str]:
-        """Return the differences between `schedules` and the log as sentences."""
+        """Return as sentences how the key ``schedules`` in Redis differs from the log."""
         entries = {n: Schedule.parse(e) for n, e in stored.items() if not n.endswith(JOB_FIELD)}
         found = [
             f"schedule {name} is stored: {name in entries}"
@@ -141,7 +140,7 @@ class Schedules:
 
 
 def _first(rule: Recurrence, start: int, count: int) -> list[int]:
-    """Return the first ``count`` instants from the time ``start`` on."""
+    """Return ``count`` instants of the rule: ``start``, and the instants that follow it."""
     found = [start]
     while len(found) < count:
         found.append(rule.next_after(found[-1]) or INSTANT_MAX)

@@ -1,4 +1,4 @@
-"""The judges find each contradiction between the answers to producers, the runs of handlers, and the jobs."""
+"""The judges find each contradiction between the answers to producers, the runs of handlers, and the log."""
 
 from tests.rigs.judge.told import Answers
 from tests.rigs.judge.witnessed import Runs
@@ -13,9 +13,10 @@ def test_the_judge_compares_answers_with_the_existing_jobs() -> None:
 
 
 def test_the_judge_accepts_a_repeated_call_that_discards_a_job_which_redis_has_lost() -> None:
-    """Checks seed 1524. The reply to an accepted call was lost, and Redis went back to older data.
+    """Checks a case that seed 1524 of the simulator found. Redis accepted a job, its reply was lost, and Redis forgot
+    the job.
 
-    The repeated call then found the cap full.
+    The client then repeated the call, and a full cap discarded the job.
     """
     answers = Answers(attempted={"a"}, turned_away={"a"})
 

@@ -1,4 +1,4 @@
-"""The judges of caps find a claim that exceeds a cap, and a run that exceeds a cap."""
+"""The judges of caps find claims and runs that exceed a cap."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ def entry(number: int, event: Event, job_id: str, **fields: Any) -> Entry:
 
 
 def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
-    """Return entries in which three jobs are enqueued and claimed under a cap. The event ``end`` ends the claim of the
-    first job before the third job is claimed."""
+    """Return entries in which three jobs are enqueued and claimed under a cap.
+
+    Before the claim of the third job, the event ``end`` ends the claim of the first job.
+    """
     scopes = [["tenant=x", cap]]
     told = [entry(n, Event.ENQUEUED, job_id, task="send") for n, job_id in enumerate("abc")]
     told += [entry(n, Event.CLAIMED, job_id, scopes=scopes) for n, job_id in ((3, "a"), (4, "b"))]
@@ -49,7 +51,7 @@ def test_the_judge_does_not_end_a_claim_at_a_cancel_request() -> None:
     assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
 
 
-def test_two_runs_do_not_overlap_if_one_begins_at_the_time_at_which_the_other_ends() -> None:
+def test_a_run_that_begins_when_another_ends_does_not_overlap_it() -> None:
     marks = [
         Mark(1, 1, "s", "a"),
         Mark(2, 1, "s", "b"),

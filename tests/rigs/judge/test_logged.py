@@ -1,4 +1,4 @@
-"""The sets of events that the judges define, compared with the product's table of transitions."""
+"""The judges' own sets of events agree with the product's table of transitions."""
 
 from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event
 from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, JOB_ENDS, NO_STEP

@@ -1,4 +1,4 @@
-"""The answers that producers got, compared with the jobs that exist."""
+"""Compares the answers that producers got with the jobs that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answers:
-    """The jobs, by the answers that their producers got."""
+    """The ids of jobs, sorted by the answer that the producer got."""
 
     attempted: set[str] = field(default_factory=set)
     """The jobs that were sent, whatever happened to them."""
@@ -21,12 +21,11 @@ class Answers:
     job, as orphaned."""
 
     def strangers(self, there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist though no producer has sent them."""
+        """Return the jobs that exist although no producer sent them."""
         return sorted(there - self.attempted)
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist or existed, although their producers got the answer that they were not
-        enqueued."""
+        """Return the jobs that exist, or once existed, although Redis had answered that they were not enqueued."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The records that handlers made of their runs, compared with the claims in the log."""
+"""Compares the runs that handlers recorded with the claims in the log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
 
 
 class Runs(Generic[Claim]):
-    """The number of times that a handler began and completed, in each claim."""
+    """The numbers of times that a handler began and ended in each claim."""
 
     def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
         self.began: Counter[Claim] = Counter(began)
         self.ended: Counter[Claim] = Counter(ended)
 
     def unlogged(self, claimed: AbstractSet[Claim]) -> list[Claim]:
-        """Return the claims in which a handler ran although the log does not have the claim."""
+        """Return the claims in which a handler ran, but which the log does not have."""
         return sorted(claim for claim in self.began | self.ended if claim not in claimed)
 
     def begun_again(self) -> list[Claim]:
@@ -27,5 +27,5 @@ class Runs(Generic[Claim]):
         return sorted(claim for claim, times in self.began.items() if times > 1)
 
     def hollow(self, succeeded: AbstractSet[Claim]) -> list[Claim]:
-        """Return the claims that succeeded according to the log, but in which no handler completed."""
+        """Return the claims that succeeded according to the log, but in which no handler ended."""
         return sorted(succeeded - set(self.ended))

@@ -35,7 +35,7 @@ from tests.rigs.lies.stage import staged
 def main(
     dialects: tuple[str, ...], kind: str | None, into: Path | None, outcomes: tuple[Path, ...]
 ) -> None:
-    """Plant every lie of every kind, and write docs/lies.md from the findings."""
+    """Make all lies of all kinds, and write docs/lies.md from the findings."""
     faulthandler.register(signal.SIGUSR1)
     logging.disable(logging.CRITICAL)
     told: list[Outcome] = []

@@ -1,4 +1,4 @@
-"""The kinds of lies about durable jobs: in the events about their steps and signals, and in their boxes in Redis."""
+"""Lies about durable jobs: about their steps and signals in the log, and about their boxes in Redis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB: Final = "steps"
 
 
 def make_job(client: Client, queue: str, life: str) -> None:
-    """Enqueue the job, and let it save two steps, take a signal, receive another signal, and sleep."""
+    """Enqueue a durable job. It saves two steps, takes one signal, gets a second signal, and sleeps."""
     job = NewJob(JOB, queue, Profile("order", priority=Priority.CRITICAL), "{}")
 
     def claim() -> str:
@@ -59,7 +59,7 @@ def make_job(client: Client, queue: str, life: str) -> None:
 
 
 def step_forged(log: Any) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield lies about the events of a durable job."""
+    """Yield lies about the events of the durable job: the name of each lie, and the function that makes it."""
     table = metadata.tables["job_event"]
     rows = [row for row in log.of_queue(table) if row["job_id"] == JOB]
     epoch = max(row["epoch"] for row in rows)
@@ -111,7 +111,7 @@ def step_forged(log: Any) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 class Box(NamedTuple):
-    """The box of a durable job in Redis, and its changes."""
+    """The fields of the durable job's box in Redis, and a method to change them."""
 
     client: Client
     key: str
@@ -122,8 +122,11 @@ class Box(NamedTuple):
         return self.members[f"{self.life}{rest}"]
 
     def write(self, entries: int = 0, signals: int = 0, **changes: str | None) -> None:
-        """Change fields of the box, named by ``e1`` (entry 1), ``s1`` (signal 1) or ``list_NAME``. None removes one
-        field. Write a header that fits: its numbers grow by ``entries`` and ``signals``."""
+        """Change fields of the box, and write a header that fits them.
+
+        The name ``e1`` is entry 1, ``s1`` is signal 1, and ``list_NAME`` is the list of signals with this name. The
+        value None removes the field. ``entries`` and ``signals`` are added to the counts in the header.
+        """
         marks = {"e": "|", "s": ">", "l": ">"}
         named = {
             f"{self.life}{marks[name[0]]}{name.partition('list_')[2] or name[1:]}": text
@@ -148,14 +151,14 @@ class Box(NamedTuple):
 
 
 def box_in(client: Client, queue: str) -> Box:
-    """Return the box of the durable job."""
+    """Return the box of the durable job in this queue."""
     members: dict[str, str] = client.run(client.calls.reads.snapshot(queue))["boxes"]
     (life,) = {name for name in members if not set("|>=") & set(name)}
     return Box(client, queue_keys(queue, client.prefix)("boxes"), life, members)
 
 
 def box_forged(_: Any) -> Iterator[tuple[str, Callable[[Box], None]]]:
-    """Yield lies about the box of a durable job in Redis. Its header fits, but for the last lie."""
+    """Yield lies about the durable job's box in Redis. All but the last also write a header that fits."""
 
     def rename(box: Box) -> None:
         box.write(e1=box.text("|1").replace("charge ", "charges ", 1))

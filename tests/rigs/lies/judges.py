@@ -1,4 +1,4 @@
-"""The commands that search for false data in an audit database, and their findings."""
+"""The commands that search an audit database for false data. They are called judges here."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
-    """Return whether each judge found something, and the crashes of the judges.
+    """Return whether each judge found something, and the judges' crashes.
 
-    Without ``at_redis``, only the judges that read SQL alone are run. A judge has found something if it reports a
-    violation, or if it cannot answer and so ends with an exit status other than 0.
+    A judge has found something if it reports a violation or cannot answer. With ``at_redis=False``, judges that need
+    Redis are left out.
     """
     found: Found = {}
     crashes: list[str] = []
@@ -52,9 +52,9 @@ def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
 
 
 def _answer(question: Callable[[], T], crashes: list[str]) -> T | None:
-    """Return the answer of a judge, or None if the judge cannot give an answer.
+    """Return the answer of a judge, or None if the judge raises an error.
 
-    An exception that a command would not report in one line counts as a crash.
+    An error that is no RqCoreError and no SQLAlchemyError is added to ``crashes``.
     """
     try:
         return question()

@@ -1,8 +1,7 @@
-"""The kinds of lies. A lie is a change that a user with all rights can make in an audit database, or in the box of a
-durable job in Redis. All kinds but those about durable jobs are derived from the schema alone.
+"""The kinds of lies. A lie is a change that a user with all rights can make.
 
-Each kind is a function that yields lies. It uses the tables and columns of the schema, and only assumes that some rows
-exist.
+A lie changes the audit database, or the box of a durable job in Redis. Each kind is a function that yields lies. Most
+kinds are derived from the tables and columns of the schema, and only assume that each table has rows.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ OTHER_WORDS: Final = {
 
 
 class Lie(NamedTuple):
-    """A false statement in the database of the log, or in a box in Redis. ``tell`` writes it."""
+    """A false statement in the audit database or in a box in Redis. The function ``tell`` writes it."""
 
     kind: str
     about: str
@@ -54,7 +53,7 @@ class Lie(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The rows of the log before a lie changes them, by table."""
+    """The rows of the audit database before any lie, by table."""
 
     dialect: str
     rows: Mapping[str, Sequence[Row]]
@@ -68,7 +67,7 @@ Kind = Callable[[Log], Iterator[tuple[str, Callable[[Connection], None]]]]
 
 
 def lie_about(column: Column[Any], was: Any) -> Any:
-    """Return a false value for a column."""
+    """Return a false value for a column of a row. ``was`` is the true value."""
     name = (column.table.name, column.name)
     if name in OTHER_WORDS:
         one, other = OTHER_WORDS[name]
@@ -108,7 +107,7 @@ def remove(connection: Connection, table: Table, row: Row) -> None:
 
 
 def _columns(log: Log) -> Iterator[tuple[Table, Column[Any], Row]]:
-    """Yield each column, with a row that has a value in the column, if there is such a row."""
+    """Yield each column of each table, with a row. A row with a value in the column is preferred."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         for column in table.columns:
@@ -118,7 +117,7 @@ def _columns(log: Log) -> Iterator[tuple[Table, Column[Any], Row]]:
 
 
 def _of_schedules(log: Log) -> dict[str, Row]:
-    """Return the last event of each type that is about schedules."""
+    """Return the last event of each type about schedules, by type."""
     rows = log.of_queue(metadata.tables["job_event"])
     return {row["type"]: row for row in rows if row["type"] in ("ticked", "schedule_changed")}
 
@@ -174,7 +173,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield copies of a row under other keys: one key that differs from the row's own, and keys below all true keys."""
+    """Yield lies that add a row: a copy of a true row with another key."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:
@@ -196,8 +195,10 @@ def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def event_says_otherwise(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield a false value for each field in the detail of an event, for each type of event. For events of schedules,
-    also for each outcome and state."""
+    """Yield lies that change one field of an event, for each type of event.
+
+    Events of schedules are changed for each outcome and each state.
+    """
     table = metadata.tables["job_event"]
     last: dict[str, Row] = {}
     for row in log.of_queue(table):
@@ -230,7 +231,7 @@ def row_of_another_queue(log: Log) -> Iterator[tuple[str, Callable[[Connection],
 
 
 def rows_exchanged(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield two rows whose keys are exchanged."""
+    """Yield lies that exchange the keys of two rows, for each table."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         one, other = rows[0], rows[-1]
@@ -259,8 +260,7 @@ def queue_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def end_cut_off(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield a lie that removes the last batch with its events, and sets the cursor back to the end of the previous
-    batch."""
+    """Yield the lie that the last batch never came. It removes the batch and its events, and sets the cursor back."""
     batches = [row for row in log.rows["mirror_batch"] if row["queue"] == QUEUE]
     last, before = batches[-1], batches[-2]
     moved = {
@@ -343,7 +343,7 @@ def trigger_added(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def _indexes() -> Iterator[tuple[str, str, str]]:
-    """Return the name, the table, and the creating statement of each index."""
+    """Yield each index: its name, its table, and the statement that creates it."""
     for table in metadata.tables.values():
         for index in table.indexes:
             keys = ", ".join(column.name for column in index.columns)
@@ -359,7 +359,7 @@ def index_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def index_lacks_rows(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield an index that was built without rows. It is stored like the index of the migration."""
+    """Yield lies that replace an index by an empty one. In the catalogue the index looks unchanged."""
     for name, table, statement in _indexes():
         column = "job_id" if "job_id" in metadata.tables[table].columns else "queue"
         lacking = f"{statement} {'AND' if ' WHERE ' in statement else 'WHERE'} {column} = 'none'"
@@ -442,7 +442,7 @@ OF_REDIS: Final[Mapping[str, Any]] = {"the box of a durable job in Redis is chan
 
 
 def lies(log: Log) -> Iterator[Lie]:
-    """Yield every lie of every kind."""
+    """Yield all lies of all kinds."""
     for kinds in (OF_ROWS, OF_SCHEMA, OF_REDIS):
         for kind, made in kinds.items():
             for about, tell in made(log):

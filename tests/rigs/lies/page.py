@@ -1,4 +1,4 @@
-"""The page docs/lies.md: which lies each judge finds, written from the findings."""
+"""Writes the page docs/lies.md, which says which lies each judge finds."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Missing(NamedTuple):
     """The judges apart from `verify` that find the lie."""
 
     def is_on(self, written: str) -> bool:
-        """Return whether a page lists this lie."""
+        """Return whether the text of the page lists this lie, with the same judges."""
         begin = f"| {self.lie} | {self.by} | "
         return any(
             line.startswith(begin) and f"`{self.about}`" in line for line in written.splitlines()
@@ -121,7 +121,7 @@ class Missing(NamedTuple):
 
 
 def missing(told: Iterable[Outcome]) -> list[Missing]:
-    """Return the lies that `verify` does not find, with the judges that find them on each database."""
+    """Return the lies that `verify` does not find, and the other judges that find them on every tested database."""
     by: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for outcome in told:
         if not outcome.refused and not outcome.found["verify"]:
@@ -145,6 +145,6 @@ def _lines(told: Iterable[Outcome]) -> Iterator[str]:
 
 
 def reason(about: str) -> str:
-    """Return why `verify` does not find a lie about this place. Raises KeyError if there is no reason."""
+    """Return why `verify` cannot find a lie about this place. Raises KeyError if no reason is written down."""
     known = [begin for begin in REASONS if about.startswith(begin)]
     return REASONS[max(known, key=len)] if known else REASONS[about]

@@ -1,4 +1,4 @@
-"""Makes lies one after another, each in a true log, and records the findings."""
+"""Makes lies in a true log, one at a time, and records which judges find them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ same rows from both databases."""
 
 
 class Outcome(NamedTuple):
-    """The judges that found one lie, and the errors of judges."""
+    """The judges that found one lie, and the crashes of judges."""
 
     dialect: str
     kind: str
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) -> Iterator[Outcome]:
-    """Make the selected lies. Lies in rows are also made with a chain that was computed again."""
+    """Make the lies that ``wanted`` selects, and yield the outcomes."""
     honest, crashes = look(stage)
     assert not crashes
     assert not any(honest.values()), honest
@@ -47,7 +47,10 @@ def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) ->
 
 
 def outcomes(stage: Stage, lie: Lie) -> Iterator[Outcome]:
-    """Make one lie, and return the findings about it."""
+    """Make one lie, yield its outcome, and undo the lie.
+
+    A lie in rows is made twice. The second time, the chain of hashes is computed again to match it.
+    """
     told: Found = {}
     for chain in (False, True) if lie.in_rows else (False,):
         try:

@@ -1,4 +1,4 @@
-"""A true log on a real server, with rows in each table, and an honest copy of the log that undoes the lies."""
+"""A true log on a real server, with rows in each table. An honest copy of the log undoes lies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COMPARED = (QUEUE, PRUNED)
 
 
 class Stage:
-    """The log that the lies change, an honest copy of its database, and the Redis server that it mirrors."""
+    """The audit database that lies change, an honest copy of it, and its Redis server."""
 
     def __init__(self, client: Client, redis_url: str, database: Database) -> None:
         self.client = client
@@ -72,7 +72,7 @@ class Stage:
             self._copy(database.address.database, self._honest)
 
     def restore(self, lie: Lie) -> None:
-        """Undo a lie."""
+        """Undo a lie, with the help of the honest copy."""
         if lie.in_redis:
             flat = [each for item in self._box.members.items() for each in item]
             commands = [["DEL", self._box.key], ["HSET", self._box.key, *flat]]
@@ -94,7 +94,10 @@ class Stage:
         shutil.copyfile(self._honest, self.database.path)
 
     def tell(self, lie: Lie, *, chain_again: bool) -> None:
-        """Make a lie. Raises sqlalchemy.exc.SQLAlchemyError if the database refuses it."""
+        """Make a lie. With ``chain_again``, compute the chain of hashes again to match it.
+
+        Raises sqlalchemy.exc.SQLAlchemyError if the database refuses the lie.
+        """
         if lie.in_redis:
             lie.tell(self._box)
             return
@@ -130,8 +133,10 @@ class Stage:
 
 
 def make(client: Client, database: Database) -> None:
-    """Fill three queues: a queue with caps that Redis lost once, a queue with an unreadable entry, and a queue that was
-    pruned."""
+    """Fill three queues and mirror them. Each queue has a history of its own.
+
+    Redis lost the first queue once. The second queue has an unreadable entry. The third queue was pruned.
+    """
 
     def mirror(queue: str) -> None:
         auditlog.drain(Mirror(Outbox(client), database, queue, limits=BatchLimits(events=12)))
@@ -176,8 +181,10 @@ def make(client: Client, database: Database) -> None:
 
 
 def happen(client: Client) -> None:
-    """Make the same events each time, so that the lies are the same: jobs succeed, die, are cancelled or are discarded,
-    some jobs wait, and one job runs."""
+    """Make the events of a queue, in the same way each time, so that the lies about them are the same.
+
+    Jobs succeed, die, are cancelled or are discarded. Some jobs wait, and one job runs.
+    """
 
     def job(n: int, **ties: Any) -> NewJob:
         lane = lane_name(2, ["task=send", f"tenant={'acme' if n % 2 else 'wayne'}"])
@@ -216,9 +223,9 @@ def happen(client: Client) -> None:
 
 
 def tick_schedules(client: Client) -> None:
-    """Let instants of a schedule be fired, skipped and missed, and let an operator change another schedule.
+    """Fire, skip and miss instants of a schedule, and let an operator change another schedule.
 
-    The scripts accept any instants, so these instants follow each other within milliseconds, whatever the rule says.
+    The instants are milliseconds apart. Scripts accept any instants, since workers compute them.
     """
     calls = client.calls.schedules
     job = NewJob("-", QUEUE, Profile("send"), "{}", spec_max=1_000)
@@ -243,7 +250,7 @@ def tick_schedules(client: Client) -> None:
 
 
 def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows of all tables, in the order of their keys."""
+    """Return all rows of each table, ordered by their keys."""
     found = {}
     for table in metadata.sorted_tables:
         key = ", ".join(column.name for column in table.primary_key)

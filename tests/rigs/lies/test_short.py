@@ -1,5 +1,7 @@
-"""Makes a tenth of the lies on SQLite: the page docs/lies.md lists each lie that `verify` misses, with the judges that
-find it, and no lie makes a judge crash."""
+"""Makes a tenth of the lies, on SQLite.
+
+The page docs/lies.md must list each lie that `verify` misses, with the judges that find it. No judge may crash.
+"""
 
 from __future__ import annotations
 

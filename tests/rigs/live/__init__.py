@@ -1,2 +1,1 @@
-"""Tests caps with real workers on a real server. The tests run a short form, and `scripts/prove/live caps` runs a long
-form."""
+"""Tests of caps with real workers on a real server. `scripts/prove/live caps` runs them in a long form."""

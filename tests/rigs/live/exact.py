@@ -1,5 +1,7 @@
-"""Worker processes drain a filled queue under a cap of N: the log and the witness must agree that exactly N jobs ran at
-once."""
+"""Shows that exactly N jobs run at once under a cap of N, while workers drain a filled queue.
+
+The log and the witness file must both show it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ BASE_S = 0.003
 
 @dataclass
 class Exact:
-    """The measured values of a drain under a cap of N jobs."""
+    """The figures of one drain under a cap of N."""
 
     kind: str
     n: int
@@ -45,7 +47,7 @@ def most_of(kind: str, n: int) -> int:
 
 
 def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: float) -> Exact:
-    """Fill the queue while the queue is paused, let the workers drain it, and compare the records."""
+    """Fill a paused queue, let the workers drain it, and compare the log with the witness file."""
     queue = tasks.queue_of(kind, n)
     most = most_of(kind, n)
     seconds = BASE_S * most
@@ -88,7 +90,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
 
 
 def expected_peaks(queue: str, kind: str, n: int) -> dict[str, int]:
-    """Return the number of jobs that must have held a place in each scope at the peak."""
+    """Return how many jobs must hold a place in each scope at the same time, at the peak of the drain."""
     keys = {f"tenant-{queue}={key}": n for key in tasks.KEYS}
     return {"queue": most_of(kind, n)} | {
         "task": {f"task={queue}.0": n},

@@ -1,4 +1,4 @@
-"""Workers that are killed or suspended while they hold places in caps."""
+"""Kills or suspends workers while they hold places in caps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEASE_S = 1.0
 
 @dataclass
 class Kills:
-    """The results of a test in which workers are killed."""
+    """The figures of a run in which workers are killed."""
 
     kills: int = 0
     held: int = 0
@@ -44,7 +44,8 @@ class Kills:
 
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
-    """Read the whole queue at one moment. Return the disagreements in the queue, and the worker of each claimed job."""
+    """Read the whole queue at one moment. Return the errors about holders and lanes, and the worker of each claimed
+    job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)
@@ -57,8 +58,7 @@ def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
 
 
 def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3) -> Kills:
-    """Kill worker processes one after another, each while it holds places in caps. Examine the queue after each
-    kill."""
+    """Kill workers one after another while they hold places in caps, and examine the queue after each kill."""
     queue, draw, found = "kills", random.Random(3), Kills()
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
@@ -101,7 +101,7 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
 def _stop_while_holding(
     client: Client, queue: str, pid: int, found: Kills, draw: random.Random
 ) -> set[tuple[str, str]]:
-    """Suspend the process while it holds claims. Return the claims as (job, worker)."""
+    """Suspend the worker process at a moment when it holds claims. Return the claims as (job, worker)."""
     started = False
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ def _now_ms(client: Client) -> int:
 
 @dataclass
 class Zombies:
-    """The results of a test in which workers are suspended and continue later."""
+    """The figures of a run in which suspended workers come back after their leases expired."""
 
     zombies: int
     refused: int
@@ -150,8 +150,10 @@ class Zombies:
 
 
 def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
-    """Suspend the worker that holds the place in a cap of 1 as soon as it runs, and wait until the next worker runs the
-    job; repeat this with each worker. At the end let all suspended workers continue at the same time."""
+    """Suspend worker after worker while each runs the same job under a cap of 1. Then resume all of them at once.
+
+    The next worker is started only when the one before is suspended. It gets the job when the lease has expired.
+    """
     queue = "zombies"
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))

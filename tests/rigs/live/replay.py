@@ -1,7 +1,6 @@
-"""Replays what the log of a queue says about caps: the holders, whether a cap was exceeded, and how long a free place
-was unused.
+"""Replays the log of a queue: who held places in caps, whether a cap was exceeded, and how long a place was free.
 
-All times are Redis' own times (ms), so that only the log decides, whatever the clock of a worker's machine shows.
+All times are Redis' own times (ms), so the clocks of workers do not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.rigs.judge.caps import Holders
 
 @dataclass
 class Replay:
-    """Reads a log. The scope ``queue`` has the cap of the queue itself."""
+    """The state of a queue with caps, as its log shows it so far. The scope ``queue`` is the whole queue."""
 
     caps: dict[str, int | None] = field(default_factory=dict)
     """The limit now in force, by scope or family, according to events of the type cap_changed."""
@@ -58,7 +57,7 @@ class Replay:
         return cap is None or self.holders.held[scope] < cap
 
     def claimable(self) -> bool:
-        """Return whether a claim would find a job now."""
+        """Return whether a claim at this point of the log would find a job."""
         return self.has_room("queue") and any(
             n > 0 and all(map(self.has_room, scopes)) for scopes, n in self.waiting.items()
         )
@@ -141,6 +140,6 @@ class Replay:
             self._room_since = entry.at_ms
 
     def standing_ms(self, now_ms: int) -> int:
-        """Return for how long (ms) a claim would already have found a job at ``now_ms``. Return 0 if a claim would find
-        no job."""
+        """Return for how long (ms) a job could have been claimed, up to ``now_ms``. Return 0 if no job can be
+        claimed."""
         return 0 if self._room_since is None else now_ms - self._room_since

@@ -1,8 +1,6 @@
-"""Tasks with caps for worker processes. Each kind of test has its own queue, and the tasks record their runs in a
-witness file.
+"""Tasks with caps for worker processes, which record their runs in a witness file. Each kind of test has a queue.
 
-No worker polls: LOOK_S_MAX and the lease are long. Therefore each job that starts was claimed by a worker that was
-woken.
+Workers almost never poll here, and leases are very long. So a job starts only if a worker was woken for it.
 """
 
 from __future__ import annotations

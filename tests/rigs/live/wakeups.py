@@ -1,5 +1,4 @@
-"""Tests that no wake-up is lost if a producer enqueues or cancels a job at the moment at which the last holder of a cap
-ends."""
+"""Shows that no wake-up is lost if a job is enqueued or cancelled while the last holder of a cap ends."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ FOLLOW = 500
 
 @dataclass
 class Race:
-    """The measured values of all rounds. In a round, a producer enqueues or cancels a job while a holder of a cap
-    ends."""
+    """The figures of all rounds. In each round a job is enqueued or cancelled while the holder of a cap ends."""
 
     rounds: int
     seconds: float
@@ -44,9 +42,9 @@ class Race:
 
 
 def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Run one job at a time under a cap of 1. Enqueue the next job while the running job ends.
+    """Run one job at a time under a cap of 1, and enqueue the next job just when it ends.
 
-    Some rounds enqueue two jobs, and cancel the first of them.
+    Some rounds enqueue two jobs and cancel the first one.
     """
     draw = random.Random(seed)
 
@@ -60,8 +58,10 @@ def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
 
 
 def turns(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Run a few jobs of three tenants at a time, under two scopes that refuse jobs alternately. Cancel some of the
-    jobs."""
+    """Run up to three jobs at a time. Two kinds of caps refuse the jobs in turn.
+
+    The jobs are of two tasks and three tenants. Some jobs are cancelled.
+    """
     draw = random.Random(seed)
 
     def enqueue() -> list[str]:
@@ -102,7 +102,7 @@ def _rounds(
                 deadline = time.monotonic() + LIMIT_S
 
     def lifetimes() -> Iterator[float]:
-        """Measure on this machine the times from the enqueue to the end of a job."""
+        """Yield how many seconds a job takes from its enqueue to its end on this machine."""
         for _ in range(20):
             wait_below(0)
             started = time.monotonic()

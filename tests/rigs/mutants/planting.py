@@ -1,9 +1,8 @@
-"""Plants bugs, and checks that the tests catch them.
+"""Plants known bugs in a copy of the code, and checks that tests catch them.
 
-A *mutant* is one small change of the code that adds a known bug, and its *catcher* is a test that must then fail. The
-list is ``tests/rigs/mutants/mutants.toml``. For each mutant the code is copied, the change is made in the copy, and the
-catcher runs there. A mutant counts as caught only if the catcher passes on an unchanged copy, fails in its own body on
-the mutant, and prints the words of ``sees``.
+A *mutant* is one small change that adds a known bug. Its *catcher* is a test that must then fail. The file
+``tests/rigs/mutants/mutants.toml`` lists both. A mutant is caught only if the catcher passes on an unchanged copy and
+fails on the changed copy. The failure must be in the test's own body, and must print the words of ``sees``.
 
     python -m tests.rigs.mutants.planting [NAME…] [--list]
 """
@@ -35,7 +34,7 @@ CATCHER_TIMEOUT_S = 90
 
 
 class DoesNotApply(Exception):
-    """Raised if the code has changed, so that the mutant in mutants.toml must be adapted to the new code."""
+    """Raised if the code no longer has the text that a mutant replaces. The mutant must then be adapted."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class Mutant:
     """True if a slow test in tests/rigs/mutants plants this bug."""
 
     def apply(self, text: str) -> str:
-        """Return the text of the file with the bug in it. Raises DoesNotApply."""
+        """Return the file's text with the bug in it. Raises DoesNotApply if the text to replace does not occur exactly
+        once."""
         count = text.count(self.find)
         if count != 1:
             raise DoesNotApply(
@@ -68,7 +68,7 @@ class Mutant:
 
 
 class Verdict(StrEnum):
-    """The results that a run of a mutant's catcher can have."""
+    """The possible results of a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"
@@ -81,7 +81,7 @@ class Verdict(StrEnum):
 
 @dataclass
 class Ran:
-    """The report of pytest about one or several tests."""
+    """The report of pytest about the tests of one run."""
 
     passed: int = 0
     skipped: int = 0
@@ -93,13 +93,13 @@ class Ran:
 
     @property
     def sound(self) -> bool:
-        """Return whether at least one test ran, and all passed."""
+        """Return whether at least one test ran, and every test passed."""
         return self.passed > 0 and not (self.skipped or self.failures or self.errors)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a mutant, and the words of its catcher."""
+    """The result of one mutant, and the words that its catcher printed."""
 
     mutant: Mutant
     verdict: Verdict
@@ -108,7 +108,7 @@ class Result:
 
 
 def load(path: Path = LIST) -> list[Mutant]:
-    """Return the mutants in a list, in the order of the list."""
+    """Return the mutants of a list, in its order."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {each.name for each in fields(Mutant)}
     for entry in document["mutant"]:
@@ -118,7 +118,8 @@ def load(path: Path = LIST) -> list[Mutant]:
 
 @contextmanager
 def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
-    """Yield a copy of the code during the block. The copy keeps the times of files, including compiled files."""
+    """Yield a directory with a copy of the code. The copies keep the times of their files, so compiled files stay
+    valid."""
     with tempfile.TemporaryDirectory(prefix="rq-core-mutant-") as directory:
         for name in names:
             source, target = root / name, Path(directory) / name
@@ -130,7 +131,7 @@ def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
 
 
 def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
-    """Run tests in a copy of the code. Processes that the tests start import the copy, too."""
+    """Run tests in a copy of the code. Processes that the tests start also import the copy."""
     report = root / "report.xml"
     report.unlink(missing_ok=True)
     command = [
@@ -162,10 +163,11 @@ def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
 
 
 class Runner:
-    """Runs mutants against one state of the code."""
+    """Runs the catchers of mutants on copies of one state of the code."""
 
     def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
-        """The directory ``root`` does not change. The ``names`` are the parts of it that are copied."""
+        """``names`` are the files and folders below ``root`` that are copied. The files in ``root`` are never
+        changed."""
         self.names = names
         self.root = root
         self._unchanged: dict[str, Ran] = {}
@@ -220,8 +222,8 @@ class Runner:
         return path.read_text(encoding="utf-8")
 
     def _assert_imported_from(self, base: Path) -> None:
-        """Assert that Python imports the copy and not the installed package, since a run of the installed package would
-        prove nothing."""
+        """Assert that Python imports the packages from the copy. A run of the installed packages would prove
+        nothing."""
         packages = [name for name in self.names if (base / name / "__init__.py").exists()]
         for name in packages:
             told = subprocess.run(
@@ -233,7 +235,7 @@ class Runner:
 
 
 def _line(said: str, length: int = 300) -> str:
-    """Return the error as one line, without the path of this checkout. For a traceback, return the exception."""
+    """Return an error as one line without the path of this checkout. Of a traceback only the exception is returned."""
     raised = [line[1:] for line in said.splitlines() if line.startswith("E  ")]
     text = " ".join(" ".join(raised or [said]).split()).replace(f"{ROOT}/", "")
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,5 +1,4 @@
-"""Mutants: each mutant applies to the current code, tests catch the quick mutants, and the runner reports only true
-catches."""
+"""Each mutant applies to the current code, tests catch the quick mutants, and the runner reports no false catch."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ MUTANTS = load()
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mutant_applies_to_the_current_code(mutant: Mutant) -> None:
-    """Checks that no mutant has lost its effect because the code has changed."""
+    """Fails if a change of the code removed the text that a mutant replaces."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
 
     changed = mutant.apply(text)
@@ -37,7 +36,8 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
 
 
 def is_slow(mark: ast.expr, case: str) -> bool:
-    """Return whether a mark makes the case of a test slow. ``case`` is the text in brackets behind the test's name."""
+    """Return whether a pytest mark makes one case of a test slow. ``case`` is the text in brackets after the test's
+    name."""
     if not ast.unparse(mark).startswith("pytest.mark.parametrize"):
         return "mark.slow" in ast.unparse(mark)
     return any(
@@ -51,7 +51,7 @@ def is_slow(mark: ast.expr, case: str) -> bool:
 
 
 def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
-    """Checks the marks of tests, because `scripts/test` omits slow tests and must still catch every mutant."""
+    """`scripts/test` omits slow tests, and must still catch every mutant."""
     names: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for mutant in MUTANTS:
         test, _, case = mutant.catcher.rstrip("]").partition("[")
@@ -148,7 +148,7 @@ def test_a_mutant_counts_as_caught_only_if_its_catcher_fails_with_the_expected_w
 
 
 @pytest.mark.parametrize("find", ["5", "1"])
-def test_an_error_is_raised_before_any_test_runs_if_a_mutant_does_not_apply_to_the_code(
+def test_a_mutant_that_does_not_apply_is_an_error_before_any_test_runs(
     runner: Runner, find: str
 ) -> None:
     with pytest.raises(DoesNotApply, match="times, not once"):

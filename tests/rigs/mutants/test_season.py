@@ -1,5 +1,4 @@
-"""A generated history of a queue (a season). `audit verify` proves it. This test is the catcher of several mutants of
-the scripts."""
+"""A long generated history of a queue (a season), which `audit verify` proves. Mutants of the scripts make it fail."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ START_MS = 1_800_000_000_000
 
 
 class Season(Fleet):
-    """A fleet of workers over a long time. Leases expire, and workers settle claims that they no longer hold."""
+    """Workers over a long time. Leases expire, and workers settle claims that they no longer hold."""
 
     def __init__(self, client: Client, clock: Clock, seed: int) -> None:
         super().__init__(client, seed)
@@ -38,7 +37,7 @@ class Season(Fleet):
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def settle_again(self) -> None:
-        """Let a worker settle a claim a second time."""
+        """Settle a claim that was settled before."""
         if self.settled:
             held = self.random.choice(self.settled)
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
@@ -47,7 +46,7 @@ class Season(Fleet):
         self.clock.advance(self.random.choice((10, 200, 3_000)))
 
     def lose_workers(self) -> None:
-        """Let the time of a lease pass in which no worker extends its leases. The lost workers return later."""
+        """Let all leases expire. The lost workers come back later and settle their claims."""
         lost = self.held.copy()
         self.held.clear()
         for _ in range(4):
@@ -67,7 +66,7 @@ class Season(Fleet):
 
 
 def test_verify_proves_a_generated_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
-    """Checks SQL alone, and then SQL compared with Redis. If the test fails, its message contains the violation."""
+    """Checks SQL alone, and then SQL compared with Redis. A failure prints the violation."""
     database = Database(sqlite_url)
     lay_schema(database)
     control = redis.Redis.from_url(valkey_url)

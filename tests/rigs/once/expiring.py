@@ -1,5 +1,4 @@
-"""Enqueues N jobs per second. Their deadlines pass before a worker may claim them, and they must leave Redis at the
-same rate."""
+"""Enqueues jobs whose deadlines pass before any worker may claim them. They must leave Redis as fast as they come."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ DEADLINE_MS: Final = 1_000
 
 @dataclass
 class Second:
-    """The queue at the end of one second."""
+    """The state of the queue at the end of one second."""
 
     jobs: int
     overdue: int
@@ -37,7 +36,7 @@ class Second:
 
 @dataclass
 class Expiring:
-    """The measured values of a run in which producers enqueue jobs with a short deadline."""
+    """The figures of a run with jobs that all expire."""
 
     rate: float = 0.0
     """The number of jobs that were enqueued per second."""
@@ -63,7 +62,8 @@ class Expiring:
 
 
 def expire(url: str, place: Path, rate: int, seconds: int) -> Expiring:
-    """Enqueue N jobs per second for a time. Half of the jobs are delayed, and half wait in lanes with a cap of 0."""
+    """Enqueue ``rate`` jobs per second for some seconds. Half of the jobs are delayed, and half wait in lanes with a
+    cap of 0."""
     found = Expiring()
     with Client(url) as client, workers(place, "tests.rigs.once.tasks:app", [QUEUE], url):
         client.run(client.calls.caps.set(QUEUE, [("host", "0", -1)]))

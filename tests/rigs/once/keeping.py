@@ -1,4 +1,4 @@
-"""Keeps results for one second each, at full speed: results must leave Redis as fast as they come, and no call may be
+"""Keeps each result for a second, at full speed. Results must leave Redis as fast as they come, and no call may be
 slow."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALL_MS: Final = 10.0
 
 @dataclass
 class Keeping:
-    """The measured values of a run in which Redis keeps results for a short time."""
+    """The figures of a run in which Redis keeps each result for a second."""
 
     kept: int = 0
     rate: float = 0.0
@@ -56,7 +56,8 @@ class Keeping:
 
 
 def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
-    """Let jobs return values of this size, as fast as one client can. Each call has ``chunk`` jobs."""
+    """Let jobs return values of ``size`` bytes, as fast as one client can enqueue them. Each call has ``chunk``
+    jobs."""
     found, ids, made = Keeping(), JobIds(), profile("hold")
     value = pack_result('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
     ties = ties_of(keep_ms=KEEP_MS, audit_result=log)
@@ -85,7 +86,7 @@ def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int =
 
 
 def _cpu_ms(client: Client) -> float:
-    """Return the processor time of Redis' main thread."""
+    """Return the processor time (ms) that Redis' main thread has used."""
     spent = memory.info(client, "cpu")
     return 1000 * sum(float(spent[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
 

@@ -1,5 +1,7 @@
-"""Many producers enqueue jobs with one unique name while workers are killed: two live jobs never have the name, and the
-name is always freed in the end."""
+"""Many producers enqueue jobs with one unique name while workers are killed.
+
+Two live jobs may never hold the name, and at the end the name must be free.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ return {id, redis.call('HGET', KEYS[2], id) or '', redis.call('HGET', KEYS[3], i
 
 @dataclass
 class Race:
-    """The results of a race in which many producers enqueue jobs with the same unique name."""
+    """The figures of a race for one unique name, and the problems that it found."""
 
     enqueues: int = 0
     accepted: int = 0
@@ -57,7 +59,7 @@ class Race:
 
 
 class _Producers:
-    """Producers that repeatedly enqueue a job with the name, with pauses, until they are stopped."""
+    """Producers that enqueue jobs with the same unique name again and again until they are stopped."""
 
     def __init__(self, url: str) -> None:
         self.url, self.found = url, Race()
@@ -81,7 +83,7 @@ class _Producers:
 
 
 def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2) -> Race:
-    """Run the race until it has had enough enqueues and kills, and all jobs have ended."""
+    """Run the race until enough jobs were enqueued, enough workers were killed, and all jobs have ended."""
     producers = _Producers(url)
     found, draw = producers.found, random.Random(7)
     stop = threading.Event()
@@ -139,7 +141,7 @@ def _wait_accepted(found: Race, upto: int, crew: Crew) -> None:
 
 
 def _wait_holding(client: Client, pid: int) -> None:
-    """Wait until the worker holds a claim. Return after a while even if the worker gets no claim."""
+    """Wait until the worker holds a claim. Give up after 200 reads."""
     for _ in range(200):
         lines = ask(client, "HVALS", f"rqc:{{{QUEUE}}}:state")
         if any(f"-{pid}-" in line for line in lines):
@@ -147,7 +149,7 @@ def _wait_holding(client: Client, pid: int) -> None:
 
 
 def _look(url: str, follower: Follower[Names], found: Race, stop: threading.Event) -> None:
-    """Read the name and its holder, and follow the log, until the race ends."""
+    """Read the name and the job that holds it, and follow the log, until the race ends."""
     keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("slots", "jobs", "state")]
     with Client(url) as client:
         while True:

@@ -19,7 +19,7 @@ app.queue(QUEUE, lease=LEASE_S)
     retry=RetryPolicy(max_attempts=3, backoff=lambda _: 0.002, jitter="none"),
 )
 def hold(name: str, number: int) -> None:
-    """Hold the unique name for some ms. About one in seven attempts fails."""
+    """Hold the unique name for some milliseconds. About one in seven attempts fails."""
     time.sleep(0.003)
     if (number + time.monotonic_ns()) % 7 == 0:
         raise ConnectionError("once more")

@@ -1,4 +1,4 @@
-"""The commands ``scripts/prove/live parks``: the proofs of parked jobs in their long form."""
+"""The commands ``scripts/prove/live parks``: the long form of the proofs of parked jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tests.rigs.stage import directory, served
 
 @click.group()
 def parks() -> None:
-    """Prove that durable jobs sleep and wait safely: no signal is lost or taken twice, no job is woken early, and no
-    step happens again after its save."""
+    """Prove that durable jobs sleep and wait safely.
+
+    No signal is lost or taken twice, no job is woken early, and no step happens again after its save.
+    """
 
 
 @parks.command("signals")
@@ -21,8 +23,10 @@ def parks() -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def send_signals(count: int, seed: int, engine: Engine) -> None:
-    """Send very many signals to one job, half of them twice, while it parks and wakes. Each must be taken once, in
-    order."""
+    """Send very many signals to one job, half of them twice, while the job parks and wakes.
+
+    The job must take each signal once, in the order in which they were sent.
+    """
     with directory() as place, served(engine, place) as server:
         found = crowded.send(server.url, place, count, seed=seed)
     conclude(found.line(), found.problems)
@@ -33,7 +37,7 @@ def send_signals(count: int, seed: int, engine: Engine) -> None:
 @click.option("--deploys", "count", default=50, show_default=True)
 @engine
 def replace_workers(jobs: int, count: int, engine: Engine) -> None:
-    """Replace the worker during the sleeps of very many jobs. Each must be woken once, and none early."""
+    """Replace the worker again and again while very many jobs sleep. Each job must be woken once, and not early."""
     with directory() as place, served(engine, place) as server:
         found = deploys.deploy(server.url, place, jobs, count)
     conclude(found.line(), found.problems)
@@ -45,8 +49,8 @@ def replace_workers(jobs: int, count: int, engine: Engine) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def kill_workers(jobs: int, count: int, seed: int, engine: Engine) -> None:
-    """Kill workers while their jobs park, wake and save. No job may be lost, and no step may happen again after its
-    save."""
+    """Kill workers while their jobs park, wake and save steps. No job may be lost, and no saved step may happen
+    again."""
     with directory() as place, served(engine, place) as server:
         found = kills.kill(server.url, place, jobs, count, seed=seed)
     conclude(found.line(), found.problems)
@@ -59,7 +63,7 @@ def kill_workers(jobs: int, count: int, seed: int, engine: Engine) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def kill_families(parents: int, children: int, count: int, seed: int, engine: Engine) -> None:
-    """Kill workers while jobs run children in another queue. Each child must count once in its parent."""
+    """Kill workers while jobs run children in another queue. Each child's result must count once in its parent."""
     with directory() as place, served(engine, place) as server:
         found = families.kill(server.url, place, parents, children, count, seed=seed)
     conclude(found.line(), found.problems)
@@ -69,7 +73,7 @@ def kill_families(parents: int, children: int, count: int, seed: int, engine: En
 @click.option("--stops", "count", default=20, show_default=True)
 @engine
 def stop_workers(count: int, engine: Engine) -> None:
-    """Stop workers within a step for twice their lease. Their saves must be refused."""
+    """Suspend workers within a step for twice their lease. Redis must then refuse to save the step."""
     with directory() as place, served(engine, place) as server:
         found = stops.stop(server.url, place, count)
     conclude(found.line(), found.problems)

@@ -1,5 +1,5 @@
-"""Sends very many signals to one job, half of them twice with the same key, while the job parks and wakes on two
-workers."""
+"""Sends very many signals to one job, half of them twice with the same key. Two workers park and wake the job
+meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Crowd:
 
 
 def send(url: str, place: Path, count: int, *, processes: int = 2, seed: int = 1) -> Crowd:
-    """Send this number of signals to one job, and judge what its waits have returned, and its log."""
+    """Send ``count`` signals to one job. Check the values that its waits return, and its log."""
     found, draw, app = Crowd(count), random.Random(seed), tasks.app
     twice = set(draw.sample(range(count - 1), count // 2))
     app.connect_to(url)
@@ -98,7 +98,7 @@ def send(url: str, place: Path, count: int, *, processes: int = 2, seed: int = 1
 
 
 def _judge(log: Log, found: Crowd) -> None:
-    """Compare the signals in the log with the signals that were sent."""
+    """Compare the signals in the log with the signals that were sent, and add the differences to the problems."""
     found.parks = len(list(log.events("parked")))
     found.wakes = len(list(log.events("woken")))
     sent: list[Any] = [each.facts["message"] for each in log.events("signalled")]

@@ -1,4 +1,4 @@
-"""Replaces the worker again and again (SIGTERM, then a new process) while very many jobs sleep."""
+"""Replaces the worker again and again while very many jobs sleep. The old worker gets SIGTERM, and a new one starts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def deploy(
     seconds_each: float = SECONDS_EACH,
     seed: int = 1,
 ) -> Deploys:
-    """Let this number of jobs sleep, and replace the worker this number of times meanwhile."""
+    """Let ``jobs`` jobs sleep, and replace the worker ``deploys`` times meanwhile."""
     found, draw, app = Deploys(jobs), random.Random(seed), tasks.app
     app.connect_to(url)
     app.apply_settings()
@@ -97,7 +97,7 @@ def _parked(client: Client) -> int:
 
 
 def _judge(log: Log, found: Deploys) -> None:
-    """Compare the time at which each job was woken with the end of its sleep."""
+    """Check that each job was woken once, and not before its sleep was over."""
     due = {each.job: each.facts["due_ms"] for each in log.events("parked")}
     # A job is not parked if its sleep is already over: after its first claim was given back, for example.
     for each in log.events("woken"):

@@ -1,7 +1,8 @@
 """Kills workers (SIGKILL) at random times while jobs run children in another queue and wait for them.
 
-Each child counts its effect in Redis. In the end each parent must have succeeded once, with the right sum of the
-results; each child must have succeeded once; and each parent must have saved the result of each child once.
+Each child counts its effect in Redis. At the end each parent must have succeeded once, with the right sum of its
+children's results. Each child must have succeeded once, except one per parent that always fails. Each parent must have
+saved each child's result once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FORKED: Final = multiprocessing.get_context("fork")
 
 
 def _app(url: str) -> tuple[App, Any]:
-    """Return an app and its task ``gather``, which runs children of the task ``square`` in another queue."""
+    """Return an app and its task ``gather``. It runs children, jobs of the task ``square``, in another queue."""
     app = App(url)
     for queue in (PARENTS, PARTS):
         app.queue(queue, lease=LEASE_S)
@@ -69,7 +70,7 @@ def _app(url: str) -> tuple[App, Any]:
 
 
 def job_sum(job_id: str) -> str:
-    """Return the witness' field for the sum that a parent has computed."""
+    """Return the field of the witness key in which a parent stores its sum."""
     return f"{job_id} sum"
 
 
@@ -115,7 +116,10 @@ def kill(
     seed: int = 1,
     on_kill: Callable[[int], None] = lambda _: None,
 ) -> Families:
-    """Kill this number of workers. Each parent has ``count`` + 1 children. At the end all jobs must have succeeded."""
+    """Kill ``kills`` workers while parents wait for their children, and let all parents end.
+
+    Each parent has ``count`` + 1 children.
+    """
     found, draw = Families(parents, count + 1), random.Random(seed)
     control: Any = redis.Redis.from_url(url, decode_responses=True)
     app, gather = _app(url)
@@ -160,7 +164,7 @@ def kill(
 
 
 def _judge(log: Log, parts: Log, ids: list[str], witness: dict[str, str], found: Families) -> None:
-    """Compare the sums and the effects with the logs."""
+    """Check the sums of the parents, and the numbers of successes and saved results in the logs."""
     for kind in ("parked", "woken", "signalled", "lease_expired"):
         found.counts[kind] = log.count(kind).total()
     found.effects = sum(int(times) for name, times in witness.items() if " " not in name)

@@ -1,9 +1,8 @@
-"""Kills workers (SIGKILL) at random times while their jobs park, wake and save, and lets Redis witness the effects.
+"""Kills workers (SIGKILL) at random times while their jobs park, wake and save steps. Redis counts the effects.
 
-The workers are forked processes, so that they begin to work at once. Each effect is a script in Redis. It counts the
-effects. It also counts the effects whose step was saved before: under a claim in force there must be none. A worker
-that gets no processor for longer than its lease, between the beginning of a step and its effect, has lost its claim:
-such effects are counted as late.
+The workers are forked, so that they start at once. The effect of a step is a script in Redis that counts its runs. No
+run may come after the step was saved, under a claim in force. A slow worker may lose its claim within a step. Its
+effects are counted apart, as late.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ _FORKED: Final = multiprocessing.get_context("fork")
 
 
 def _app(url: str) -> tuple[App, Any]:
-    """Return an app and its task ``travel``. The jobs of the task are durable: after each step comes a sleep or a wait,
-    in turn."""
+    """Return an app and its durable task ``travel``. After each step, its jobs sleep or wait, in turn."""
     app = App(url)
     app.queue(QUEUE, lease=LEASE_S)
     keys = queue_keys(QUEUE)
@@ -126,7 +124,7 @@ def kill(
     seed: int = 1,
     on_kill: Callable[[int], None] = lambda _: None,
 ) -> Kills:
-    """Kill this number of workers while this number of jobs is enqueued. At the end all jobs must have succeeded."""
+    """Kill ``kills`` workers while ``jobs`` jobs run. At the end all jobs must have succeeded."""
     found, draw = Kills(jobs, legs), random.Random(seed)
     control: Any = redis.Redis.from_url(url, decode_responses=True)
     app, travel = _app(url)
@@ -170,7 +168,7 @@ def kill(
 
 
 def _judge(log: Log, ids: list[str], witness: dict[str, str], found: Kills) -> None:
-    """Compare the effects with the steps in the log."""
+    """Check that each job succeeded once, that no step was skipped, and that no step happened after it was saved."""
     for kind in ("parked", "woken", "step_saved", "lease_expired"):
         found.counts[kind] = log.count(kind).total()
     succeeded = log.count("succeeded")

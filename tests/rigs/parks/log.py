@@ -1,4 +1,4 @@
-"""The log of one queue, copied into an SQLite file while a proof runs."""
+"""Copies the log of one queue into an SQLite file while a proof runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.schemas import lay_schema
 
 
 class Told(NamedTuple):
-    """One event of a job, with its time (Unix ms) and its other fields."""
+    """One event of a job: its type, its time (Unix ms), and its other fields."""
 
     job: str
     event: str
@@ -32,7 +32,7 @@ class Log:
     """The log of one queue. Use it in a ``with`` statement."""
 
     def __init__(self, client: Client, place: Path, queue: str, *, of: Log | None = None) -> None:
-        """``of`` is the log of another queue, whose database this log uses, too."""
+        """The log of another queue may be given as ``of``. Both logs then use the database of ``of``."""
         self._client = client
         self._queue = queue
         self._of = of
@@ -52,21 +52,21 @@ class Log:
             self._database.close()
 
     def follow(self) -> None:
-        """Mirror all entries of Redis' outbox that SQL does not have yet."""
+        """Mirror the entries of the outbox that SQL does not have yet."""
         auditlog.drain(self._mirror)
 
     def events(self, *kinds: str) -> Iterator[Told]:
-        """Return the copied events of these kinds in their order."""
+        """Yield the copied events of these types, in their order."""
         for row in auditlog.events(self._database, self._queue):
             if row["type"] in kinds:
                 yield Told(row["job_id"], row["type"], row["at_ms"], facts_in(row["detail"]))
 
     def count(self, kind: str) -> Counter[str]:
-        """Return how often each job has an event of this kind."""
+        """Return the number of events of this type that each job has."""
         return Counter(each.job for each in self.events(kind))
 
     def unended(self) -> int:
-        """Return the number of jobs that have not ended, and so are still in Redis."""
+        """Return the number of jobs that are still in Redis."""
         key = queue_keys(self._queue)("jobs")
         (found,) = self._client.run(self._client.calls.delivery.ask([["HLEN", key]]))
         return int(found)

@@ -1,4 +1,4 @@
-"""Suspends a worker (SIGSTOP) within a step for twice its lease, while another worker does the job."""
+"""Suspends a worker (SIGSTOP) within a step for twice its lease. Another worker runs the job meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stops:
 
 
 def stop(url: str, place: Path, stops: int) -> Stops:
-    """Suspend one of two workers this number of times, each time within a step of a new job."""
+    """Suspend one of two workers within a step of a new job, ``stops`` times."""
     found, app = Stops(stops), tasks.app
     app.connect_to(url)
     app.apply_settings()
@@ -71,7 +71,7 @@ def stop(url: str, place: Path, stops: int) -> Stops:
 
 
 def _judge(log: Log, found: Stops) -> None:
-    """Compare each job's saved step with its claims."""
+    """Check that each job saved its step once, and not by the suspended worker."""
     lost, saved = log.count("lease_expired"), log.count("step_saved")
     fences = {each.job: each.facts["fence"] for each in log.events("lease_expired")}
     for job in log.count("enqueued"):

@@ -39,8 +39,7 @@ async def nap(seconds: float) -> None:
 
 @app.task(queue=STOPS, retry=_ONCE)
 def stop_inside() -> None:
-    """Suspend the worker's process (SIGSTOP) within the step of the first claim, until the proof lets the process
-    continue."""
+    """Suspend the worker process (SIGSTOP) within the step of the first claim. The proof resumes the process later."""
     try:
         durable_sync().step("stops", _stop)
     except BaseException as error:
@@ -50,15 +49,14 @@ def stop_inside() -> None:
 
 @app.task(queue=ASKED, retry=_ONCE)
 async def ask() -> None:
-    """Wait for one signal, and write down when the handler continues."""
+    """Wait for one signal, and then write a line into the witness file."""
     await durable().wait("go", int)
     note("went")
 
 
 @app.task(queue=LONG, retry=RetryPolicy(max_attempts=100, backoff="fixed", base=0.01, jitter=False))
 async def resume(entries: int, times: int) -> None:
-    """Do this number of steps, write down how long the first step and all steps take, and fail this number of
-    times."""
+    """Do ``entries`` steps, write down how long they take, and fail ``times`` times."""
     job, began = durable(), time.perf_counter()
     await job.step("s0", _nothing)
     loaded = time.perf_counter()

@@ -1,5 +1,7 @@
-"""The proofs of parked jobs in a short form; `scripts/prove/live parks` is the long form. The short form for a worker
-that is stopped within a step is in tests/worker/test_durable_live.py."""
+"""The proofs of parked jobs in a short form. `scripts/prove/live parks` is the long form.
+
+The short form of the module `stops` is in tests/worker/test_durable_live.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``scripts/prove/live schedules``: the proofs of schedules in their long form."""
+"""The commands ``scripts/prove/live schedules``: the long form of the proofs of schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ engine: Final[Callable[[Any], Any]] = click.option(
 
 
 def conclude(line: str, problems: Sequence[str]) -> None:
-    """Print the result, and exit with 1 if a promise was not met."""
+    """Print the figures and the problems, and exit with 1 if there are problems."""
     click.echo(line)
     for problem in problems:
         click.echo(f"FELL SHORT: {problem}", err=True)
@@ -36,7 +36,7 @@ def conclude(line: str, problems: Sequence[str]) -> None:
 
 @click.group()
 def schedules() -> None:
-    """Prove that each instant of a schedule happens once or is reported as missed, regardless of restarts."""
+    """Prove that each instant of a schedule happens once, or is reported as missed, even if workers restart."""
 
 
 @schedules.command("many")
@@ -47,10 +47,10 @@ def schedules() -> None:
 )
 @engine
 def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
-    """Store very many schedules in one queue: 15,000 per second, with 700 bytes each. A claim must cost as much as with
-    one delayed job.
+    """Store very many schedules in one queue. A claim must not cost more than beside one delayed job.
 
-    Claims are counted under valgrind, with redis-server.
+    At least 15,000 schedules must be stored per second, and each may take 700 bytes. Claims are counted under valgrind,
+    with redis-server.
     """
     with directory() as place, served(engine, place) as server:
         found = many.declare(server.url, count, times)
@@ -71,9 +71,9 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 @click.option("--failover", is_flag=True, help="Kill the primary of a Sentinel in the middle.")
 @engine
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
-    """Let two workers fire all schedules of one minute. Each schedule must be fired once, and all within a second.
+    """Let two workers fire all schedules of one minute. Each schedule must be fired once, within a second.
 
-    With a failover, each schedule must be fired once in the history that continues after the failover, however late.
+    With ``--failover``, the primary is killed meanwhile, and schedules may be fired later.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire
@@ -92,8 +92,7 @@ def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
 @click.option("--every", default=10.0, show_default=True, help="Seconds between instants.")
 @engine
 def restart_workers(count: int, seconds: float, every: float, engine: Engine) -> None:
-    """Fire one schedule during rolling restarts of two workers. Some restarts kill a worker. SQL must have each
-    instant."""
+    """Fire one schedule while two workers are restarted or killed in turn. SQL must have each instant."""
     with directory() as place:
         found = restarts.restart(place, engine, count, seconds=seconds, every=every)
     conclude(found.line(), found.problems)
@@ -104,8 +103,10 @@ def restart_workers(count: int, seconds: float, every: float, engine: Engine) ->
 @click.option("--clients", default=declaring.CLIENTS, show_default=True)
 @engine
 def declare_at_once(rounds: int, clients: int, engine: Engine) -> None:
-    """Let old and new code declare one schedule at the same time, from two processes: each round makes one version,
-    there are no duplicates, and the old definition does not come back."""
+    """Let old and new code declare one schedule at the same time, from two processes.
+
+    Each round must make one version of the schedule, and the old definition must not come back.
+    """
     with directory() as place, served(engine, place) as server:
         found = declaring.declare(server.url, rounds, clients)
     conclude(found.line(), found.problems)

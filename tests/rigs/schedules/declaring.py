@@ -1,5 +1,7 @@
-"""Old and new code that declare one schedule at the same time: one version remains, without duplicates, and the old
-definition does not return."""
+"""Lets old and new code declare one schedule at the same time.
+
+Only one version may remain in each round, and the old definition may not come back.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Declared:
-    """The result of all rounds in which clients declare a schedule at the same time."""
+    """The figures of all rounds, and the problems that they found."""
 
     rounds: int
     clients: int
@@ -47,8 +49,10 @@ class Declared:
 
 
 def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
-    """Let the clients declare another definition in each round, all at the same time. Check the result of each
-    round."""
+    """Let all clients declare a schedule at once, in each round. Then check the stored schedule.
+
+    Most clients declare a new definition, and some declare the definition of the round before.
+    """
     found = Declared(rounds, clients)
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(PROCESSES + 1), context.Queue()
@@ -88,7 +92,7 @@ def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
 
 
 def definition(number: int) -> Declaration:
-    """Return the schedule as the code of a round defines it."""
+    """Return the schedule that the code of this round declares."""
     job = NewJob("-", QUEUE, profile("report"), f'{{"round":{number}}}')
     return Declaration.of(job, recurrence(NAME, every=3_600 + number % 7))
 
@@ -100,7 +104,7 @@ def _work(url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answe
 async def _declare(
     url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answers: Any
 ) -> None:
-    """Declare the schedule with some clients, at the same time as the other process does."""
+    """Declare the schedule with some clients in each round. A barrier lets both processes begin together."""
     clients = {
         n: AsyncClient(url, calls=Operations(Delivery(url=url, name=f"w-{n}"))) for n in numbers
     }
@@ -126,7 +130,7 @@ async def _declare(
 
 
 def _wrong(client: Client, number: int) -> list[str]:
-    """Return the differences from the newest definition, as sentences."""
+    """Return as sentences how the stored schedule differs from this round's definition."""
     keys = queue_keys(QUEUE)
     entries, ticks = client.run(
         client.calls.delivery.ask(
@@ -149,7 +153,7 @@ def _wrong(client: Client, number: int) -> list[str]:
 
 
 def _wrong_in_log(client: Client, rounds: int) -> list[str]:
-    """Return the errors in the log, which must have one change for each round."""
+    """Return an error if the log does not have exactly one change of the schedule for each round."""
     look = ["XRANGE", queue_keys(QUEUE)("outbox"), "-", "+"]
     (entries,) = client.run(client.calls.delivery.ask([look]))
     texts = [dict(zip(words[::2], words[1::2], strict=True)) for _, words in entries]

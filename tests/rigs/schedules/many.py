@@ -1,4 +1,4 @@
-"""Stores very many schedules in one queue. Measures the time to store them, their memory, and the cost of a claim."""
+"""Stores very many schedules in one queue. Measures the time, the memory, and the cost of a claim beside them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def digest(tenant: str) -> None:
 
 @dataclass
 class Run:
-    """The figures of one run that stores the schedules."""
+    """The figures of storing all schedules once."""
 
     rate: float
     """The number of schedules that were stored per second."""
@@ -47,7 +47,7 @@ class Run:
 
 @dataclass
 class Many:
-    """The measured values of several runs that store many schedules."""
+    """The figures of storing all schedules several times."""
 
     schedules: int
     runs: list[Run] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Many:
 
 
 def declare(url: str, schedules: int, times: int = 1) -> Many:
-    """Store ``schedules`` schedules with one call, ``times`` times, each time in an empty queue."""
+    """Store ``schedules`` schedules with one call in an empty queue. Repeat this ``times`` times."""
     app.connect_to(url)
     found = Many(schedules)
     made = [(f"digest.{n}", digest.job(f"t-{n}"), OPTIONS) for n in range(min(schedules, 1_000))]
@@ -108,7 +108,7 @@ def _declared(schedules: int) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _bare(control: Any) -> float:
-    """Return the number of round trips per second for a script that does nothing."""
+    """Return how many calls per second are possible for a script that does nothing."""
     sha = control.script_load("return 1")
     began, count = time.perf_counter(), 0
     while (seconds := time.perf_counter() - began) < BARE_S:
@@ -119,10 +119,9 @@ def _bare(control: Any) -> float:
 
 @dataclass
 class Claims:
-    """The number of instructions of a claim of one job, in a queue without schedules and in a queue with schedules.
+    """The processor instructions of a claim of one job, in queues with and without schedules.
 
-    All schedules of a queue together have one entry in `scheduled`, like one delayed job. A claim reads the first
-    entry.
+    All schedules of a queue together have one entry in the key `scheduled`, as one delayed job has. A claim reads it.
     """
 
     schedules: int
@@ -145,7 +144,7 @@ class Claims:
 
 
 def claims(schedules: int) -> Claims:
-    """Count the instructions of claims under callgrind, in the same way as scripts/measure/instructions."""
+    """Count the instructions of claims under callgrind, as scripts/measure/instructions does."""
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
         spent = []
@@ -183,7 +182,7 @@ redis.call('HSET', KEYS[4], 'schedules', '1')
 
 
 def _fill(server: instructions.Server, schedules: int) -> None:
-    """Write the same data as the script `schedule` would write. Under callgrind the script would take an hour."""
+    """Write schedules directly into Redis. Under callgrind the script `schedule` would take an hour."""
     rule, keys = recurrence("digest.0", cron="0 0 1 1 *"), queue_keys(QUEUE)
     instant = rule.next_after(round(time.time() * 1000)) or 0
     line = Schedule("on", 1, instant, instant, 0, "live", 0, (), rule.to_json())

@@ -1,5 +1,5 @@
-"""Lets two workers fire all schedules of one minute, and measures how late the last schedule is, and whether each is
-logged once."""
+"""Lets two workers fire all schedules of one minute. Measures how late the last one is, and checks that each is logged
+once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Fired:
-    """The measured values of one minute in which every schedule has an instant."""
+    """The figures of one minute in which every schedule has an instant."""
 
     schedules: int
     told: Counter[str] = field(default_factory=Counter)
@@ -80,17 +80,19 @@ class Fired:
 
 
 def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) -> Fired:
-    """Let two idle workers fire ``schedules`` schedules of one minute.
+    """Let two idle workers fire ``schedules`` schedules that are due in the same minute.
 
-    With ``at_once``, the minute is the first of this year, which has passed when the workers start.
+    With ``at_once``, they are due at the beginning of this year, so the workers find them overdue when they start.
     """
     with served(engine, place) as server:
         return _fire(place, server.url, schedules, at_once=at_once)
 
 
 def fire_through_a_failover(place: Path, engine: Engine, schedules: int) -> Fired:
-    """Fire the schedules under Sentinel. After a tenth of the schedules the replica receives no more writes. After half
-    of them the primary is killed."""
+    """Fire the schedules under Sentinel, and kill the primary when half of them are fired.
+
+    The replica, which becomes the new primary, lacks the last writes.
+    """
     group = SentinelGroup(engine, place)
     with group.up():
         return _fire(place, group.url, schedules, group)
@@ -133,7 +135,7 @@ def _fire(
 
 
 def _fail_over(group: SentinelGroup, client: Client, minute: int, schedules: int) -> int:
-    """Let a replica that lacks some reports replace the primary. Return the number of reports before the failover."""
+    """Let a replica that lacks some writes replace the primary. Return how many schedules the primary had fired."""
     wait_until(
         lambda: time.time() * 1000 >= minute - 1_000, "the minute comes", timeout=MINUTE_MS / 1000
     )
@@ -158,7 +160,7 @@ def _connected(url: str) -> Iterator[App]:
 
 
 def _make_due(client: Client) -> int:
-    """Set the next instant of all schedules to the beginning of this year, and return it."""
+    """Make all schedules due at the beginning of this year, and return that time (Unix ms)."""
     keys = queue_keys(MINUTE)
     stored = client.run(client.calls.schedules.stored(MINUTE))
     past = int(datetime(datetime.now(UTC).year, 1, 1, tzinfo=UTC).timestamp()) * 1_000
@@ -172,14 +174,14 @@ def _make_due(client: Client) -> int:
 
 
 def _left(client: Client, minute: int) -> int:
-    """Return the number of schedules that have not yet reached their next minute."""
+    """Return how many schedules are not yet set to the next minute."""
     look = ["ZCOUNT", queue_keys(MINUTE)("ticks"), "-inf", minute + MINUTE_MS - 1]
     (count,) = client.run(client.calls.delivery.ask([look]))
     return int(count)
 
 
 def _read(client: Client, minute: int, found: Fired) -> None:
-    """Read the whole log into ``found``."""
+    """Read the whole log, and add its figures to ``found``."""
     last, times = "-", []
     epochs: Counter[int] = Counter()
     while True:

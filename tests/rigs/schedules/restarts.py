@@ -1,5 +1,4 @@
-"""Fires one schedule during rolling restarts of its workers: SQL must have each instant of the schedule, as run or as
-missed."""
+"""Fires one schedule while its workers are restarted. SQL must have each instant, as fired or as missed."""
 
 from __future__ import annotations
 
@@ -73,7 +72,10 @@ class Accounted:
 def restart(
     place: Path, engine: Engine, restarts: int, *, seconds: float, every: float
 ) -> Accounted:
-    """Restart two workers ``restarts`` times: mostly one of them, in turn, and for ``seconds``. See BOTH and LONG."""
+    """Restart one of two workers, or both, ``restarts`` times, and check the log.
+
+    A stopped worker is away for ``seconds``. BOTH and LONG name the restarts of both workers, and the long restarts.
+    """
     found, began = Accounted(restarts), time.monotonic()
     audit = str(place / "audit.db")
     migrate.upgrade_schema(audit)
@@ -119,7 +121,7 @@ def restart(
 
 
 def _restart(crew: Crew, pair: list[Unit], number: int, seconds: float) -> None:
-    """Let one worker, or both, be away for a while."""
+    """Stop or kill one worker, or both, and start them again after a while."""
     is_long = _is_one(number, LONG)
     places = [0, 1] if is_long or _is_one(number, BOTH) else [number % 2]
     how = signal.SIGKILL if _is_one(number, KILLED) else signal.SIGTERM
@@ -143,8 +145,10 @@ def _is_one(number: int, which: tuple[int, int]) -> bool:
 def unaccounted(
     instants: Sequence[Instant], start_ms: int, end_ms: int, every_ms: int
 ) -> list[str]:
-    """Return a sentence for each instant from ``start_ms`` to ``end_ms`` that has two rows, or has no row and is not
-    counted as missed."""
+    """Return a sentence for each instant between two times that is missing in SQL, or that SQL has twice.
+
+    SQL has an instant as fired, as missed, or in the count of missed instants of a later row.
+    """
     rule = recurrence(NAME, every=every_ms / 1000)
     left = set(_between(rule.instants(start_ms - 1), end_ms))
     found = []

@@ -1,4 +1,4 @@
-"""The proofs of schedules in a short form; `scripts/prove/live schedules` is the long form."""
+"""The proofs of schedules in a short form. `scripts/prove/live schedules` is the long form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The actors of a simulation: producers, workers with heartbeats, an operator, and mirrors.
+"""The actors of a simulation: producers, workers, an operator, and mirrors.
 
-They use the project's own code: its plans and clients, the settlements of a worker, the code that extends leases, and
-the mirror. Only the parts that users write are invented: the jobs, the durations of handlers, and the outcomes of
-handlers.
+They use the project's own code: its plans, its clients, the settlements of a worker, the extension of leases, and the
+mirror. Only user code is invented: the jobs, and how long each handler takes and how it ends.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
 class Waiting(Protocol):
-    """A strand, or an object that passes each stop on to a strand."""
+    """A strand (a thread that runs step by step), or an object that stops a strand."""
 
     def wait(self, point: Point, /) -> Any:
-        """Wait until the simulation lets the strand continue."""
+        """Stop the strand until the simulation resumes it."""
         ...
 
 
 class StepTransport:
-    """A transport whose every round trip is a scheduling point: another actor may continue there."""
+    """A transport that stops the strand at every round trip. Another actor may continue there."""
 
     one_slot = False
 
@@ -97,7 +96,7 @@ class StepTransport:
 
 
 class Actor(ABC):
-    """One process. It may die at any point, and is then started again under another name."""
+    """One process of the simulation. It may be killed at any stop, and then starts again under another name."""
 
     def __init__(self, simulation: Simulation, role: str) -> None:
         self.simulation = simulation
@@ -109,7 +108,7 @@ class Actor(ABC):
 
     @property
     def name(self) -> str:
-        """Return the name of this start of the process. The name is as unique as the ids of ids.boot_id."""
+        """Return the name of the process, which is different after each start."""
         return f"{self.role}.{self.boots}"
 
     @property
@@ -118,7 +117,7 @@ class Actor(ABC):
 
     @property
     def healing(self) -> bool:
-        """Return whether the simulation is ending, so that the actor may begin no new work."""
+        """Return whether the simulation is in its last part, in which actors begin no new work."""
         return self.simulation.healing
 
     @property
@@ -135,10 +134,10 @@ class Actor(ABC):
 
     @abstractmethod
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
-        """Return the functions that run in the threads of this actor, by name."""
+        """Return the functions that this actor runs. The keys are the names of their strands."""
 
     def client(self, strand: Waiting, patience: Patience, name: str | None = None) -> Client:
-        """Return a client for a strand. Each round trip and each pause of the client is a scheduling point."""
+        """Return a client that stops its strand at each round trip and at each pause."""
         world = self.simulation.world
         delivery = self.simulation.plant.delivery(
             url=world.url,
@@ -150,7 +149,7 @@ class Actor(ABC):
         calls = Operations(delivery)
 
         def now_ms(queue: str) -> Plan[int]:
-            """Make the same round trip as Reads.now_ms, and return the time of the simulation."""
+            """Make the round trip of Reads.now_ms, and return the simulated time (ms) of the server."""
             yield from delivery.ask([["HGET", queue_keys(queue)("meta"), "epoch"]], queue)
             return world.server_ms
 
@@ -213,7 +212,7 @@ class Producer(Actor):
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
-    """Return a job with up to three scopes. Some jobs are delayed, and some have a rule for full scopes."""
+    """Return a random job with up to three scopes. Some jobs are delayed, and some are discarded if a scope is full."""
     task, tenant = rng.choice(("a", "a", "b")), rng.choice(("x", "x", "y"))
     priority = rng.choice((*(["normal"] * 4), "critical", "high", "low"))
     made = profile(task, Priority(priority), rng.choice((1, 3, 3)), rng.choice((1, 2, 3)))
@@ -229,7 +228,7 @@ def make_job(rng: random.Random, job_id: str) -> NewJob:
 
 
 def tie(job: NewJob, dice: random.Random) -> NewJob:
-    """Give a job a unique name, a deadline, both or neither."""
+    """Return the job with a unique name, a deadline, both or neither, at random."""
     how = dice.choice(("", "", "keep", "replace"))
     expires_ms = dice.choice((0, 0, 0, 300, 3_000))
     if job.full or 0 < expires_ms <= job.delay_ms:
@@ -239,7 +238,7 @@ def tie(job: NewJob, dice: random.Random) -> NewJob:
 
 
 def keep(job: NewJob, dice: random.Random) -> NewJob:
-    """Choose how long the result of a job is kept: very briefly, for a while, for ever, or not at all."""
+    """Return the job with a random time (ms) to keep its result, or unchanged."""
     keep_ms = dice.choice((0, 300, 3_000, 10**9))
     if not keep_ms:
         return job
@@ -253,7 +252,7 @@ def keep(job: NewJob, dice: random.Random) -> NewJob:
 
 @dataclass
 class Run:
-    """A handler that is running in a simulated worker."""
+    """A handler that runs in a simulated worker."""
 
     claim: Claim
     ends_ms: int
@@ -265,13 +264,13 @@ class Run:
 
     @property
     def thread(self) -> bool:
-        """Return whether the handler runs in a thread. Such a handler is settled even if its lease is lost."""
+        """Return whether the handler runs in a thread. Its outcome is then reported even if its lease is lost."""
         return '"thread":true' in read_spec(self.claim.spec).args_json
 
 
 @dataclass(frozen=True)
 class Line:
-    """A record in which a handler notes that it began or ended."""
+    """A record that a handler writes when it begins or ends."""
 
     kind: str
     """The kind of record: began or ended."""
@@ -289,8 +288,7 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """Settles jobs and claims jobs in one round trip per turn, as a real worker does. A second thread extends the
-    leases."""
+    """A worker that settles and claims jobs in one round trip per turn. A second thread extends its leases."""
 
     CONCURRENCY = 3
 
@@ -387,7 +385,7 @@ class Worker(Actor):
             self.keeper.hold(claim, None)
 
     def begin_handler(self, run: Run, moves: Sequence[str]) -> None:
-        """Let the handler of a durable job run on a strand of its own."""
+        """Start the handler of a durable job on a strand of its own."""
         fails_at = None if run.verdict == "complete" else self.random.randrange(len(moves))
         run.handler = durable.Handler(self, run.claim, run.verdict, fails_at)
         self.simulation.handlers[run.claim.id, run.claim.fence] = run.handler
@@ -396,7 +394,7 @@ class Worker(Actor):
 
     @contextmanager
     def seat(self, strand: Strand) -> Iterator[durable.Seat]:
-        """Yield a client for the handler on this strand during the block."""
+        """Lend a client to the handler on this strand during the block."""
         if not self.seats:
             self.seats_made += 1
             made = durable.Seat()
@@ -408,9 +406,9 @@ class Worker(Actor):
         self.seats.append(seat)
 
     def finished(self) -> list[Settlement]:
-        """Return the outcomes of the handlers that have ended.
+        """Return the settlements of the handlers that have ended.
 
-        If a handler can be stopped and its lease is lost, no outcome is returned for it.
+        A handler on the event loop gets no settlement if its lease is lost.
         """
         found = []
         for key, run in list(self.held.items()):
@@ -429,7 +427,7 @@ class Worker(Actor):
         return found
 
     def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
-        """Return the outcome of the handler of a durable job, if it has ended."""
+        """Return the settlement of a durable job's handler, in a list. The list is empty if the handler still runs."""
         match handler.outcome:
             case "":
                 return []
@@ -456,7 +454,7 @@ class Worker(Actor):
                 return Settlement(run.claim, "rollback", 0, reason)
 
     def value(self, claim: Claim) -> str:
-        """Return a new value that a handler returns, if the result of its job is kept."""
+        """Return a value for the handler's result, or an empty text if the result is not kept."""
         keeps = read_spec(claim.spec).keeps
         if not keeps:
             return ""
@@ -490,7 +488,7 @@ ROOMS: Final = (0, 900, 2_500, 8_000, SETTINGS["kept_max_bytes"].default)
 
 
 class Operator(Actor):
-    """Changes limits, pauses, edits, requeues and prunes. At the end it lets all jobs run."""
+    """Changes limits, and pauses, edits, requeues and prunes at random. At the end it lets all jobs run."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -549,7 +547,7 @@ class Operator(Actor):
 
 
 class MirrorProcess(Actor):
-    """A process with the real mirror. It pauses after each step of a turn, where SQL may fail."""
+    """A process with the real mirror. It stops after each step of the mirror's turn, and SQL may fail there."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}

@@ -1,7 +1,7 @@
-"""Durable jobs in a simulation: what their handlers do, step by step, and the signals that are sent to them.
+"""Durable jobs in a simulation: their handlers, and the signals that are sent to them.
 
-The handlers use the project's own code for steps (:mod:`rq_core.app.durable.steps`). Each running handler has a strand
-of its own, so that any other actor may continue between two of its calls.
+The handlers use the project's own code for steps (:mod:`rq_core.app.durable.steps`). Each handler has a strand of its
+own. So any other actor may continue between two of its calls.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ AGAIN_MS: Final = 100
 
 
 def add_moves(job: NewJob, dice: random.Random) -> NewJob:
-    """Make two of three jobs durable: choose the calls of the handler."""
+    """Make two of three jobs durable, at random. The arguments of such a job list the calls that its handler makes."""
     if dice.random() < 1 / 3:
         return job
     moves = [_move(dice) for _ in range(dice.choice((1, 2, 3, 3, 5)))]
@@ -70,14 +70,14 @@ def _move(dice: random.Random) -> str:
 
 
 def moves_of(claim: Claim) -> list[str]:
-    """Return the calls of the handler of a claim, or nothing if its job is not durable."""
+    """Return the calls that the handler of this claim makes. A job that is not durable has none."""
     found: list[str] = json.loads(read_spec(claim.spec).args_json).get("moves", [])
     return found
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a step, with the value that the step returns."""
+    """The effect of a step, and the value that the step returned."""
 
     job_id: str
     fence: str
@@ -87,7 +87,7 @@ class Effect:
 
 @dataclass
 class Seat:
-    """A client of a worker, which the handlers of the worker use one after the other."""
+    """A client of a worker. One handler after another uses it."""
 
     strand: Strand | None = None
     """The strand that uses the client now."""
@@ -100,7 +100,7 @@ class Seat:
 
 
 class Failing(Exception):
-    """The failure of a handler, raised by the handler."""
+    """Raised by a handler to fail."""
 
 
 @dataclass(eq=False)
@@ -124,11 +124,11 @@ class Handler:
         self.context = JobContext.of_claim(self.claim, "a", self.worker.name)
 
     def end(self, why: HandlerSignal) -> None:
-        """Ask the handler to stop."""
+        """Ask the handler to stop, for this reason."""
         self.context.tell(why)
 
     def run(self, strand: Strand) -> None:
-        """Run the handler, and note how it ended."""
+        """Run the handler to its end, and note how it ended."""
         self.strand = strand
         with self.worker.seat(strand) as seat:
             home = StrandHome(self, seat)
@@ -163,8 +163,10 @@ class Handler:
             self.seen.append((entry, self._done(job, kind, name, words)))
 
     def _done(self, job: DurableSync, kind: str, name: str, words: Sequence[str]) -> str:
-        """Make one call of a durable handler. Return the digest of the returned value, or ``over`` for a sleep or a
-        wait whose time has passed."""
+        """Make one call of a durable handler, and return the digest of its value.
+
+        Return ``over`` for a sleep, and for a wait whose time limit has passed.
+        """
         if kind == "sleep":
             job.sleep(name, int(words[0]) / 1000)
             return OVER
@@ -179,7 +181,7 @@ class Handler:
         return digest_of(json.dumps(job.step(name, _happen, self, name)))
 
     def happen(self, name: str) -> str:
-        """Carry out the effect of a step. Raises AssertionError if the step was saved before."""
+        """Carry out the effect of a step, and return its value. Raises AssertionError if the step was saved before."""
         simulation = self.worker.simulation
         record = simulation.watch.records.get(self.claim.id)
         box = simulation.watch.boxes.box_of(self.claim.id)
@@ -195,7 +197,7 @@ class Handler:
         self.strand.wait(Sleep(self.worker.now_ms + ms))
 
     def find(self, name: str) -> Any:
-        """Return the value of an effect that has happened, or NOT_DONE."""
+        """Return the value of the step's effect, or NOT_DONE if the effect has not happened."""
         for each in self.worker.simulation.effects:
             if (each.job_id, each.name) == (self.claim.id, name):
                 return each.value
@@ -215,7 +217,8 @@ def _find(handler: Any, name: str) -> Any:
 
 
 class StrandHome:
-    """The part of a worker that the steps of one claim use. Loads and saves are round trips on the handler's strand."""
+    """The part of a worker that the steps of a claim need. Each load or save is a round trip on the handler's
+    strand."""
 
     is_async = False
     can_park = True
@@ -234,16 +237,16 @@ class StrandHome:
         return keeper is None or now - keeper.extended_at(QUEUE) < BEATS_IN_LEASE * keeper.interval
 
     async def lease(self) -> None:
-        """Wait until the lease is in force by the worker's own clock, or until the handler must stop."""
+        """Wait until the lease is in force by the worker's clock, or until the handler is asked to stop."""
         while not self._lease_holds() and not self._context.cancelled:
             self._handler.pause(LEASE_PAUSE_MS)
 
     def began(self) -> Callable[[], None]:
-        """Do nothing: a step of this handler ends before the handler does."""
+        """Return a function that does nothing: this handler always waits for the end of its steps."""
         return lambda: None
 
     async def load(self, first: int = 1) -> Loaded | None:
-        """Return what the job has saved, from this entry on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on, or None if the claim is not in force."""
         context = self._context
         plan = self._client.calls.reads.box(
             QUEUE, context.id, context.fence, context.worker, first=first
@@ -251,25 +254,25 @@ class StrandHome:
         return self._client.run(plan)
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the entries that Redis refused, by their places in ``records``."""
         found = self._client.run(save(QUEUE, self._context.worker, records))
         if any(each.why in ("stale", "gone") for each in found.values()):
             self._handler.worker.simulation.refused["save"] += 1
         return found
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a call to a queue."""
+        """Make a call to the queue, and return its answer."""
         return self._client.run(plan(self._client.calls))
 
     async def park(self, entry: int) -> None:
-        """Raise Parking in the handler."""
+        """End the handler by the exception Parking, so that the worker parks the job."""
         why = Parking((entry,))
         self._context.tell(why)
         raise why
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold nothing: the calls of this handler come one after the other."""
+        """Do nothing: this handler never makes two calls at the same time."""
         yield
 
 
@@ -279,14 +282,14 @@ _NO_VALUES: Any = None
 
 @dataclass
 class Mail:
-    """The signals that were sent, with the answers that their senders got."""
+    """The signals that were sent, and the answers that their senders got."""
 
     count: int = 0
     sent: list[Sending] = field(default_factory=list)
     acknowledged: list[tuple[Sending, Sent]] = field(default_factory=list)
 
     def next(self, job_id: str, name: str, sender: str, dice: random.Random) -> Sending:
-        """Return a signal: a new one or, if one was sent to the job before, sometimes that one again."""
+        """Return a signal for the job: mostly a new one, sometimes one that was sent to this job before."""
         before = [each for each in self.sent if each.id == job_id and each.key]
         if before and dice.random() < 0.3:
             return dice.choice(before)
@@ -298,7 +301,7 @@ class Mail:
 
 
 def problems(simulation: Simulation) -> list[str]:
-    """Return what is wrong with the signals and the handlers of durable jobs at the end of a simulation."""
+    """Return as sentences the errors about signals and durable handlers at the end of a simulation."""
     return [*_mail(simulation), *_handlers(simulation)]
 
 
@@ -324,8 +327,7 @@ def _mail(simulation: Simulation) -> list[str]:
 
 
 def _handlers(simulation: Simulation) -> list[str]:
-    """Compare the entries that handlers passed, and the effects that they made, with the entries that their jobs saved
-    according to the log (I20)."""
+    """Compare the runs of durable handlers with the entries that the log says were saved (I20)."""
     wrong: list[str] = []
     for key, box in sorted(simulation.watch.boxes.succeeded.items()):
         handler = simulation.handlers.get(key)
@@ -344,7 +346,7 @@ def _handlers(simulation: Simulation) -> list[str]:
 
 
 def _passed(simulation: Simulation, handler: Handler, box: Box) -> Iterator[str]:
-    """Compare a run that has succeeded with the entries of its job."""
+    """Compare a successful run with the saved entries of its job, and yield the differences."""
     job_id = handler.claim.id
     happened = {each.name for each in simulation.effects if each.job_id == job_id}
     saved = {step.name: step for step in box.entries.values()}

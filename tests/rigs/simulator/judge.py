@@ -1,4 +1,4 @@
-"""The verdict on a seed: the answers to producers, the records of handlers, Redis and SQL are compared."""
+"""The verdict on a seed. It compares the answers to producers, the records of handlers, Redis and SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def judge(simulation: Simulation) -> dict[str, int]:
-    """Raise Violated or AssertionError if a promise does not hold. Otherwise return the counts."""
+    """Check all promises at the end of a simulation. Return the number of events of each type.
+
+    Raises Violated or AssertionError if a promise does not hold.
+    """
     client = simulation.direct()
     simulation.watch.add(simulation.world.exchange([], simulation.watch.last)[1])
     simulation.watch.compare(client)
@@ -48,7 +51,10 @@ def judge(simulation: Simulation) -> dict[str, int]:
 
 
 def _check_told(simulation: Simulation) -> None:
-    """Check I1, I10 and I11: acknowledged jobs are in the log once and have ended, and refused jobs are not there."""
+    """Check the answers to producers (I1, I10, I11).
+
+    Each acknowledged job must be in the log once, and must have ended. No refused job may be in the log.
+    """
     watch, told = simulation.watch, simulation.told
     logged = set(_produced(watch.entries))
     ever = logged | set(_produced(watch.forgotten))
@@ -72,14 +78,14 @@ def _check_told(simulation: Simulation) -> None:
 
 
 def _produced(entries: Iterable[Entry]) -> Iterator[str]:
-    """Return the jobs that producers enqueued. A job that was enqueued several times is in the list several times."""
+    """Yield the id in each ``enqueued`` event, without the jobs of schedules."""
     for entry in entries:
         if entry.event is Event.ENQUEUED:
             yield from (each.job_id for each in entry.jobs if tick_of(each.job_id) is None)
 
 
 def _check_witness(simulation: Simulation) -> None:
-    """Check I12: the handlers' records and the workers' answers agree with the log."""
+    """Check that the records of handlers and the answers to workers agree with the log (I12)."""
     entries = [*simulation.watch.entries, *simulation.watch.forgotten]
     claimed: set[tuple[str, str]] = set()
     succeeded: set[tuple[str, str]] = set()
@@ -106,8 +112,10 @@ def _check_witness(simulation: Simulation) -> None:
 
 
 def _check_audit(simulation: Simulation) -> None:
-    """Check I7: SQL has the log, and verify proves the log. Verify reports each gap and loss whose events it cannot
-    check."""
+    """Check that SQL has the log, and that ``audit verify`` proves the log (I7).
+
+    After a loss of Redis, verify need not prove everything, but must find no violation.
+    """
     if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
         return
     client, database = simulation.direct(), Database(simulation.audit_url)
@@ -125,8 +133,7 @@ def _check_audit(simulation: Simulation) -> None:
 
 
 def check_boxes(simulation: Simulation) -> None:
-    """Check that `audit verify --redis` finds no difference in a box of a durable job while the queue goes on and the
-    mirror lags."""
+    """Check that `audit verify --redis` finds no error in the boxes of durable jobs, while the mirror is behind."""
     client = simulation.direct()
     lines = client.run(client.calls.reads.snapshot(QUEUE))["state"].values()
     has_mirror = any(isinstance(actor, MirrorProcess) for actor in simulation.actors)
@@ -149,7 +156,7 @@ def check_boxes(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Check that SQL has every entry of its newest epoch that Redis still has."""
+    """Check that SQL lacks no entry of its newest epoch that Redis has (I7)."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)
@@ -163,7 +170,7 @@ def _compare_log(simulation: Simulation, database: Database) -> None:
 
 
 def everything(simulation: Simulation) -> str:
-    """Return everything that Redis and SQL have at the end, as text."""
+    """Return as text all data that Redis and SQL have at the end."""
     snapshot: dict[str, Any] = simulation.direct().run(
         simulation.direct().calls.reads.snapshot(QUEUE)
     )

@@ -1,5 +1,4 @@
-"""Plants the bugs of tests/rigs/mutants/mutants.toml in the simulated code, so that tests can check that the simulator
-finds them."""
+"""Plants bugs of tests/rigs/mutants/mutants.toml in the simulated code. Tests check that the simulator finds them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ MUTANTS: Final = {mutant.name: mutant for mutant in load()}
 
 @contextmanager
 def planted(name: str) -> Iterator[Plant]:
-    """Yield the simulated code with one of the bugs during the block."""
+    """Yield the code to simulate, with the named bug in it."""
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
@@ -49,7 +48,7 @@ def planted(name: str) -> Iterator[Plant]:
 
 
 def _scripts(mutant: Mutant) -> Scripts:
-    """Return all scripts of a copy of lua/ with the bug."""
+    """Return a function that returns a script by its name. The scripts are built from a copy of lua/ with the bug."""
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua
@@ -64,7 +63,7 @@ def _scripts(mutant: Mutant) -> Scripts:
 
 @cache
 def _module(mutant: Mutant) -> ModuleType:
-    """Return a second copy of the module that has the bug. The original module remains imported."""
+    """Return a second copy of the module, with the bug in it. The imported module does not change."""
     name = mutant.file.removesuffix(".py").replace("/", ".")
     path = ROOT / mutant.file
     module = ModuleType(name)

@@ -1,5 +1,7 @@
-"""Chooses the actor that continues next. Many races need an actor that is delayed for a long time, which a uniform
-choice rarely gives."""
+"""Chooses which actor continues next.
+
+Many races need an actor that waits for very many steps. A uniform choice rarely lets an actor wait for so long.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Chooses among the actors that can continue."""
+    """A rule that chooses one of the actors that can continue."""
 
     name: str
 
@@ -29,10 +31,10 @@ class Uniform:
 class Pct:
     """Probabilistic concurrency testing (Burckhardt and others, 2010).
 
-    Each actor has a priority, and the actor with the highest priority continues until it waits. At a few random
-    moments, which are drawn beforehand, the actor that is about to continue gets the lowest priority. A bug that needs
-    d orderings is found with a probability of at least 1/(n·k^(d-1)) for n actors and k steps. Sometimes the choice is
-    free, since polling actors would otherwise never wait.
+    Each actor has a random priority. The actor with the highest priority continues until it waits. At a few random
+    steps this actor gets the lowest priority instead. With n actors and k steps, a bug that needs d orderings is found
+    with a probability of at least 1/(n·k^(d-1)). One of ten choices is uniform, since an actor that polls would never
+    wait.
     """
 
     name = "pct"
@@ -57,5 +59,5 @@ class Pct:
 
 
 def policy_of(rng: random.Random, steps: int) -> Policy:
-    """Choose a policy at random, for a run of this number of steps."""
+    """Return a random policy for a run of this number of steps."""
     return Uniform() if rng.random() < 0.4 else Pct(rng, steps)

@@ -1,4 +1,4 @@
-"""The answers to a caller who waits for jobs, compared with the log: how each job ended, and the result of the job."""
+"""Compares the answers to callers who wait for jobs with the log: how each job ended, and its result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_ROOM: Final = frozenset({"evicted", "full"})
 
 
 class Clock(NamedTuple):
-    """The clock of the server, which a failover may set back."""
+    """The server's clock (Unix ms), which a failover may set back."""
 
     now_ms: int
     latest_ms: int
@@ -64,7 +64,7 @@ class Life:
 
 @dataclass
 class Results:
-    """The state of each id according to the log, and the answers that a read of the id may give."""
+    """The last job of each id, according to the log. It knows which answers about an id are right."""
 
     lives: dict[str, Life] = field(default_factory=dict)
     untold: set[str] = field(default_factory=set)
@@ -94,7 +94,7 @@ class Results:
         *,
         has_room: bool,
     ) -> list[str]:
-        """Return the errors in the answers about these ids.
+        """Return the wrong answers as sentences. ``found`` has the answers by id.
 
         ``returned`` has the values that workers reported, by job, fence and worker.
         """
@@ -124,7 +124,7 @@ def _fits(
     *,
     has_room: bool,
 ) -> bool:
-    """Return whether the answer is possible for a job that is no longer in Redis."""
+    """Return whether this is a right answer about a job that has left Redis."""
     if said is None:
         return False
     outcome = said.known if isinstance(said, Absent) else said

@@ -1,5 +1,4 @@
-"""The work of the actors on schedules. Workers declare the schedules of their code and fire due schedules. The operator
-changes schedules."""
+"""The schedules of a simulation. Workers declare and fire them, and the operator changes them."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ CLOCK_MS: Final = (-20_000, -5_000, 20_000)
 
 
 def definition(code: int) -> Declaration:
-    """Return the schedule that a version of the code defines."""
+    """Return the schedule that this version of the code declares."""
     rules: tuple[dict[str, Any], ...] = (
         {"every": 2.0, "overlap": "skip"},
         {"every": 3.0, "overlap": "replace", "spread": 1.5},
@@ -44,12 +43,12 @@ def _job() -> NewJob:
 
 
 def declare(client: Client, code: int) -> None:
-    """Declare the schedule that the code of a worker has."""
+    """Declare the schedule of this version of the code, as a worker does."""
     client.run(client.calls.schedules.put(QUEUE, [definition(code)], source="code"))
 
 
 def serve(client: Client, worker: str) -> None:
-    """Fire due schedules, as a worker does. The worker may be suspended or die between two round trips."""
+    """Fire the due schedules, as a worker does. The worker may be killed between two round trips."""
     instants: list[Instant] = []
     while True:
         try:

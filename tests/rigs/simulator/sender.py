@@ -20,7 +20,8 @@ WAITING: Final = (State.RUNNING, State.PARKED)
 
 
 class Sender(Actor):
-    """Sends signals to jobs, some of them twice with the same key. At the end it sends what parked jobs wait for."""
+    """Sends signals to jobs, some of them twice with the same key. At the end it sends each signal that a parked job
+    needs."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -33,7 +34,7 @@ class Sender(Actor):
             self.sleep(strand, 200 if self.healing else self.random.choice((5, 40, 200, 600)))
 
     def some(self) -> list[Sending]:
-        """Return a signal to any job, most often to one that runs or is parked."""
+        """Return one signal, most often to a running or parked job. Return no signal if there is no job."""
         simulation = self.simulation
         records = simulation.watch.records
         jobs = [i for i in sorted(records) if records[i].state in WAITING]
@@ -45,7 +46,7 @@ class Sender(Actor):
         return [simulation.mail.next(self.random.choice(jobs), name, self.name, self.random)]
 
     def wanted(self) -> list[Sending]:
-        """Return a signal for each wait of a parked job that has no time limit."""
+        """Return a signal for each wait of a parked job, if the wait has no time limit."""
         found = []
         boxes, mail = self.simulation.watch.boxes, self.simulation.mail
         for job_id, event in sorted(boxes.parked.items()):

@@ -1,10 +1,10 @@
-"""One seed, which determines the order of actors, the network's behaviour, and the faults.
+"""One simulation. Its seed determines the order of the actors, the network, and the faults.
 
     simulation = Simulation(Stage(url, directory), seed=7)
     simulation.run()          # raises Failed, which says how to repeat it
 
-A run has two parts. In the first, of a few hundred steps, any fault of the seed's profile may happen. In the second
-everything is healed, no new job comes, and all jobs must end. Then `judge` compares the records.
+A run has two parts. In the first part, of a few hundred steps, the faults of the seed's profile happen. In the second
+part there are no faults and no new jobs, and all jobs must end. Then `judge` compares the records.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ COMPARE_EVERY: Final = 40
 
 @dataclass(frozen=True)
 class Plant:
-    """The code that is simulated. Tests replace it by code with planted bugs."""
+    """The code that is simulated. Tests replace parts of it by code with planted bugs."""
 
     scripts: Scripts = simulated
     delivery: type[Delivery] = Delivery
@@ -105,14 +105,14 @@ class Plant:
 
 @dataclass(frozen=True)
 class Stage:
-    """The place for one simulation after another: a server of its own, and a directory for the audit database."""
+    """A server, and a directory for the audit database. One simulation after another uses them."""
 
     url: str
     directory: Path
 
     @property
     def template(self) -> Path:
-        """Return an audit database without rows. Its id is always the same."""
+        """Return the path of an audit database without rows. It has the same id in each run."""
         path = self.directory / "template.db"
         if not path.exists():
             migrate.upgrade_schema(str(path))
@@ -126,7 +126,7 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(engine: Engine | None = None) -> Iterator[Stage]:
-    """Yield a stage with its own server during the block, in memory if possible."""
+    """Yield a new server and a directory. The directory is in memory if possible."""
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
     base = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="rq-core-simulator-", dir=base) as name:
@@ -139,7 +139,7 @@ def staged(engine: Engine | None = None) -> Iterator[Stage]:
 
 @dataclass(frozen=True)
 class Profile:
-    """The possible faults under a seed, and how frequent they are."""
+    """The faults that may happen in a simulation, and how often they happen."""
 
     name: str
     network: float = 0.0
@@ -164,7 +164,7 @@ LOSING: Final = frozenset({"restart", "flush"})
 
 
 class Failed(AssertionError):
-    """Raised for a seed for which a promise does not hold."""
+    """Raised if a promise does not hold for a seed."""
 
     def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ class Failed(AssertionError):
 
 
 class Kept(NamedTuple):
-    """The data of the server at a step, with the log that the watch had at that step."""
+    """A copy of the server's data at a step, with the log at that step."""
 
     dump: Dump
     log: tuple[RawEntry, ...]
@@ -189,7 +189,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands that may still arrive at the server, though their sender no longer waits for their replies."""
+    """Commands whose sender has given them up. They may still arrive at the server."""
 
     name: str
     commands: list[list[Any]]
@@ -317,7 +317,7 @@ class Simulation:
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:
-        """Return the version of the code that a worker runs, or None if no code has schedules."""
+        """Return which version of the code this worker runs, or None in a simulation without schedules."""
         dice = random.Random(f"{self.seed} {worker} code")
         return dice.randrange(schedules.CODES) if self.schedules else None
 
@@ -325,7 +325,8 @@ class Simulation:
         self.lines.append(line)
 
     def direct(self) -> Client:
-        """Return a client without scheduling points, for observers. It shares its transport, so no caller closes it."""
+        """Return a client for checks. Its calls stop no strand. All such clients share one transport, so none may be
+        closed."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -334,7 +335,7 @@ class Simulation:
     # The run.
 
     def run(self) -> Result:
-        """Run the simulation of the seed. Raises Failed."""
+        """Run the simulation of this seed, and return its result. Raises Failed."""
         self.actors: list[Actor] = []
         stamps, lives = ((f"{n:016x}" for n in itertools.count(1)) for _ in range(2))
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
@@ -388,7 +389,8 @@ class Simulation:
             self._step()
 
     def _heal(self) -> None:
-        """Stop all faults and all new work. The remaining jobs must then end (I11)."""
+        """End all faults and all new work, and run until all jobs have ended. Raises Violated if they do not end
+        (I11)."""
         self.healing = True
         self._paused.clear()
         for actor in self.actors:
@@ -401,7 +403,7 @@ class Simulation:
         raise Violated(f"I11: not worked off after {DRAIN_STEPS_MAX} steps: {self._left()}")
 
     def _left(self) -> list[str]:
-        """Return the live jobs that are not dead, and the known facts about each job."""
+        """Return the id and the line of each live job that is not dead."""
         values: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:jobs")
         lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
         standing = values | lines
@@ -435,7 +437,7 @@ class Simulation:
         self._run(ready[self.policy.choose(names, self.step, self.random)])
 
     def _ready(self) -> list[Runnable]:
-        """Return the strands of actors that can continue now, and the late commands."""
+        """Return what can continue now: strands of actors, and late commands."""
         now = self.world.now_ms
         found: list[Runnable] = [
             strand
@@ -448,7 +450,7 @@ class Simulation:
         return found + self._late
 
     def _next_ms(self) -> int:
-        """Return the time at which the next sleep or pause ends."""
+        """Return when the next sleep or pause ends (simulated ms)."""
         later = [
             *self._paused.values(),
             *(
@@ -479,8 +481,7 @@ class Simulation:
             chosen.resume()
 
     def _go_on(self, strand: Strand, request: Request) -> None:
-        """Let an actor continue. Run the next command of its round trip, or apply a network fault to the whole round
-        trip."""
+        """Run the next command of the strand's round trip, or lose the whole round trip on the network."""
         if request.fate is None:
             request.fate = self._draw_fate(len(request.commands))
         fate, count = request.fate, len(request.commands)
@@ -500,7 +501,8 @@ class Simulation:
         strand.resume([*request.replies[:keep], *([_missing("reply")] * (count - keep))])
 
     def _next_commands(self, commands: Sequence[list[Any]], done: int) -> Sequence[list[Any]]:
-        """Return one command, or a whole transaction. Other actors may run between two commands of a pipeline."""
+        """Return the next command, or a whole transaction. So other actors may run between two commands of a
+        pipeline."""
         self._taken = 1
         if commands[done][0] == "MULTI":
             ends = [at for at, each in enumerate(commands) if at > done and each[0] == "EXEC"]
@@ -522,7 +524,7 @@ class Simulation:
         return replies
 
     def _check_parked(self, added: Sequence[Entry]) -> None:
-        """Check that a job that was just parked holds nothing: no lease, and no place in a cap (I22)."""
+        """Check that each job that was just parked has no lease and holds no place in a cap (I22)."""
         control, key = self.world.control, f"rqc:{{{QUEUE}}}"
         for job_id in {
             i.job_id for entry in added if entry.event is Event.PARKED for i in entry.jobs
@@ -533,7 +535,7 @@ class Simulation:
                 raise Violated(f"I22: {job_id} is parked, and has lease {lease}, places {places}")
 
     def check_results(self) -> None:
-        """Read the results of all jobs, in the way of waiting callers. Raises Violated."""
+        """Read the results of all jobs as a waiting caller does, and check them against the log. Raises Violated."""
         client = self.direct()
         known = self.told.attempted | {each for each in self.watch.records if tick_of(each)}
         found = client.run(client.calls.endings.look(QUEUE, sorted(known)))
@@ -598,7 +600,7 @@ class Simulation:
         self._note("server", f"CLOCK {ms} ms")
 
     def _fault_sql(self) -> None:
-        """Let SQL fail during the work of a mirror. The mirror continues afterwards."""
+        """Let SQL fail at the present step of a mirror. The mirror then tries again."""
         for actor in self.actors:
             if not isinstance(actor, MirrorProcess) or not actor.running:
                 continue
@@ -650,7 +652,7 @@ def _missing(kind: str) -> Exception:
 
 
 def _words(commands: Sequence[list[Any]]) -> str:
-    """Return the words of a request, without words that differ between two versions of a script."""
+    """Return the commands as text, without the digests in the names of scripts."""
     return " ; ".join(_one(command) for command in commands)[:400]
 
 

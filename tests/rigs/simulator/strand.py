@@ -1,8 +1,8 @@
-"""Code that runs step by step: a thread that stops at each of its scheduling points.
+"""Strands: threads that run step by step. A strand stops at each scheduling point.
 
-At any time exactly one thread runs: one of the strands, or the thread that resumes them. So the scheduling of threads
-has no influence. With threads, unchanged code can be run step by step: a client in the middle of a plan, a mirror in
-the middle of a transaction.
+Exactly one thread runs at any time: a strand, or the thread that resumes strands. So the operating system has no
+influence on the order. A thread can stop anywhere in unchanged code: in a client within a plan, or in a mirror within a
+transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Crash(BaseException):
-    """Raised inside a strand when its process is killed, at the point at which the strand has stopped.
+    """Raised inside a stopped strand to kill it.
 
     It is not an Exception, so that no code handles it.
     """
@@ -22,7 +22,7 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Request:
-    """A stop at a round trip on the network, with the commands of the round trip."""
+    """A stop before a round trip, with the commands of the round trip."""
 
     commands: list[list[Any]]
     replies: list[Any] = field(default_factory=list)
@@ -44,14 +44,14 @@ class Fate:
 
 @dataclass(frozen=True)
 class Sleep:
-    """A sleep until a time of the simulation."""
+    """A stop until a simulated time (ms)."""
 
     until_ms: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stop between two steps of code that does not call Redis."""
+    """A stop between two steps of code that does not call Redis, such as the mirror."""
 
     name: str
 
@@ -60,7 +60,7 @@ Point = Request | Sleep | Step
 
 
 class Strand:
-    """A thread of an actor. ``body`` is the function that runs in the thread, and is called with the strand."""
+    """A thread of an actor that can be stopped and resumed. The thread calls ``body`` with this strand."""
 
     def __init__(self, name: str, body: Callable[[Strand], None]) -> None:
         self.name = name
@@ -90,8 +90,10 @@ class Strand:
         self._back.release()
 
     def wait(self, point: Point) -> Any:
-        """Stop the strand until it is resumed. The strand itself calls this method. Returns the value that is given to
-        `resume`."""
+        """Stop the strand until another thread resumes it. The strand itself calls this method.
+
+        Returns the value, or raises the error, that is passed to `resume`.
+        """
         if self._ending:
             # What tidies up after a crash would not be carried out either.
             raise Crash
@@ -104,8 +106,10 @@ class Strand:
         return value
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Run the strand to its next stop or its end. Another thread calls this method. Raises an exception that the
-        actor did not handle."""
+        """Run the strand to its next stop, or to its end. Another thread calls this method.
+
+        Raises the exception that the strand's code did not handle.
+        """
         self._sent = value, error
         self._go.release()
         self._back.acquire()
@@ -116,7 +120,7 @@ class Strand:
             raise failure
 
     def crash(self) -> None:
-        """End the strand at the point at which it has stopped."""
+        """Kill the strand where it has stopped."""
         if not self.done:
             self._ending = True
             self.resume(error=Crash())

@@ -1,4 +1,4 @@
-"""The simulator recognises wrong answers to a caller that waits for a job."""
+"""The simulator finds wrong answers to callers who wait for jobs."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_the_simulator_requires_that_a_kept_result_is_readable_until_its_expiry(
     assert problems(succeeded('"mine"'), now=ENDED + KEEP)
 
 
-def test_the_simulator_accepts_that_a_forgotten_result_is_absent_after_the_clock_was_set_back() -> (
-    None
-):
+def test_the_simulator_accepts_a_missing_result_after_the_clock_was_set_back() -> None:
     assert [] == problems(GONE, latest=ENDED + KEEP)
     assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
 

@@ -1,4 +1,4 @@
-"""The simulator: every promise holds for a hundred seeds, each seed repeats exactly, and planted bugs are found."""
+"""Every promise holds for a hundred seeds, each seed repeats exactly, and the simulator finds planted bugs."""
 
 import os
 import subprocess
@@ -60,8 +60,8 @@ REPEATED = (0, 15, 2, 17, 4, 19, 20, 13)
 
 @pytest.mark.slow
 def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage) -> None:
-    """Checks the steps, the log, the records of handlers, all keys and the rows in SQL. Other seeds run between the two
-    runs of a seed."""
+    """Compares the steps, the log, the records of handlers, all keys and the rows in SQL. Other seeds run in
+    between."""
     first = [Simulation(stage, seed).run() for seed in REPEATED]
     again = [Simulation(stage, seed).run() for seed in REPEATED]
 
@@ -70,7 +70,7 @@ def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_a_seed_in_another_process_is_equal(stage: Stage) -> None:
-    """Checks that the order of Python's sets and the random numbers of a server have no influence."""
+    """Python's sets have another order in another process, and a new server draws other random numbers."""
     seed = REPEATED[-1]
     here = Simulation(stage, seed).run().digest
     words = [sys.executable, "-m", "tests.rigs.simulator", "--seed", str(seed)]

@@ -1,4 +1,4 @@
-"""The watch of the simulator (its own view of the log), when a server forgets entries and when these entries return."""
+"""The simulator's own view of the log (the watch). Entries that a server has forgotten may come back."""
 
 import json
 from typing import Any

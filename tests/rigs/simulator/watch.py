@@ -1,4 +1,4 @@
-"""Observes every entry of the log when the entry is written, and checks what must be true after each step."""
+"""Follows the log of a simulation as it is written, and checks the promises after each entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Violated(AssertionError):
 
 
 class Watch:
-    """The log of the queue as Redis has it. An entry that Redis forgets is moved to ``forgotten``."""
+    """The log of the queue, as Redis has it now. Entries that Redis has forgotten are in ``forgotten``."""
 
     def __init__(self) -> None:
         self.log: list[RawEntry] = []
@@ -38,11 +38,11 @@ class Watch:
 
     @property
     def last(self) -> str:
-        """Return the id of the last entry."""
+        """Return the id of the last entry, or ``0-0`` without entries."""
         return self.log[-1][0] if self.log else "0-0"
 
     def add(self, found: list[Any]) -> list[Entry]:
-        """Add entries that were just written, in the form that XRANGE returns. Raises Violated."""
+        """Add new entries, in the form of XRANGE, and check them. Raises Violated."""
         added = []
         for entry_id, flat in found:
             raw = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -55,7 +55,7 @@ class Watch:
         return added
 
     def _check_number(self, entry: Entry) -> None:
-        """Check the number of the entry (I5)."""
+        """Check that the entry has the next number of its epoch (I5). Raises Violated."""
         begins = entry.event is Event.EPOCH_STARTED
         if not self.entries:
             fits = begins and entry.id.seq == 0
@@ -67,8 +67,10 @@ class Watch:
             raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
-        """Apply the entry to the state of the jobs to check I2, I4, I6 and I9. Check I3 by the caps in each claim, and
-        I15 by the rules of schedules, and I20 to I23 by what durable jobs save and wait for."""
+        """Apply the entry to the state of the jobs. With ``check``, raise Violated if it breaks a promise.
+
+        The promises are those of jobs (I2, I4, I6, I9), caps (I3), schedules (I15) and durable jobs (I20 to I23).
+        """
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
@@ -86,7 +88,7 @@ class Watch:
             raise Violated("; ".join(wrong))
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
-        """Continue from an earlier log. If Redis had forgotten entries of this log, they count as known again."""
+        """Continue from an earlier log. Its entries count as known again, even if Redis had forgotten them."""
         met = [*self.forgotten, *self.entries]
         self.log = list(log)
         self.entries = [decode(*each) for each in log]
@@ -99,7 +101,7 @@ class Watch:
             self._apply(entry, check=False)
 
     def compare(self, client: Client) -> None:
-        """Check that the state lines, all indexes and the whole log agree (I4, I5, I8, I10, I15). Raises Violated."""
+        """Compare the state lines and indexes in Redis with the log (I4, I5, I8, I10, I15). Raises Violated."""
         snapshot = client.run(client.calls.reads.snapshot(QUEUE))
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
@@ -109,6 +111,6 @@ class Watch:
             raise Violated("; ".join(found))
 
     def known(self, fence: str) -> bool:
-        """Return whether the log has the claim of this fence."""
+        """Return whether the log has the entry with the id of this fence."""
         wanted = OutboxId.parse(fence)
         return any(entry.id == wanted for entry in self.entries)

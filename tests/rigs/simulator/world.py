@@ -1,7 +1,7 @@
-"""The server of a simulation. It is a real server, but its clock and its replication id belong to the simulation.
+"""The server of a simulation: a real server whose clock and replication id belong to the simulation.
 
-Scripts read both from keys outside every queue, so that nothing in a seed depends on the machine. Losses of a server's
-memory happen at once: it forgets everything, loads an old snapshot, or is replaced by another server.
+Scripts read both from keys outside every queue. So nothing in a seed depends on the machine. The server can forget all
+data, load an old snapshot, or be replaced by another server, each in one step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes that take the place of shipped includes in a simulation."""
+    """Return the Lua includes that replace shipped includes in a simulation, by name."""
     return {"clock": CLOCK, "replid": _REPLID}
 
 
@@ -46,8 +46,7 @@ Scripts = Callable[[str], Script]
 
 @cache
 def simulated(name: str) -> Script:
-    """Return the script on the clock and the replication id of the simulation. Operations accepts it as one of its
-    ``scripts``."""
+    """Return the script with the simulation's clock and replication id. Delivery takes this function as ``scripts``."""
     return build_function(name, Variant(includes=includes()))
 
 
@@ -62,7 +61,7 @@ OPTIONS: Final = {
 
 
 def start_server(where: Path, engine: Engine | None = None) -> RedisServer:
-    """Start a server for simulations that stores nothing on disk. Its socket is in the directory ``where``."""
+    """Start a server that stores nothing on disk. Its Unix socket is in the directory ``where``."""
     options = {**OPTIONS, "unixsocket": str(where / "s")}
     return RedisServer(engine or engines()[0], where, options).start()
 
@@ -75,7 +74,7 @@ Dump = list[tuple[bytes, bytes]]
 
 
 class World:
-    """One server without data, at the beginning of the simulated time."""
+    """A server for one simulation. It begins without data, at the start of the simulated time."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -95,23 +94,23 @@ class World:
         self.control.close()
 
     def seconds(self) -> float:
-        """Return the monotonic clock of a client's machine."""
+        """Return the simulated time in seconds, as the monotonic clock of each client."""
         return self.now_ms / 1000
 
     @property
     def server_ms(self) -> int:
-        """Return the present time of the server."""
+        """Return the time of the server's clock (ms), which may differ from the simulated time."""
         return self.now_ms + self.skew_ms
 
     @property
     def clock(self) -> Clock:
-        """Return the server's clock."""
+        """Return the time of the server's clock, and the latest time that it has shown."""
         return Clock(self._told_ms, self._latest_ms)
 
     def exchange(
         self, commands: Sequence[Sequence[Any]], last: str = "0-0"
     ) -> tuple[list[Any], list[Any]]:
-        """Run commands one after the other. Returns the replies, and the outbox entries after ``last``."""
+        """Run commands one after another. Returns their replies, and the outbox entries after the id ``last``."""
         head: list[Sequence[Any]] = []
         if self._told_ms != self.server_ms:
             self._note_time()
@@ -129,7 +128,7 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Load all scripts, unless the previous simulation left them all in the server."""
+        """Load all scripts into the server, unless it still has them from the previous simulation."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {library[b"library_name"] for library in listed}
@@ -140,20 +139,19 @@ class World:
     # What happens to it.
 
     def become_another(self, rng: random.Random) -> None:
-        """Promote a replica. The clock of the replica may be ahead or behind."""
+        """Promote a replica that has all data. Its clock may be ahead or behind."""
         self.replid = f"{rng.getrandbits(160):040x}"
         self.skew_ms += rng.choice((0, 0, -4_000, 700))
         self._tell()
         forget_memories(self.control)
 
     def dump(self) -> Dump:
-        """Return everything that the queues store in Redis."""
+        """Return all keys of queues in Redis, each with its value in the form of DUMP."""
         keys = self.control.keys(f"{DEFAULT_PREFIX}:*")
         return [(key, self.control.dump(key)) for key in sorted(keys)]
 
     def come_back(self, rng: random.Random, dump: Dump) -> None:
-        """Restart the server with older data, as after a restart from an old snapshot or the promotion of a lagging
-        replica."""
+        """Restart the server with older data, as from an old snapshot or after the promotion of a lagging replica."""
         self.control.flushall()
         for key, value in dump:
             self.control.restore(key, 0, value)

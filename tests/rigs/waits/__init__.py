@@ -1,4 +1,4 @@
-"""The proof of waits: each wait ends soon after the end of its job, even if the messages about ends fail.
+"""The proof of waits. Each wait must end soon after its job, even if the messages about ends are lost.
 
 See scripts/prove/live waits.
 """

@@ -1,4 +1,4 @@
-"""Callers that repeatedly enqueue a job and wait for its result."""
+"""Callers who enqueue a job and wait for its result, again and again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 
 def answer(n: int = 0) -> str:
-    """Raise AssertionError if a worker calls it: the process that settles jobs reports the job's id as the result."""
+    """Raise AssertionError: no worker runs this task. The process `settler` settles its jobs, with their ids as
+    results."""
     raise AssertionError("the settler runs it")
 
 
 @dataclass
 class Found:
-    """The observations of a crowd of callers."""
+    """The figures of a crowd of callers, and what went wrong."""
 
     asked: int = 0
     ended: int = 0
@@ -53,7 +54,7 @@ class Found:
     """The number of subscriptions that remained at the end."""
 
     def line(self, name: str) -> str:
-        """Return the observations as one line."""
+        """Return the figures as one line."""
         return (
             f"{name}: {self.asked:,} waits in {self.seconds:.0f} s, {self.faults:,} faults; {self.ended:,} ended"
             " with their value,"
@@ -79,9 +80,9 @@ def run(
     more: Callable[[], bool],
     seconds_max: float,
 ) -> Found:
-    """Enqueue a job and wait for it, ``jobs`` times. Continue while ``more`` is true, for ``seconds_max`` at most.
+    """Let callers enqueue a job and wait for it, ``jobs`` times in all, or longer while ``more()`` is true.
 
-    ``subscribed`` counts the subscriptions to the queue.
+    All end after ``seconds_max`` seconds. ``subscribed()`` counts the subscriptions to the queue.
     """
     file = place / "settled"
     file.touch()
@@ -145,7 +146,7 @@ def _one(task: Any, found: Found, lock: threading.Lock, ends: dict[str, float]) 
 
 
 def _look(app: App, trips: list[float], over: threading.Event) -> None:
-    """Measure how long one read of a job takes while all other calls are made."""
+    """Measure how long one read of a job takes while all callers wait."""
     client = app.client
     while not over.wait(LOOK_EVERY_S):
         began = time.monotonic()
@@ -157,7 +158,7 @@ def _look(app: App, trips: list[float], over: threading.Event) -> None:
 
 
 def _left(subscribed: Callable[[], int]) -> int:
-    """Return how many subscriptions remain when no caller waits any more."""
+    """Return how many subscriptions remain after the last wait. They get some seconds to end."""
     deadline = time.monotonic() + LEFT_WITHIN_S
     while (count := subscribed()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -165,7 +166,7 @@ def _left(subscribed: Callable[[], int]) -> int:
 
 
 def fell_short(found: Found, *, alone: bool, may_forget: bool) -> Sequence[str]:
-    """Return the promises that the observations do not meet."""
+    """Return the promises that the figures do not meet."""
     problems = found.lost[:SHOWN]
     if not found.ended:
         problems.append("no wait has ended")

@@ -1,7 +1,7 @@
-"""``python -m tests.rigs.waits.settler URL QUEUE FILE``: a worker whose handlers take 0 to 2 ms.
+"""A worker process whose handlers take 0 to 2 ms: ``python -m tests.rigs.waits.settler URL QUEUE FILE``.
 
-For each success that Redis accepted, it writes a line into FILE: the job's id, and the time (s) just after the reply,
-on the clock that all processes of a machine share. SIGTERM ends the worker.
+It writes a line into FILE for each success that Redis accepts: the job's id, and the time (s) of Redis' reply. The time
+is that of the monotonic clock, which all processes of the machine share. SIGTERM ends the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE = Patience(unsent=120.0, unknown=120.0)
 
 
 def serve(url: str, queue: str, worker: str, sink: TextIO, stop: threading.Event) -> None:
-    """Claim jobs. Settle each job in a call of its own, with the id of the job as the result."""
+    """Claim jobs, and settle each job in a call of its own. The result of a job is its id."""
     draw = random.Random(worker)
     with Client(url, patience=PATIENCE) as client:
         while not stop.is_set():

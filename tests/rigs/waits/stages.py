@@ -1,4 +1,4 @@
-"""The stages of the proof of waits. Each stage has one or more servers, and a fault that is applied there."""
+"""The stages of the proof of waits: servers, and a fault that is applied to them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ RIGHT: Final = "&rqc:{*}:ended"
 
 @dataclass
 class Stage:
-    """The servers of a run: the URL that waiting callers use, the URL that the process that settles jobs uses, and the
-    fault that is applied."""
+    """The servers of one run, and the fault.
+
+    The callers who wait and the process that settles jobs have different URLs.
+    """
 
     waits_at: str
     settles_at: str
@@ -48,7 +50,7 @@ class Stage:
 
 
 def subscribed_at(*servers: RedisServer) -> int:
-    """Return the number of subscriptions to the queue, on these servers."""
+    """Return how many clients of these servers have subscribed to the queue's channel."""
     count = 0
     for server in servers:
         if server.running:
@@ -59,14 +61,14 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 @contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage on which nothing disturbs the connections."""
+    """Yield a stage without a fault."""
     with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
 
 @contextlib.contextmanager
 def killed(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage on which the listening connection is killed every 50 ms."""
+    """Yield a stage on which each connection that listens for messages is killed every 50 ms."""
     with served(engine, place) as server, server.client() as control:
 
         def strike() -> None:
@@ -76,7 +78,7 @@ def killed(engine: Engine, place: Path) -> Iterator[Stage]:
 
 
 def _user(server: RedisServer, role: str, *, without: str) -> str:
-    """Return the URL of a user who has all rights of the role except one right."""
+    """Create a user with all rights of a role except one, and return a URL with its password."""
     rules = [rule for rule in acl_roles.rules(role) if rule != without]
     assert len(rules) < len(acl_roles.rules(role))
     with server.client() as control:
@@ -86,7 +88,7 @@ def _user(server: RedisServer, role: str, *, without: str) -> str:
 
 @contextlib.contextmanager
 def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage on which the waiting user has no right to the channel."""
+    """Yield a stage whose waiting callers may not subscribe to the channel."""
     with served(engine, place) as server:
         url = _user(server, "producer", without=RIGHT)
         yield Stage(url, server.url, lambda: subscribed_at(server))
@@ -94,7 +96,7 @@ def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage on which the settling user has no right to the channel."""
+    """Yield a stage whose settling process may not publish to the channel."""
     with served(engine, place) as server:
         url = _user(server, "worker", without=RIGHT)
         yield Stage(server.url, url, lambda: subscribed_at(server))
@@ -102,7 +104,8 @@ def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def failover(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage whose primary is killed and replaced by its replica. Later the old primary returns as a replica."""
+    """Yield a stage whose primary is killed again and again. Its replica replaces it, and the killed server becomes a
+    replica."""
     group = SentinelGroup(engine, place)
     with group.up():
 
@@ -124,7 +127,7 @@ def failover(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def slot(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage on which the queue's slot moves from one shard to another, repeatedly."""
+    """Yield a stage on which the queue's cluster slot moves from shard to shard, again and again."""
     cluster = RedisCluster(engine, place).start()
     try:
         cluster.reset()
@@ -162,7 +165,7 @@ STAGES: Final[dict[str, Callable[[Engine, Path], Any]]] = {
 
 
 class Striker(threading.Thread):
-    """A thread that applies the fault repeatedly until it is stopped."""
+    """A thread that applies the stage's fault again and again until it is stopped."""
 
     def __init__(self, stage: Stage, first_s: float) -> None:
         """Apply the first fault after at most ``first_s`` seconds."""
@@ -204,10 +207,9 @@ def prove(
     seconds_max: float = SECONDS_MAX,
     first_s: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
-    """Let callers wait ``jobs`` times on this stage, and longer if there were too few faults by then. The first fault
-    comes after at most ``first_s`` seconds.
+    """Let callers wait ``jobs`` times on a stage, or longer until ``faults`` faults have happened.
 
-    Returns the observations, and the promises that the observations do not meet.
+    The first fault comes after at most ``first_s`` seconds. Returns the figures, and the promises that were not met.
     """
     if name == ALONE:
         jobs, callers = jobs // ALONE_SHARE, 1

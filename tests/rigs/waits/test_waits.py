@@ -1,4 +1,4 @@
-"""A short form of scripts/prove/live waits: no wait is lost under any of the faults."""
+"""A short form of scripts/prove/live waits: no wait is lost, whatever the fault."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_S = 2.0
 @pytest.mark.parametrize("name", [name for name in STAGES if name != ALONE])
 @pytest.mark.slow
 def test_no_wait_is_lost_in_a_short_run(name: str, tmp_path: Path) -> None:
-    """Checks only that the waits end. Their durations would include the load of other tests."""
+    """Checks only that all waits end. How long they take would depend on the other tests that run meanwhile."""
     found, short = prove(name, engines()[0], tmp_path, JOBS, first_s=FIRST_S)
 
     assert [] == list(short), found.line(name)

@@ -1,4 +1,4 @@
-"""Provides a server with prepared answers, and plans that call this server."""
+"""A server with prepared replies, and plans that call it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers each command with prepared replies, in their order. Each command name has its own replies, and its last
-    reply is repeated.
+    """Answers commands with prepared replies: ``Server(HGET=["1", "2"])`` answers HGET first with 1, and then always
+    with 2.
 
-    A reply that is a function is called with the command.
+    A reply may also be a function of the command.
     """
 
     def __init__(self, **replies: Any) -> None:

@@ -1,4 +1,4 @@
-"""Delivery of a call during failures, against a server with prepared answers."""
+"""Delivery: calls are sent, and repeated after failures. The server has prepared replies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_client_uses_scripts_on_a_server_without_functions(reply: Exception) -
     ],
 )
 def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
-    """Checks a full server, which loads no new library, and a user who may not load functions."""
+    """A full server loads no new library, and a user may lack the right to load one."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
     )
@@ -64,9 +64,7 @@ def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply:
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
-def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
-    None
-):
+def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake() -> None:
     server = Server(enqueue=[EPOCH, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -80,8 +78,7 @@ def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_wi
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
 def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
-    """Checks the number, since the server may have run the call. If the client sent the call with another number, the
-    server would run it twice."""
+    """The server may have run the call. Under another number it would run the call twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -92,15 +89,13 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
 
 
 def test_running_an_empty_list_of_calls_needs_no_server() -> None:
-    """Checks a worker that has claimed no job and has nothing to settle."""
+    """A worker without a claim has nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_without_an_answer_is_repeated_with_the_same_number_though_its_limit_is_now_0() -> (
-    None
-):
-    """Checks a claim that the server may have run, so that the worker must read the answer. If the server did not run
-    the first claim, the repeated claim takes no job."""
+def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
+    """The server may have run the claim, and then the worker must read the answer. Otherwise the repetition claims no
+    job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -190,9 +185,7 @@ def test_an_unreachable_server_causes_an_error_after_the_time_limit_of_the_clien
     assert 3 < server.now < 5
 
 
-def test_a_call_that_redis_may_have_run_is_repeated_for_longer_than_a_call_that_was_never_sent() -> (
-    None
-):
+def test_a_call_that_redis_may_have_run_is_repeated_longer_than_an_unsent_call() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -206,8 +199,7 @@ def test_a_call_that_redis_may_have_run_is_repeated_for_longer_than_a_call_that_
 def test_a_repeated_call_raises_outcome_unknown_if_the_handshake_before_it_gets_no_answer(
     trouble: Exception,
 ) -> None:
-    """Checks that the error is not ServerUnavailable. That error would say that the call was not sent and that no job
-    exists."""
+    """The error ServerUnavailable would be wrong: it says that the call was not sent, so that no job exists."""
     server = Server(enqueue=[Lost("cut"), EPOCH], handshake=[GREETING, trouble])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -227,8 +219,7 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Checks threads that share one Operations object. The server refuses the functions of both threads, and the second
-    refusal must not raise an error."""
+    """Two threads share one Operations object, and the server refuses the functions of both."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -246,8 +237,7 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """Checks that the number of tries is limited. Otherwise the client would load the script again and again without a
-    pause."""
+    """The client must not try to load the script for ever."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 
@@ -256,8 +246,8 @@ def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception)
 
 
 def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
-    """Checks that the client calls functions again as soon as another client has loaded them, since this client may
-    load no scripts either."""
+    """The client may not load scripts either. Another client may load functions at any time, so it tries them at each
+    call."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
@@ -299,7 +289,7 @@ def test_no_error_message_contains_a_password() -> None:
 
 
 def test_reads_are_repeated_while_a_node_of_a_cluster_is_down() -> None:
-    """Checks that an error of another node during the outage does not end the read."""
+    """Another error in the same exchange does not end the read."""
     down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
     server = Server(HGET=[down, "1"], HLEN=[odd, 2])
 

@@ -1,4 +1,4 @@
-"""Enqueues of many jobs in chunks: each error carries the jobs that were accepted before the error."""
+"""Enqueues of many jobs in chunks. Each error has the jobs that were accepted before it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_error_that_a_generator_raises_carries_the_accepted_jobs() -> None:
 
 @dataclass(frozen=True)
 class Unchangeable(Exception):
-    """An exception that accepts no new attributes, like the exceptions of some libraries."""
+    """An exception that accepts no new attributes, as in some libraries."""
 
     number: int
 
@@ -192,8 +192,7 @@ def test_the_answer_to_an_enqueue_has_the_scope_of_a_discarded_or_rejected_job()
 def test_an_enqueue_call_has_the_fewer_jobs_the_more_rules_each_job_has(
     rules: int,
 ) -> None:
-    """Checks the limit on jobs times rules in a call, because a call of 250 jobs with many rules each blocked Redis for
-    tens of milliseconds."""
+    """A call of 250 jobs with many rules each would block Redis for tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))
     jobs = [

@@ -1,5 +1,4 @@
-"""``enqueue_one``, which enqueues one job without a plan. For each answer of the server, its outcome is the same as the
-outcome of the plan."""
+"""``enqueue_one`` enqueues one job without a plan. It must have the same outcome as the plan that enqueues one job."""
 
 from __future__ import annotations
 
@@ -53,9 +52,9 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """Enqueue three jobs. The server answers the second job with these answers.
+    """Enqueue three jobs. The server gives these answers to the second one.
 
-    Returns the outcomes, the commands that were sent, and the time.
+    Returns the outcomes, the commands that were sent, and the time (s) that the client slept.
     """
     server = Server(**{**answers, "enqueue": [OK, *answers["enqueue"]]})
     operations = plans(server, name="c-1", patience=Patience(unsent=3, unknown=30))
@@ -82,8 +81,7 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 def test_enqueue_one_has_the_same_outcome_as_the_enqueue_plan(
     answers: dict[str, list[Any]],
 ) -> None:
-    """Checks that both ways send the same commands in the same order, with the same slots, numbers, pauses and error
-    texts."""
+    """Compares the commands, their order, slots and numbers, the pauses, and the texts of errors."""
     by_plan = played(answers, by_plan=True)
     alone = played(answers, by_plan=False)
 
@@ -128,11 +126,10 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
+def test_each_job_is_sent_with_its_own_kind_from_a_bounded_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks profiles that are equal and are not the same object, since the cache finds a kind by the ``id()`` of its
-    profile."""
+    """The cache finds the kind of a job by the ``id()`` of its profile. Here equal profiles are different objects."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -153,7 +150,7 @@ def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
 
 
 def test_the_slot_of_a_call_is_free_again_however_the_call_ends() -> None:
-    """Checks that an interrupted producer sends its next call in the same slot, with the next number."""
+    """One call is interrupted. The next call has the same slot and the next number."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(1)))
@@ -178,7 +175,7 @@ def test_the_slot_of_a_call_is_free_again_however_the_call_ends() -> None:
 def test_the_time_limit_for_repeating_a_call_begins_when_the_call_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """Checks a call whose first attempt already takes nearly the whole time limit."""
+    """The first attempt already takes nearly the whole time limit."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 
@@ -202,7 +199,7 @@ def test_the_time_limit_for_repeating_a_call_begins_when_the_call_is_first_sent(
 
 
 def test_a_job_whose_answer_is_lost_is_enqueued_once(valkey_url: str) -> None:
-    """Checks this on a real server, which stores the answer in the slot and repeats the answer for the second call."""
+    """A real server stores the answer in the slot, and repeats it for the second call."""
     transport = LossyTransport(valkey_url)
     with Client(valkey_url, transport=transport, sleep=lambda _: None) as client:  # type: ignore[arg-type]
         client.enqueue_one(job(1))

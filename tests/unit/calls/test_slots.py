@@ -1,4 +1,4 @@
-"""Slots of calls: two calls under way never share a slot, neither in threads nor in forked processes."""
+"""Slots of calls. Two calls under way never share a slot, neither in threads nor in forked processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
 def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
-    """Checks that parent and child do not use the same call numbers. Otherwise each process would get answers to calls
-    of the other process."""
+    """A child with the slots and numbers of its parent would get answers to the parent's calls."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.many([job(1)]))
@@ -35,7 +34,7 @@ def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
 def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks a thread that calls while another thread of the child is discarding the parent's slots."""
+    """One thread of the child makes a call while another thread is still discarding the parent's slots."""
     operations = plans(Server())
     of_parent = operations.delivery.take_slot("q", "enqueue")
     operations.delivery._free["q", "enqueue"].append(of_parent)
@@ -59,8 +58,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 
 
 def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
-    """Checks an interrupted call that may still arrive at the server later. The server refuses it after a later call in
-    the same slot."""
+    """The interrupted call may arrive late. The server then refuses it, because of its lower number."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -77,8 +75,7 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
 
 
 def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
-    """Checks that a call whose answer was lost is sent again with the same number, and that no other call ever uses the
-    caller's slot."""
+    """A call without an answer is repeated with its number. No other call ever gets the caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)
     call = operations.enqueue.chunk("q", [job(1)])
@@ -91,9 +88,7 @@ def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
     assert other[0].startswith(operations.delivery.name)
 
 
-def test_a_call_that_is_sent_without_a_plan_does_not_share_its_callers_slot_with_other_calls() -> (
-    None
-):
+def test_a_call_without_a_plan_shares_its_slot_with_no_other_call() -> None:
     operations = plans(Server())
     call = operations.enqueue.chunk("q", [job(1)])
     call.slot = named_slot("inbox.a", 7)

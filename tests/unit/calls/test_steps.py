@@ -1,4 +1,4 @@
-"""Reads that need several round trips: one read alone, and several reads at the same time."""
+"""Reads that need several round trips, one alone or several together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ def refused(_: list[Any]) -> Any:
 def test_a_concurrent_read_that_fails_ends_no_other_read(
     reply: Callable[[list[Any]], Any], why: str
 ) -> None:
-    """Checks reads that share their round trips. Some of these reads need more round trips than others."""
+    """The reads share their round trips, and need different numbers of them."""
 
     def steps(key: str, count: int) -> Steps[int]:
         total = 0

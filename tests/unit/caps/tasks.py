@@ -1,4 +1,4 @@
-"""The task functions that the tests of caps use, and a function that reads the lane from a job's spec."""
+"""Functions that the tests of caps declare as tasks or use as keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Enqueues by the name of a task: what a producer must know about the caps of the task, and what a worker corrects."""
+"""Enqueues by the name of a task. The producer needs the task's caps, and a worker corrects a job with too few
+scopes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Return a second app, which lacks the task but has read the stored policy of the task."""
+    """Return an app without the task. It has read the policy of the task that a worker stored."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])
@@ -40,7 +41,7 @@ def test_a_job_that_is_enqueued_by_name_gets_the_options_of_its_task(app: App) -
     assert asked.profile.max_losses == 9
 
 
-def test_a_job_that_is_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App) -> None:
+def test_a_job_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),
@@ -150,8 +151,7 @@ def test_a_worker_moves_a_job_to_another_lane_if_the_job_lacks_a_scope(
 
 
 def test_a_worker_keeps_the_key_that_a_producer_gave_a_job(app: App) -> None:
-    """Checks that the key function of the task does not replace the producer's key, even if the function returns a new
-    value at each call."""
+    """The task's key function may return another value at each call, and must not replace the key."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 
     assert task.lane_of_claim("default", "2+task=send+tenant=given", {"tenant": "a"}) is None

@@ -1,4 +1,4 @@
-"""Costs of jobs: what a job costs in the units that its rates count, and the errors for what is no cost."""
+"""Costs of jobs in the units that rates count, and the errors for invalid costs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_job_that_a_rate_does_not_count_has_no_cost_in_its_unit(app: App) -> N
     assert costs(task.job(None, 5)) == {}
 
 
-def test_a_cost_is_beside_the_other_options_of_a_job(app: App) -> None:
+def test_a_job_has_its_cost_together_with_its_other_options(app: App) -> None:
     task = app.task(caps=[rate()], keep_result=60)(ask).with_options(expires=30)
 
     assert json.loads(task.job("gpt", "hi", 7).ties) == {
@@ -79,7 +79,7 @@ def test_a_cost_is_beside_the_other_options_of_a_job(app: App) -> None:
 
 
 @pytest.mark.parametrize("cost", [0, -1, 10**12])
-def test_an_invalid_cost_is_refused_where_the_job_is_made(app: App, cost: int) -> None:
+def test_an_invalid_cost_is_refused_when_the_job_is_created(app: App, cost: int) -> None:
     task = app.task(caps=[rate()])(ask)
 
     with pytest.raises(
@@ -89,7 +89,9 @@ def test_an_invalid_cost_is_refused_where_the_job_is_made(app: App, cost: int) -
 
 
 @pytest.mark.parametrize("value", ["many", True, 1.5, None, 0])
-def test_a_function_that_returns_no_cost_is_named(app: App, value: Any) -> None:
+def test_the_error_of_an_invalid_cost_names_the_function_that_returned_it(
+    app: App, value: Any
+) -> None:
     def points(**_: Any) -> Any:
         return value
 
@@ -99,7 +101,7 @@ def test_a_function_that_returns_no_cost_is_named(app: App, value: Any) -> None:
         task.job("gpt", "hi")
 
 
-def test_a_function_that_fails_is_named(app: App) -> None:
+def test_the_error_of_a_cost_function_that_fails_names_the_function(app: App) -> None:
     def points(**_: Any) -> int:
         raise RuntimeError("no price")
 
@@ -127,7 +129,7 @@ def test_a_task_without_the_argument_of_its_cost_is_refused(app: App) -> None:
         app.task(name="ask", caps=[rate()])(lambda model: None)
 
 
-def test_a_default_that_is_no_cost_is_refused(app: App) -> None:
+def test_a_default_value_that_is_no_valid_cost_is_refused(app: App) -> None:
     def free(model: str, tokens: int = 0) -> None: ...
 
     with pytest.raises(
@@ -145,7 +147,7 @@ def test_two_functions_for_one_unit_are_refused(app: App) -> None:
         app.task(caps=[rate(cost=words), rate(cost=other, per_seconds=1)])(ask)
 
 
-def test_a_producer_without_the_code_gets_the_cost_by_the_policy(app: App) -> None:
+def test_a_producer_without_the_code_finds_the_cost_by_the_stored_policy(app: App) -> None:
     task = app.task(name="ask", caps=[rate(), rate(cost=words)])(ask)
     (policy,) = app.declared.policies("default").values()
     placing = registered_placing("ask", "default", policy)
@@ -193,13 +195,13 @@ def test_the_job_of_a_schedule_keeps_its_cost(app: App) -> None:
 @pytest.mark.parametrize(
     ("scope", "cost"), [("a@60s:tokens=x", 7), ("a@60s:points=x", 1), ("a@60s=x", 1), ("a=x", 1)]
 )
-def test_a_scope_takes_the_cost_in_its_unit(scope: str, cost: int) -> None:
+def test_a_scope_takes_the_cost_in_its_own_unit_and_otherwise_one(scope: str, cost: int) -> None:
     assert cost_of("tokens:7", scope) == cost
 
 
 def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
-    """Checks a short form of `scripts/measure/once/run costs`: when jobs begin, and that all together take as much as
-    the rate gives, whatever they say afterwards."""
+    """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times, and together take what the rate
+    gives."""
     for name, found, share in costs_once.reports(8_000, 3):
         assert found.wrong == 0, name
         assert share <= 1.02, name

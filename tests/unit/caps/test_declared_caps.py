@@ -1,4 +1,4 @@
-"""Caps and rates that code declares: invalid declarations are refused at once. No test here needs a server."""
+"""Caps and rates that code declares. An invalid declaration is refused at once. No test here needs a server."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_one_name_of_a_cap_cannot_have_two_limits(app: App) -> None:
 
 
 def test_jobs_of_a_task_with_caps_stay_in_the_queue_of_the_task(app: App) -> None:
-    """Checks that a job of the task cannot be enqueued into another queue, where the caps would not count it."""
+    """The task's caps would not count the job in another queue."""
     task = app.task(queue="mail", caps=[Cap(1)])(send)
 
     with pytest.raises(InvalidOption, match="must be 'mail'"):

@@ -1,4 +1,4 @@
-"""Lanes of jobs: the lane that a job gets from its caps, and the lane that it gets from a fair queue."""
+"""The lane of a job, which its caps and the fair key of its queue determine."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_cap_on_a_key_does_not_count_a_job_without_that_key(app: App) -> None:
 
 
 def test_the_default_value_of_an_argument_is_used_as_a_key(app: App) -> None:
-    """Checks a default value that the JSON of the arguments omits."""
+    """The JSON of the arguments omits default values."""
 
     def work(tenant: str = "acme") -> None: ...
 
@@ -202,7 +202,7 @@ def test_jobs_of_a_fair_queue_without_a_key_share_a_lane(app: App) -> None:
     assert [lane(task.job()), lane(task.job(None))] == ["2+fair=", "2+fair="]
 
 
-def test_a_job_that_is_enqueued_into_another_queue_gets_the_fair_lane_of_that_queue(
+def test_a_job_enqueued_into_another_queue_gets_the_fair_lane_of_that_queue(
     app: App,
 ) -> None:
     app.queue("mail", fair="tenant")

@@ -1,4 +1,4 @@
-"""Outcomes that a caller gets if a full scope discards or rejects the caller's job."""
+"""The outcome for a caller whose job a full scope discards or rejects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_error_for_a_rejected_job_names_the_job_and_the_full_scope(
 
 
 class Scripted(AsyncClient):
-    """A server that decides by the id of a job: it accepts no id drop-… or full-…, and no id a second time."""
+    """A client that decides by the ids of jobs: it discards drop-…, rejects full-…, and accepts no id twice."""
 
     def __init__(self) -> None:
         super().__init__("redis://nowhere.invalid")
