@@ -360,8 +360,8 @@ class Bulk:
     ) -> Plan[dict[str, str]]:
         """Change jobs in one call; a cancel and a requeue also change the jobs' children, in further calls.
 
-        If an earlier process has already made the call with this number, the answer of that call is returned. The
-        answer may name other jobs. Raises StaleCall if the change has made later calls.
+        If an earlier process has already made the call with this number, the answer of that call is returned. That
+        answer may be about other jobs than ``ids``. Raises StaleCall if the change has made later calls.
         """
         admin, queue = self._admin, change.filter.queue
         by, why, slot = change.by, change.why(place.id), place.slot
@@ -408,7 +408,8 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
     """Return whether this change itself may have brought a job into its state.
 
-    The job must have entered its state after the change began. For example, it was requeued and died again.
+    The job must have entered its state after the change began. For example, it was requeued and died again, or it was
+    edited, ran and waits again.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False

@@ -72,7 +72,7 @@ class Endings:
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
         """Return, by id, how these jobs have ended, or that Redis does not have them. Jobs that are alive are left out.
-        A dead job has ended.
+        A dead job counts as ended.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
