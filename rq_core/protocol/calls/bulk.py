@@ -340,7 +340,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, those of its jobs that the change must change, and a message for each damaged job."""
+        """Return a page of a key, the jobs on it that the change is for, and a message for each damaged job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []

@@ -88,8 +88,8 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they already do for at
-        least half of LISTEN_MS, the call changes nothing."""
+        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they go on for at least
+        half of LISTEN_MS without this call, it changes nothing."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
