@@ -1,4 +1,5 @@
-"""The facts that all rooms share: states, events, keys, names and numbers. Also the texts of jobs and scopes in Redis.
+"""The facts that all rooms share: states, events, keys, names and numbers. Also how a job and a scope are written as
+text.
 
 This room does no I/O and imports only :mod:`rq_core.errors` and :mod:`rq_core.masking`. It does not know how calls
 reach Redis.

@@ -47,7 +47,7 @@ class OutboxId(NamedTuple):
 
 
 class JobEvent(NamedTuple):
-    """The part of an outbox entry about one job. ``ordinal`` is its position in the entry, from 0."""
+    """The part of an outbox entry about one job. ``ordinal`` is the job's position in the entry, from 0."""
 
     ordinal: int
     job_id: str
@@ -127,7 +127,8 @@ if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job's state and fields after the events that were folded. A job without a ``state`` is not in Redis."""
+        """A job's state and fields after the events that were folded. A ``state`` of None means that Redis does not
+        have the job."""
 
         id: str
         state: State | None = None

@@ -88,8 +88,8 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms at which the outcome in the line expires or, if it has no kept outcome, the whole line. A later claim
-        call checks the line. None: nothing expires."""
+        """Unix ms at which the outcome in the line expires; without a kept outcome, the whole line expires. A later
+        claim call checks the line. None: nothing expires."""
         return self.until_ms or self.once_ms
 
 

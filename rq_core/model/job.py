@@ -201,8 +201,8 @@ _OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]pyth
 
 
 def place_in(traceback: str | None) -> str:
-    r"""Return the file and line of the last frame of a traceback that is not in a library. If all frames are in
-    libraries, the last frame is used. Returns an empty text without frames.
+    r"""Return the file and line of a traceback's last frame outside libraries. If all frames are in libraries, the last
+    frame is used. Returns an empty text if the traceback names no file.
 
     >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
     'shop/tasks.py:7'

@@ -46,7 +46,7 @@ class End(NamedTuple):
 
     @property
     def fence(self) -> str | None:
-        """Fence of the claim that the end also ended; None: no claim was in force."""
+        """Fence of the claim that the event ended; None: the event ended no claim."""
         return self.facts.get("fence")
 
     @property

@@ -125,8 +125,8 @@ def is_name(name: object) -> bool:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is valid. ``kind`` (queue, task, worker or job) is for the error. Raises InvalidName if the
-    name is invalid."""
+    """Return ``name`` if it is valid. ``kind``, such as queue or job, is the word for it in the error. Raises
+    InvalidName if the name is invalid."""
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)

@@ -74,7 +74,7 @@ class Outcome(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def value(self) -> T_co:
-        """The job's result. Raises a NoResult error if the job has no result."""
+        """The job's result. If it is unknown, raises the NoResult error for this kind of end."""
 
 
 @dataclass(frozen=True, slots=True)

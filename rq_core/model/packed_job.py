@@ -181,8 +181,8 @@ def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
 
 
 def _check_together(job: NewJob, ties: Mapping[str, Any]) -> None:
-    """Raise Unreadable if parts of a job contradict each other. The queue would refuse the whole call that contains
-    this job."""
+    """Raise Unreadable if parts of a job contradict each other. Otherwise, the queue would refuse the whole call that
+    contains this job."""
     if job.name:
         if not isinstance(job.name, str):
             raise Unreadable("packed has a name that is no text")

@@ -77,9 +77,9 @@ class CompanionCommand(Protocol):
     mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
     of a machine can read command lines.
 
-    The process ends when its standard input is closed, or on SIGTERM. Before, it finishes its work: a mirror copies the
-    remaining events. A mirror reports that it is ready (lib/readiness) after it has checked that the database is the
-    log of this Redis.
+    The process ends when its standard input is closed, or on SIGTERM. Before it ends, it finishes its work: a mirror
+    copies the remaining events. A mirror reports that it is ready (lib/readiness) after it has checked that the
+    database is the log of this Redis.
     """
 
     def __call__(
@@ -88,8 +88,8 @@ class CompanionCommand(Protocol):
 
 
 class FindInInbox(Protocol):
-    """A function that returns where an inbox has the rows of jobs, by job id: ``inbox`` or ``parked``. Jobs without a
-    row are left out. Raises RqCoreError if the database does not answer."""
+    """A function that returns where an inbox has the rows of a queue's jobs, by job id: ``inbox`` or ``parked``. Jobs
+    without a row are left out. Raises RqCoreError if the database does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
@@ -431,9 +431,9 @@ class InboxReader(Protocol):
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return the problems of the inbox that ``look`` does not show: in its tables, its database and the rights of a
-        relay, and between the rows that a relay sent last and the Redis of ``client``. Raises the same errors as
-        ``look``."""
+        """Return the problems of the inbox that ``look`` does not show. They concern its tables, its database and the
+        rights of a relay. Another problem: the rows that a relay sent last differ from the Redis of ``client``. Raises
+        the same errors as ``look``."""
         ...
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ multiples of ``every`` since the Unix epoch, plus a phase. A schedule is *due* a
 The phase and this part follow from the schedule's name, so they are the same on every worker and after a restart.
 
 When daylight saving time begins, wall clocks skip some times (a gap). When it ends, they show some times twice. An
-instant in a gap fires at the end of the gap. An instant that comes twice fires the first time. If the field for minutes
-or hours begins with ``*``, elapsed time counts: each minute that passes is compared with the expression. So ``*/10 * *
-* *`` never waits longer than ten minutes.
+instant whose wall time is in a gap fires at the end of the gap. An instant whose wall time comes twice fires the first
+time. If the field for minutes or hours begins with ``*``, elapsed time counts: each minute that passes is compared with
+the expression. So ``*/10 * * * *`` never waits longer than ten minutes.
 
     >>> nightly = recurrence("nightly", cron="30 2 * * *", tz="Europe/Berlin")
     >>> instant = 1774659600000  # 2026-03-28 02:00 in Berlin; the next night has no 02:30
@@ -126,7 +126,7 @@ class Recurrence:
         return crc32(b"spread|" + self.name.encode()) % self.spread_ms if self.spread_ms else 0
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first instant after ``instant`` (Unix ms); None if there is no instant before the year 2286."""
+        """Return the first instant after ``instant`` (Unix ms); None if no instant follows before the year 2286."""
         if self.cron is None:
             since = instant - self.phase_ms
             found: int | None = (since // self.every_ms + 1) * self.every_ms + self.phase_ms
@@ -172,7 +172,7 @@ class Recurrence:
         """Return the instants that have passed at ``now``. ``expected`` is the first instant that was not handled yet
         (both Unix ms).
 
-        The last due instant is run, and the earlier due instants are missed.
+        The last due instant is run, unless it is late by more than the grace. All other due instants are missed.
         """
         due_now = now - self.shift_ms
         fired = self.latest(expected, due_now)

@@ -94,7 +94,7 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
     """Return the job that a schedule enqueues: ``job`` with the unique name and the scope that the rule for overlaps
     needs.
 
-    Raises InvalidOption if the job cannot be enqueued more than once.
+    Raises InvalidOption if the job cannot be enqueued more than once, or if it is unique and the rule adds a name, too.
 
     With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, it
     holds the name until it is claimed. It then runs in a scope of the schedule, whose cap is 1.

@@ -17,7 +17,7 @@ class Setting(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The setting's name as operators write it. The setting ``lease_ms`` is written ``lease``, with its value in
+        """The setting's name as operators write it. For example, ``lease_ms`` is written ``lease``, with its value in
         seconds."""
         return self.name.removesuffix("_ms").replace("_", "-")
 

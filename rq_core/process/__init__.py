@@ -7,7 +7,7 @@ Read ``supervisor`` first.
 
 - ``serve``: the entry of ``rq-core worker``.
 - ``worker_process``: one worker process.
-- ``supervisor``: keeps several processes running, and restarts a worker when its code changes.
+- ``supervisor``: keeps several processes running, and with ``--reload`` restarts a worker whose code changed.
 - ``companion``: a process beside the workers: a mirror or a relay.
 - ``claim_totals``: sums the counts of all worker processes.
 - ``lease_guard``: extends leases for a worker whose heartbeat is overdue.

@@ -87,9 +87,11 @@ class Companion:
         """Wait until the process reports that it is ready and ``ready`` returns true. After READY_WAIT_S, stop waiting
         and log the sentence ``unready``.
 
-        Returns the exit status if the process has ended for a reason that it has logged. Returns None in all other
-        cases, so that the workers start: the process is ready, it is slow, or its database does not answer. In the last
-        case, ``watch`` starts it again later.
+        Returns the exit status if the process has ended instead. Otherwise returns None, even if the process is not
+        ready: a slow process must not keep the workers from starting.
+
+        Returns None, too, if the process ended because its database does not answer, and ``ready`` returns true without
+        it. Then ``watch`` starts the process again.
         """
         deadline = time.monotonic() + READY_WAIT_S
         said = b""

@@ -60,8 +60,8 @@ class Pulse:
         self._touched = 0.0
 
     def start(self, worker: str, queues: Iterable[str], *, server: str = "") -> None:
-        """Create the file. Its age counts from now. ``server`` is the URL that health checks show; it must not contain
-        a password."""
+        """Create the file. Its age counts from now. Health checks show the text ``server`` unchanged, so it must not
+        contain a password."""
         try:
             self._place.mkdir(mode=0o700, exist_ok=True)
             owner = self._place.lstat()
@@ -161,7 +161,7 @@ class Probe(HttpPort):
         pages: Mapping[str, Page] | None = None,
     ) -> None:
         """Listen at ``address``. A worker is unhealthy if its last claim is more than ``max_age`` seconds old. Raises
-        InvalidOption if the process cannot listen at the address."""
+        InvalidOption if the address is invalid, or the process cannot listen at it."""
         me = os.getpid()
         shown = pages or {}
 

@@ -100,7 +100,8 @@ class _Server(ThreadingHTTPServer):
         return room
 
     def note_asked(self, request: socket.socket) -> None:
-        """Note that a connection's request has arrived. From now on, ANSWER_WAIT_S is the time for the response."""
+        """Note that a connection's request has arrived. From now on, the client has ANSWER_WAIT_S seconds to receive
+        the response."""
         with self._closed:
             if (state := self._open.get(request)) is not None and not state.ended:
                 state.asked, state.ends_at = True, time.monotonic() + ANSWER_WAIT_S
@@ -147,7 +148,7 @@ class HttpPort:
         self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
     ) -> None:
         """Listen at ``address``. ``option`` is the name of the option that errors show. Raises InvalidOption if the
-        process cannot listen at the address."""
+        address is invalid, or the process cannot listen at it."""
         host, port = parse_address(address, option=option)
         try:
             self._server = _Server((host, port), _noting(handler))

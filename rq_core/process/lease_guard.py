@@ -46,7 +46,7 @@ class LeaseGuard:
     continue. When these leases are over, it logs an error.
 
     It kills a worker without a heartbeat for STUCK_S_MIN seconds, if a job still runs 30 s after its timeout. Nothing
-    in this process can end the handler. The jobs of the worker then run again elsewhere.
+    in the worker's own process can end such a handler. The jobs of the worker then run again elsewhere.
     """
 
     def __init__(

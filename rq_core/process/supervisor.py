@@ -217,7 +217,7 @@ class Supervisor:
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
         """Start the mirror, if there is one. Wait at most READY_WAIT_S until it is ready and mirrors all queues.
 
-        Returns the exit status if the mirror has ended; else None.
+        Returns None if the workers may start. Otherwise returns the exit status of the mirror, which has ended.
         """
         if self._mirror is None:
             return None

@@ -80,8 +80,8 @@ class ServeOptions:
 
 
 def load(options: ServeOptions) -> App:
-    """Return the app that ``options.target`` names, after a check. The server, prefix and redactor of the command line
-    replace the app's own.
+    """Return the app that ``options.target`` names, after a check. The server, prefix and redactor that the command
+    line names replace the app's own.
 
     Raises InvalidOption, TargetBroken or InvalidTask.
     """

@@ -102,7 +102,7 @@ def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def may_end_more(facts: Iterable[str]) -> str:
-    """Return the Lua function ``may_end_more()``. It returns whether the queue has data that may end with a job."""
+    """Return the Lua function ``may_end_more()``. It returns whether the queue may have data that end with a job."""
     found = " or ".join(f"facts.{fact}" for fact in facts)
     return f"local function may_end_more() return {found or 'false'} end"
 
@@ -143,8 +143,8 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. It checks the keys that the script
-    writes without reading them.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. It checks the keys that the file
+    writes without reading them first.
 
     The check comes first, because a failure after the first write would come too late.
     """

@@ -260,8 +260,8 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return the definitions of an include that a script needs: the functions that the ``wanted`` names use, and
-    everything that is not a function."""
+    """Return the definitions of an include that a script needs: the functions in ``wanted``, the functions that these
+    use, and everything that is not a function."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()

@@ -103,8 +103,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` other first lines that members of the box may have. A restore may have written them after
-        Redis forgot this event or others."""
+        """Note in ``also`` the first lines that members of the box may have, too, because of this event. A restore may
+        have written them after Redis forgot events about the box."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}

@@ -182,7 +182,7 @@ class Filter:
         )
 
     def matches_error(self, job: JobState) -> bool:
-        """Return whether a job meets the filter's term for errors."""
+        """Return whether a job died of an error of the filter's type. Without the term ``error``, each job matches."""
         return self.error is None or (job.error is not None and job.error.type == self.error)
 
     def matches_spec(self, spec: str | None) -> bool:

@@ -18,7 +18,8 @@ _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
 def instant_ms_of(option: str, value: datetime) -> int:
     """Return an instant in Unix ms, rounded up, and at least 1.
 
-    Raises InvalidOption for the option ``option`` if the value is not a datetime with a time zone before the year 2286.
+    Raises InvalidOption for the option ``option`` if the value is not a datetime, has no time zone, or is not before
+    the year 2286.
     """
     given: object = value
     if not isinstance(given, datetime):

@@ -72,7 +72,7 @@ def warn_with_traceback(
 
 
 def _kept(text: str) -> str:
-    """Return a text shortened to TEXT_MAX characters, with passwords masked."""
+    """Return a text with its passwords masked, then shortened to about TEXT_MAX characters."""
     return excerpt(text, TEXT_MAX)
 
 

@@ -15,7 +15,7 @@ from rq_core.model.unique_names import digest_of, unique_name
 
 
 class ScopeSource(NamedTuple):
-    """A rule that gives each job of a task one scope."""
+    """A rule that gives each job of a task at most one scope."""
 
     family: str
     scope: str = ""

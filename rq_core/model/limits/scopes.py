@@ -52,7 +52,7 @@ def encode_key(value: str) -> str:
 
 
 def scope(family: str, value: str) -> str:
-    """Return the scope of one key value of a family."""
+    """Return the scope of one key of a family."""
     return f"{family}={encode_key(value)}"
 
 

@@ -80,8 +80,8 @@ class Chunk:
     ms).
 
     ``begins_claim`` is True for the first chunk of a claim that this reader gets: an earlier claim may have emitted the
-    same text. ``missed`` is the number of chunks before this one that the reader did not get, because Redis had removed
-    them.
+    same text. ``missed`` is the number of chunks directly before this one that the reader did not get, because Redis no
+    longer had them.
     """
 
     number: int

@@ -8,8 +8,8 @@ mistake in one of the three shows as a difference. These rules hold for all even
 - The event's ``error``, if it has one, becomes ``error_type`` and ``error_message``.
 - A job that dies gets ``finished_at_ms``. Its reason is the event's ``reason``, or the reason in the table. A job
   in Redis that is not dead has neither of the two fields.
-- A baseline sets times to its own field ``since_ms``. If it says that Redis does not have the job, it changes nothing
-  else.
+- The times that a baseline sets are its own ``since_ms``. If it says that Redis does not have the job, it changes
+  nothing else.
 - A job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
   event has ended, counts as lost.
 """

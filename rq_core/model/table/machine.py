@@ -42,7 +42,7 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 class Event(StrEnum):
     """The events of jobs and queues. The script that makes a change also writes its event. All names except
-    ``baseline`` are past participles."""
+    ``baseline`` end in a past participle."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"

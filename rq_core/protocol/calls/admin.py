@@ -53,7 +53,7 @@ class Admin:
     ) -> Plan[dict[str, str]]:
         """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
 
-        With ``only``, a job in any state outside ``only`` stays unchanged; the outcome is then the job's state.
+        With ``only``, a job in another state stays unchanged, and its outcome is its state.
         """
         args = {"only": " ".join(only)}
         return (yield from self._for_ids("cancel", queue, ids, by, why, args, slot=slot))

@@ -92,7 +92,7 @@ class Audit:
         If the outbox lacks a part of the queue's history, the call writes a baseline of the live jobs.
 
         ``known`` is an epoch that the database has. A queue in an earlier epoch starts a new epoch above ``known``,
-        with a baseline. Later handshakes of this client also start epochs above ``known``.
+        with a baseline. Each epoch that this client starts later is above ``known``, too.
 
         ``stamp`` is the mark by which the database identifies the queue. A queue without a mark gets this mark. If the
         queue has another mark, AuditStampDiffers is raised. With an empty ``stamp``, any mark is accepted.
@@ -108,7 +108,7 @@ class Audit:
                 return
 
     def detach(self, queue: str, audit_id: str) -> Plan[None]:
-        """Switch the audit log off. From now on the outbox holds only recent events."""
+        """Switch the audit log off. From then on, the outbox holds only recent events."""
         yield from self._attach(queue, audit_id, "off")
 
     def _attach(
@@ -138,8 +138,8 @@ class Audit:
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox. The first is ``start`` itself, if it exists; "-"
-        means the oldest entry."""
+        """Return at most ``count`` undecoded entries of the outbox whose ids are ``start`` or later, in order. With
+        "-", they begin at the oldest entry."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
@@ -301,7 +301,7 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
     """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). It is for a
-    name that was given until an instant."""
+    name that is held until an instant, even if its job has ended."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

@@ -88,16 +88,16 @@ class Sent(NamedTuple):
 def send_signals(
     queue: str, records: Sequence[Sending], *, by: str, why: str = "", value_max: int = 0
 ) -> Call[list[Sent]]:
-    """Return the call that sends signals. Its answer has the outcome of each signal, in order. The log stores a value
-    of at most ``value_max`` bytes."""
+    """Return the call that sends signals. Its answer has the outcome of each signal, in order. The log stores a
+    signal's value only if the value has at most ``value_max`` bytes."""
     each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
     args = {"by": by, "why": why, "value_max": value_max}
     return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that wakes each of these parked jobs whose awaited signal is already in its box. The call sends
-    no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Return the call that checks again whether jobs have signals. A parked job wakes if its box has a signal for which
+    it waits. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     return Call("signal", queue, args, _parse_sent, each, tuple(ids))

@@ -340,7 +340,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, those of its jobs that the change must change, and a message for each damaged job."""
+        """Return a page of a key, the jobs on it that the change is for, and a message for each damaged job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
@@ -360,8 +360,8 @@ class Bulk:
     ) -> Plan[dict[str, str]]:
         """Change jobs in one call; a cancel and a requeue also change the jobs' children, in further calls.
 
-        If an earlier process has already made the call with this number, the answer of that call is returned. The
-        answer may name other jobs. Raises StaleCall if the change has made later calls.
+        If an earlier process has already made the call with this number, the answer of that call is returned. That
+        answer may be about other jobs than ``ids``. Raises StaleCall if the change has made later calls.
         """
         admin, queue = self._admin, change.filter.queue
         by, why, slot = change.by, change.why(place.id), place.slot
@@ -408,7 +408,8 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
     """Return whether this change itself may have brought a job into its state.
 
-    The job must have entered its state after the change began. For example, it was requeued and died again.
+    The job must have entered its state after the change began. For example, it was requeued and died again, or it was
+    edited, ran and waits again.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False

@@ -45,8 +45,8 @@ _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s(?::|$)")
 class KeptLimit(NamedTuple):
     """A limit that a queue keeps although this code declares another limit.
 
-    An operator or other code set the limit. Or an earlier version of the code declared a cap for a task, and this code
-    declares none.
+    An operator or other code set the limit. Or code declared a task's cap earlier, and this code declares no cap for
+    the task.
     """
 
     queue: str
@@ -114,8 +114,8 @@ class Caps:
         never replaces a live limit. Nor is an earlier declared limit set again, once code has declared another one. In
         both cases the outcome is ``kept``.
 
-        The text ``code`` in place of a limit restores the declared limit; for a single key, the limit of its family.
-        Raises NothingDeclared if neither exists.
+        The text ``code`` in place of a limit restores the declared limit. A key for which code declares nothing gets
+        the limit of its family. Raises NothingDeclared if neither exists.
         """
         for name, limit, _ in limits:
             if not is_scope(name):
@@ -145,8 +145,8 @@ class Caps:
     def register(
         self, queue: str, policies: Mapping[str, str], *, by: str | None = None
     ) -> Plan[dict[str, str]]:
-        """Store the policies of tasks (JSON by task name). Producers without the tasks' code then give jobs the right
-        scopes. Returns the outcome by task: changed or same."""
+        """Store the policies of tasks (JSON by task name). Producers without the tasks' code then give jobs the same
+        scopes as producers with it. Returns the outcome by task: changed or same."""
         args = {"by": check_name("actor", by or self._delivery.name)}
         records = tuple((check_name("task", name), text) for name, text in policies.items())
         return (yield from self._delivery.call(Call("register", queue, args, parse_pairs, records)))
@@ -208,9 +208,11 @@ class Caps:
     ) -> Plan[CapChange]:
         """Set a live limit, or restore the declared limit.
 
-        If another operator changes the limit meanwhile, the call reads it again and replaces it. With ``version``,
-        CapConflict is raised if another version is stored. ``declared`` are known families, in addition to those of the
-        queue. Raises InvalidOption, UnknownScope, NothingDeclared.
+        Without ``version``, a limit that another operator sets meanwhile is read and replaced, in at most CHANGES_MAX
+        attempts. With ``version``, the change is made only if this version is stored. ``declared`` are known families,
+        in addition to those of the queue.
+
+        Raises CapConflict if another change came first, InvalidOption, UnknownScope, NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:

@@ -142,8 +142,8 @@ def rollback(
 ) -> Call[dict[str, str]]:
     """Return the call that gives jobs back. Its answer is the outcome by id.
 
-    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane follows from the task's present policy.
-    With an empty text, the job stays in its lane.
+    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane is that of the task's present policy; with
+    an empty text, the job stays in its lane.
     """
     args = {
         "worker": worker,
@@ -166,7 +166,8 @@ def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[
 def spend(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that reports how much of their units running jobs have really taken. It may also pause scopes.
+    """Return the call that reports how much of each unit running jobs have really taken from their rates. It may also
+    pause the jobs' scopes.
 
     A record is (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. A worker sends
     this call before the call that ends the claims. The answer has, by id, why a record was not carried out.

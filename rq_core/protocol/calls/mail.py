@@ -26,14 +26,15 @@ class Mail:
         why: str = "",
         value_max: int = 0,
     ) -> Plan[Sent]:
-        """Send a signal. Returns its outcome. The log stores a value of at most ``value_max`` bytes."""
+        """Send a signal. Returns its outcome. The log stores a signal's value only if the value has at most
+        ``value_max`` bytes."""
         actor = check_name("actor", by or self._delivery.name)
         call = send_signals(queue, [record], by=actor, why=check_why(why), value_max=value_max)
         (found,) = yield from self._delivery.call(call)
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Wake each of these parked jobs whose awaited signal is already in its box."""
+        """Check again whether jobs have signals. A parked job wakes if its box has a signal for which it waits."""
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

@@ -273,8 +273,9 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Store a live schedule again that Redis has lost. ``version`` and ``last_ms`` (Unix ms) are its last version
-        and instant in the log. The outcome is ``conflict`` if Redis already has the schedule again."""
+        """Store a schedule again that an operator had set and that Redis has lost. ``version`` and ``last_ms`` (Unix
+        ms) are its last version and instant in the log. The outcome is ``conflict`` if Redis already has the schedule
+        again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -300,7 +301,8 @@ class Schedules:
         """Store the cap by which jobs of one schedule run one at a time. Nothing is stored if no declaration needs the
         cap, or if the queue already has it. An operator may change the cap later.
 
-        Raises ServerUnsuitable if the user of Redis may not store caps: a producer may not.
+        Raises ServerUnsuitable if the user of Redis may not store caps. The role producer may store schedules, but no
+        caps.
         """
         if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
             return
@@ -336,8 +338,8 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, until no first instant lies in the past. ``after`` is, by name, the time (Unix
-        ms) after which the first instant comes.
+        """Send a change of schedules, each with its first instant. ``after`` is, by name, the time (Unix ms) after
+        which the first instant comes.
 
         If an instant passes before the server gets the change, the change of this schedule is sent again, with a later
         instant. It is sent at most LATE_MAX times.

@@ -412,7 +412,7 @@ class Delivery:
         queue is not on the list.
 
         In a cluster the list may be on another shard. An existing queue was listed by its creator, so its handshake
-        waits at most LISTING for that shard.
+        waits at most 1 s (LISTING) for that shard.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -109,7 +109,7 @@ class Call(Generic[T_co]):
 
 
 def pairs_of(value: Any) -> dict[str, Any]:
-    """Return a reply of pairs as a dict. The reply is a map, a list of pairs, or a flat list."""
+    """Return a reply of pairs as a dict. The reply is a flat list (RESP2), or a map or a list of pairs (RESP3)."""
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):

@@ -38,7 +38,7 @@ def meaning_of(reply: Any, *, lost: bool = False) -> str:
     - answer: the script answered.
     - epoch: the call needs a handshake, because the queue's epoch has changed.
     - with: the call lacks keys.
-    - unsent: the call was not carried out, and may be sent again.
+    - unsent: this time, the call was not carried out. It may be sent again.
     - lost: the call may have been carried out.
     - forgotten: the server does not have the script.
     - no functions: the server or the user cannot call functions.
@@ -187,8 +187,7 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """Return the beginning of a URL with the opposite choice of TLS: ``rediss://`` for ``redis://``, and ``redis://``
-    for ``rediss://``."""
+    """Return the beginning of a URL with the opposite choice of TLS, for example ``rediss://`` for ``redis://``."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

@@ -9,7 +9,7 @@ Read ``steps`` first.
 - ``ranges``: reads many ranges of an index of lanes or scopes in one command.
 - ``scope_reads``: scopes, with exact numbers.
 - ``job_reads``: jobs, page by page.
-- ``matches``: finds the jobs that match a filter.
+- ``matches``: finds which of some jobs match a filter.
 - ``paging``: reads all jobs in some states page by page, for changes of many jobs.
 - ``whole_queue``: all data of a queue, for the doctor.
 - ``result_reads``: whether jobs have ended, and how.

@@ -38,7 +38,7 @@ _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 
 
 class Box(NamedTuple):
-    """A job's box, as its worker reads it: the steps that the job has begun or saved."""
+    """A job's box, as its worker reads it: the entries that the job has begun or saved."""
 
     life: str | None
     """The name of the job's box; None: the job has saved nothing."""
@@ -69,8 +69,8 @@ class BoxReads(QueueReader):
         """Return the box of a job, for the worker that holds the job's claim. Entries before number ``first`` are left
         out. Returns None if the worker does not hold the claim.
 
-        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. One of these
-        two steps would run again.
+        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. (Of two such
+        steps, one would run again.)
         """
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)

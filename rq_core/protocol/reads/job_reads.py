@@ -123,7 +123,7 @@ class JobReads(QueueReader):
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane. Scheduled jobs are
         ordered by due time, and parked jobs by the time at which they parked. Dead jobs are ordered by death, newest
-        first. A job that changes its state during the read may be missing.
+        first. A job that changes during the read may be missing.
         """
         keys = self._keys(queue)
 
@@ -166,7 +166,7 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return the rollbacks of the jobs in ``jobs`` that wait because a worker gave them back, by job id. Only the
+        """Return, by job id, the rollback of each job in ``jobs`` that waits because a worker gave it back. Only the
         last RECENT_MAX entries of the outbox are searched."""
         open_ids = {
             job.id

@@ -57,7 +57,7 @@ class PagedKey:
 
     def after_change(self, place: str | None, gone: int) -> str | None:
         """Return the place, corrected after a change: ``gone`` of the jobs before it have left the key. If ``gone`` is
-        too high, some jobs are read again, but none is skipped."""
+        wrong, more is read than needed, but no job is skipped."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)

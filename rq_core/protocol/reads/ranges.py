@@ -84,7 +84,7 @@ def job_of(member: str) -> str:
 
 def scopes_in(index: str, most: int, seen: set[str]) -> Steps[list[str]]:
     """Return at most ``most`` scopes that have members in the key ``index`` (``blocked`` or ``holders``), sorted.
-    Scopes in ``seen`` are left out."""
+    Scopes in ``seen`` are left out. Only the first member of each scope is read."""
     found: list[str] = []
     start, whole = "-", False
     while len(found) < most and not whole:

@@ -72,7 +72,7 @@ class Endings:
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
         """Return, by id, how these jobs have ended, or that Redis does not have them. Jobs that are alive are left out.
-        A dead job has ended.
+        A dead job counts as ended.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
@@ -88,8 +88,8 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they already do for at
-        least half of LISTEN_MS, the call changes nothing."""
+        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they go on for at least
+        half of LISTEN_MS without this call, it changes nothing."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:

@@ -119,7 +119,7 @@ class ScopeReads(QueueReader):
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
         """Return the scopes of a queue: first those with a limit of their own, then keys with waiting jobs or holders,
-        then weights.
+        then the weights of a fair queue.
 
         At most ``limit`` scopes are returned. Only the jobs of about ``lanes`` blocked lanes are counted as
         ``waiting``; ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read;

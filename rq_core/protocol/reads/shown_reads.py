@@ -25,7 +25,7 @@ DEAD: Final = str(State.DEAD)
 
 
 class ShownJob(NamedTuple):
-    """The progress of a job, and the job's state."""
+    """The progress of a job, and the job's state. Both are from one read, in which the state is read first."""
 
     state: str | None
     """The job's state; None if Redis has no such job."""
@@ -130,8 +130,8 @@ def _state_of(line: str | None, size: int) -> str | None:
 def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
     """Return the place from which the reader continues. ``text`` is the job's field in the key ``shown``.
 
-    After a failover, or after another job with this id, the numbers of chunks may begin again at a lower number. Then
-    the place is set back.
+    If a failover took chunks, or another job with this id began a stream, the next chunks may have numbers that the
+    reader has had already. Then the place is set back.
     """
     found = read_shown(text)
     if place.fence is None:

@@ -48,7 +48,8 @@ def ask(**questions: Command | list[Command]) -> Steps[Any]:
 def time_ms(reply: Sequence[str]) -> int:
     """Return the reply to the command TIME in Unix ms.
 
-    Send TIME together with commands on keys of the queue. In a cluster, it then goes to the shard of the queue.
+    Send TIME together with commands on keys of the queue. In a cluster, it then goes to the queue's shard, whose clock
+    counts.
     """
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
@@ -137,7 +138,7 @@ def _keys_in(command: Command) -> str:
 
 
 def _fit(text: str) -> str:
-    """Return a text on one line, shortened to at most WHY_MAX characters."""
+    """Return a text as one printable line, shortened to about WHY_MAX characters."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
