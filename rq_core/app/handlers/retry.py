@@ -132,7 +132,8 @@ class RetryPolicy:
     ) -> RetryVerdict:
         """Decide whether a job whose handler raised ``error`` is retried. Never raises.
 
-        ``failures`` includes this failure. The verdict does not look at the maximum number of attempts: fail.lua does.
+        ``failures`` includes this failure. The verdict ignores the maximum number of attempts: fail.lua decides whether
+        an attempt is left, since it knows the job's own limit.
         """
         if isinstance(error, GiveUp):
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)
