@@ -119,7 +119,7 @@ class PreparedTask(Generic[P, R]):
         return JobCall(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments, and return the job's handle. This blocks; in an event loop use
+        """Enqueue a job with these arguments, and return the job's handle. It blocks: in an event loop use
         enqueue_async.
 
         Raises the errors of ``job``. If the queue refuses the job, raises ScopeFull, UniqueHeld, IdempotencyMismatch,
@@ -162,7 +162,7 @@ class PreparedTask(Generic[P, R]):
 
 
 class Task(PreparedTask[P, R]):
-    """A function that workers can run. Jobs have its name. ``@app.task`` makes tasks."""
+    """A function that workers can run by its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
     """True if the function, or the ``__call__`` of a callable object, is declared with ``async def``."""
