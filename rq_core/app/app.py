@@ -175,7 +175,7 @@ class App(CopyProducer):
         - ``name``: by default the function's name.
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
-        - ``max_losses``: the number of workers lost while they ran the job, at which the job dies as poison.
+        - ``max_losses``: a job dies as poison when it has lost this number of workers.
         - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
         - ``unique``: Unique, Throttle, Debounce or Latest. It decides what happens to several calls with one unique
           name.
@@ -319,10 +319,9 @@ class App(CopyProducer):
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
-        """Return the handle of the job with this id. It does not ask Redis whether the job exists; JobHandle.state
-        does.
+        """Return the handle of the job with this id.
 
-        Raises InvalidName.
+        The job need not exist: only JobHandle.state asks Redis for it. Raises InvalidName.
         """
         return JobHandle(
             self,

@@ -91,12 +91,11 @@ class Arguments:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Validate a call's arguments, and return them as a JSON object. It lacks the arguments that the caller left
-        out."""
+        """Validate a call's arguments, and return them as a JSON object. Defaults are not filled in."""
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a call's arguments to the annotated types. Return by name those that the caller passed."""
+        """Convert a call's arguments to the annotated types, and return them by name. Defaults are not filled in."""
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,12 +119,11 @@ class PreparedTask(Generic[P, R]):
         return JobCall(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments, and return the job's handle. It blocks: in an event loop use
-        enqueue_async.
+        """Enqueue a job with these arguments, and return the job's handle.
 
-        Raises the errors of ``job``. If the queue refuses the job, raises ScopeFull, UniqueHeld, IdempotencyMismatch,
-        ResultsFull, QueueFull or AuditBacklogFull. If the call to the server fails, raises ServerUnavailable,
-        ServerUnsuitable or OutcomeUnknown.
+        This method blocks; in an event loop use enqueue_async. Raises the errors of ``job``. If the queue refuses the
+        job, raises ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull, QueueFull or AuditBacklogFull. If the call
+        to the server fails, raises ServerUnavailable, ServerUnsuitable or OutcomeUnknown.
         """
         job = self.job(*args, **kwargs)
         if self.app.outgoing_functions:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job in the making, from the name of its task.
+    """A job that is being made, from the name of its task.
 
     If the app lacks the task, the caller may first have to read the task's policy from the queue.
     """

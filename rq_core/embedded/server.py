@@ -125,7 +125,7 @@ def ensure_server(
     clients.
 
     A server that already runs keeps its own `idle_s`. Raises ServerUnavailable if the server does not answer within
-    `timeout_s` seconds, not counting the time in which it loads its data.
+    `timeout_s` seconds. The time in which it loads its data does not count.
     """
     return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
 

@@ -51,7 +51,7 @@ class Job(Generic[A]):
     def cancelled(self) -> bool:
         """True if the handler should leave out the job.
 
-        The job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
+        This is so if the job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
         """
         return self.context.cancelled
 

@@ -73,7 +73,8 @@ def redacted(redact: Redact | None, text: str) -> str:
 def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """Convert an exception to the JSON object that events carry. It is ASCII: lone surrogates and NUL are escaped.
+    """Convert an exception to the JSON object that events carry. The JSON is ASCII: lone surrogates and NUL are
+    escaped.
 
     The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
     recognize half of a secret.

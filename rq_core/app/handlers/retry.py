@@ -59,7 +59,7 @@ class RetryPolicy:
 
     Jitter spreads the retries of jobs that failed at the same time. ``"full"`` (or True) is a random time from 0 to the
     delay. ``"equal"`` is a random time from half of the delay to the delay. ``"none"`` (or False) is the delay itself.
-    The source is "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+    These are "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
     Blog, March 2015.
 
     With ``retry_on``, only errors of these types are retried. Errors of the types in ``give_up_on`` are never retried.

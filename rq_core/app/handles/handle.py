@@ -160,8 +160,9 @@ class JobHandle(Generic[R_co]):
         cannot send messages, they grow from 50 ms to 1 s. If Redis no longer has the job, the outcome comes from the
         audit database. Without an audit database, the outcome is then Gone.
 
-        Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in a handler unless ``allow_in_handler``, since
-        the waiting handler occupies a worker's place that the job may need. Raises QueueDamaged or ServerUnsuitable.
+        Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in an event loop. Raises WaitRefused in a
+        handler unless ``allow_in_handler``, since the waiting handler occupies a worker's place that the job may need.
+        Raises QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 

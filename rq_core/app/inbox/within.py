@@ -78,8 +78,8 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise InvalidOption for a method that only the other kind of connection has: ``cancel`` or
-            ``cancel_async``, for example.
+            """Raise InvalidOption for a method of the other kind of connection: ``cancel`` if the connection is
+            asynchronous.
 
             Raise AttributeError for any other name.
             """

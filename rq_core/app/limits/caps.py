@@ -136,7 +136,7 @@ class Rate:
     def family(self, task: str) -> str:
         """Return the family of the rate's scopes for a task: the part that their names share.
 
-        It ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
+        The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
         ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.
         """
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")

@@ -156,8 +156,7 @@ class Copying:
         return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Copy the jobs that died and match, from the next page of the log. ``room`` is the maximum number of copies,
-        or None.
+        """Copy the jobs that died and match, from the next page of the log, at most ``room`` jobs. None means no limit.
 
         With ``dry_run``, the method enqueues no copy. Raises AuditNotConfigured, and LogBehind.
         """

@@ -145,8 +145,8 @@ class Backend(django_tasks.BaseTaskBackend):
         alias.
 
         The method looks in Redis, in the inbox, and then in the audit log. The App has an audit log if ``audit`` in
-        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A cancelled job has no result, nor has a job that is in none of them.
-        Raises RqCoreError if the server or the database does not answer.
+        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A job that was cancelled, or is in none of them, has no result. Raises
+        RqCoreError if the server or the database does not answer.
         """
         if is_name(result_id):
             for found in self._looks(result_id):

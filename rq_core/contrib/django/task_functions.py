@@ -83,8 +83,7 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
 
 
 def _named(alias: str, backend: Any) -> Any:
-    """Return the backend with this alias. Return ``backend`` if the settings have no backend of its class by this
-    alias."""
+    """Return the backend of rq-core with this alias. If the settings have none, return ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:
