@@ -41,7 +41,7 @@ class RqCoreError(Exception):
         super().__init__(masked(message))
 
     def name_prefix(self, prefix: str) -> None:
-        """Add ``--prefix`` to each command in the message, for queues whose keys do not have the default prefix."""
+        """Add ``--prefix`` to the commands in the message that take it, if a queue's keys have another prefix."""
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])

@@ -26,7 +26,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``schedules``: declares schedules, and changes them.
 - ``untyped_enqueue``: enqueues by a task's name, without its code.
 - ``arguments``: checks arguments, and converts them to JSON and back.
-- ``hints``: checks whether a value stays the same in JSON.
+- ``hints``: checks whether a value stays the same when it is converted to JSON and back.
 - ``loading``: finds an app by ``module:app``.
 - ``fork_safety``: makes a fork wait while another thread prepares an app's first use.
 """

@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-These lines before ``send.enqueue`` open no connection. They read only environment variables.
+The lines before ``send.enqueue`` open no connection, and read nothing but environment variables.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class App(CopyProducer):
         - ``name``: by default the function's name.
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
-        - ``max_losses``: the number of workers that may be lost while they run the job. Then the job dies as poison.
+        - ``max_losses``: a job dies as poison when it has lost this number of workers.
         - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
         - ``unique``: Unique, Throttle, Debounce or Latest. It decides what happens to several calls with one unique
           name.
@@ -284,7 +284,7 @@ class App(CopyProducer):
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The app's tasks by name. A task with aliases is also stored under each alias."""
+        """The app's tasks, by name and by each alias."""
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
@@ -319,9 +319,9 @@ class App(CopyProducer):
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
-        """Return the handle of the job with this id. The method does not ask Redis whether the job exists.
+        """Return the handle of the job with this id.
 
-        Raises InvalidName.
+        The job need not exist: only JobHandle.state asks Redis for it. Raises InvalidName.
         """
         return JobHandle(
             self,

@@ -7,7 +7,8 @@ types. For example, a datetime is refused there, since the handler would receive
 
 An argument that the caller leaves out is not in the JSON. The worker's default then applies.
 
-pydantic is imported when a task is first used, and for ``keep_result`` already when the task is defined.
+Defining a task must stay quick. So pydantic is imported when a task is first used; only with ``keep_result``, when the
+task is defined.
 """
 
 from __future__ import annotations
@@ -90,17 +91,16 @@ class Arguments:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Validate a call's arguments, and return them as a JSON object. Arguments that the caller left out are not in
-        it."""
+        """Validate a call's arguments, and return them as a JSON object. Defaults are not filled in."""
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a call's arguments to the annotated types, and return them by name. Left-out arguments are
-        missing."""
+        """Convert a call's arguments to the annotated types, and return them by name. Defaults are not filled in."""
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert arguments, which the caller passes as a mapping by name, to the annotated types."""
+        """Convert arguments to the annotated types, and return them by name. ``values`` maps their names to their
+        values."""
         return self._validate(_check_names(self.task, values))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
@@ -134,7 +134,8 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Read arguments from a JSON object. Return them by name, in the annotated types."""
+        """Read arguments from a JSON object. Return them by name, in the annotated types, ready to pass to the
+        function."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -275,7 +276,8 @@ class Arguments:
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
         """The serializer to JSON, if each valid value can certainly be read back from its JSON; else None.
 
-        The values have their annotated types, so pydantic's warnings are switched off, which is faster.
+        Validated values have their annotated types, so pydantic has nothing to warn of. Without its warnings it is
+        faster.
         """
         if not all(map(is_plain, self._hints.values())):
             return None

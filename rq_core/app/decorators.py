@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class BatchTaskOptions(TypedDict, total=False):
-    """The options of ``app.task`` that a batch task may also have. See App.task."""
+    """The options of ``app.task(batch=…)`` except ``batch``: all but ``isolation`` and ``max_memory``. See App.task."""
 
     queue: str
     name: str | None

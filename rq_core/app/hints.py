@@ -40,7 +40,7 @@ def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
 
 
 def is_plain(hint: Any) -> bool:
-    """Return whether every value of the annotated type can be read back from its JSON without a change."""
+    """Return whether every value of the annotated type can certainly be read back from its JSON without a change."""
     origin = typing.get_origin(hint)
     if origin in (list, set, frozenset):
         return all(map(is_plain, typing.get_args(hint)))

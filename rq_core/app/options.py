@@ -85,7 +85,7 @@ class EnqueueOptions(TypedDict, total=False):
     - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
       without redaction).
     - ``trace`` is how the spans of the job's claims belong to the span that enqueued the job: "parent" or "link". It
-      replaces the relation of :func:`rq_core.tracing.instrument` for this job.
+      replaces the relation of :func:`rq_core.tracing.instrument` for this job, and is a header of the job.
     """
 
     delay: Duration | None

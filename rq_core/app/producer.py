@@ -202,7 +202,7 @@ class Producer:
         return self.connections.async_client()
 
     def wake_relay(self, *queues: str) -> None:
-        """Ask a relay to read the rows of these queues soon. Does not block, and does not raise."""
+        """Ask a relay to read the inbox soon, first the rows of these queues. Does not block, and does not raise."""
         self.connections.waker.wake(*queues)
 
     def close(self) -> None:

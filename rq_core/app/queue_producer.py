@@ -41,7 +41,7 @@ class QueueProducer(ManyProducer):
         weights: Mapping[str, int] | None = None,
         audit_payload: AuditPayload | None = None,
     ) -> None:
-        """Declare a queue's settings. A worker writes them to the server when it starts; so does apply_settings.
+        """Declare a queue's settings. A worker writes them to the server when it starts; apply_settings does the same.
 
         Options that are left out, or None, change nothing.
 

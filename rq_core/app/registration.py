@@ -110,7 +110,10 @@ def _types_of(
 def _check_alone(
     name: str, queue: str, known: Mapping[str, Task[..., Any]], batch: Batch | None
 ) -> None:
-    """Raise InvalidTask if a batch task would share its queue with another task."""
+    """Raise InvalidTask if a batch task would share its queue with another task.
+
+    From the queue of a batch task, a worker claims as many jobs as its batches have room for.
+    """
     for other in known.values():
         if other.options.queue == queue and (batch is not None or other.batch is not None):
             batched = name if batch is not None else other.name

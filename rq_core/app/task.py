@@ -119,12 +119,11 @@ class PreparedTask(Generic[P, R]):
         return JobCall(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments, and return the job's handle. This blocks; in an event loop use
-        enqueue_async.
+        """Enqueue a job with these arguments, and return the job's handle.
 
-        Raises the errors of ``job``. If the queue refuses the job, raises ScopeFull, UniqueHeld, IdempotencyMismatch,
-        ResultsFull, QueueFull or AuditBacklogFull. If the call to the server fails, raises ServerUnavailable,
-        ServerUnsuitable or OutcomeUnknown.
+        This method blocks; in an event loop use enqueue_async. Raises the errors of ``job``. If the queue refuses the
+        job, raises ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull, QueueFull or AuditBacklogFull. If the call
+        to the server fails, raises ServerUnavailable, ServerUnsuitable or OutcomeUnknown.
         """
         job = self.job(*args, **kwargs)
         if self.app.outgoing_functions:
@@ -162,7 +161,7 @@ class PreparedTask(Generic[P, R]):
 
 
 class Task(PreparedTask[P, R]):
-    """A function that workers can run. Jobs have its name. ``@app.task`` makes tasks."""
+    """A function that workers can run by its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
     """True if the function, or the ``__call__`` of a callable object, is declared with ``async def``."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job in the making, from the name of its task.
+    """A job that is being made, from the name of its task.
 
-    If the app lacks the task, the caller first reads the task's policy from the queue, and then makes the job.
+    If the app lacks the task, the caller may first have to read the task's policy from the queue.
     """
 
     __slots__ = (

@@ -68,8 +68,10 @@ def is_embedded(url: str) -> bool:
 
 
 def resolve_url(url: str) -> str:
-    """Convert an `embedded://` URL to the URL of the server's socket; start the server if none runs. Return other URLs
-    as is."""
+    """Convert an `embedded://` URL to the URL of the server's socket; start the server if none runs.
+
+    Any other URL is returned unchanged.
+    """
     if not is_embedded(url):
         return url
     idle_s, place = _idle_of(url), _prepare(directory_of(url))
@@ -123,7 +125,7 @@ def ensure_server(
     clients.
 
     A server that already runs keeps its own `idle_s`. Raises ServerUnavailable if the server does not answer within
-    `timeout_s` seconds.
+    `timeout_s` seconds. The time in which it loads its data does not count.
     """
     return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
 

@@ -146,8 +146,10 @@ class Fake:
         return sum(watch.told for watch in deaths.values()) > before
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
-        """Return the waiting jobs of these queues, or of all queues. Jobs of one queue are in the order of their
-        enqueues."""
+        """Return the waiting jobs of these queues, or of all queues. Runs nothing.
+
+        Jobs of one queue are in the order of their enqueues.
+        """
         client, found = self.app.client, []
         for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)
@@ -164,8 +166,8 @@ class Fake:
         return found
 
     def advance(self, seconds: float) -> None:
-        """Move the fake server's clock forward, for all existing queues. Each schedule enqueues its jobs for the
-        skipped instants."""
+        """Move the fake server's clock forward, for all existing queues. Schedules enqueue their jobs, each at its
+        instant."""
         left = round(seconds * 1000)
         while left > 0:
             step = min(left, self._until_tick())
@@ -318,7 +320,7 @@ class _Inline:
     async def run(self, claims: Sequence[Claim]) -> list[Ran]:
         """Run the jobs of these claims, and settle the claims. Return the runs.
 
-        A job that must move to another lane does not run, and gets no entry. It will be claimed again.
+        A job that must move to another lane does not run, and is not in the list. It will be claimed again.
         """
         self._settlements.clear()
         self._shows.attach()

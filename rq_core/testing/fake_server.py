@@ -134,7 +134,7 @@ class _FakeConnection(Connection):
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
-        """Open the connection, by redis-py."""
+        """Open the connection with redis-py."""
         self._made.connect()
         self._socket = self._made
 

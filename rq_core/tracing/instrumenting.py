@@ -58,9 +58,10 @@ def instrument(
     isolated handlers then all make spans. A call that enqueues jobs makes one span, and puts the span's context into
     the headers of the jobs. A claim makes a span around the handler.
 
-    - ``relation`` is how the span of a claim belongs to the span of the enqueue. "parent": the claim's span is its
-      child. "link": the claim's span begins a new trace, with a link to it. "auto": a child for the first claim of a
-      job that was enqueued alone, without a delay, and not through an inbox; a link for all other claims.
+    - ``relation`` is how the span of a claim belongs to the span of the enqueue. "parent": the claim's span is a
+      child of the enqueue's span. "link": the claim's span begins a new trace, with a link to the enqueue's span.
+      "auto": "parent" for the first claim of a job that was enqueued alone, without a delay, and not through an inbox;
+      "link" for all other claims.
     - ``tasks`` maps names of tasks to relations, which hold in place of ``relation``. A caller may choose for one call:
       ``with_options(trace="link")``.
     - ``tracer_provider`` is by default the provider that is the global one when a span begins.
@@ -151,7 +152,7 @@ class _Spans:
             span.end()
 
     def _belonging(self, job: JobContext) -> tuple[Context, Sequence[Link]]:
-        """Return the parent context for the span of a claim, and the span's links."""
+        """Return the context in which the span of a claim begins, and the span's links."""
         if isinstance(job, BatchContext):
             found = [_extracted(each.headers) for each in job.jobs[:LINKS_MAX]]
             return otel_context.Context(), [
@@ -183,7 +184,10 @@ class _Spans:
 
 def _extracted(headers: Mapping[str, str]) -> Context:
     """Return the trace context that a job's headers carry. Return an empty context if the propagator raises an
-    exception."""
+    exception.
+
+    Any producer may have written the headers, so they must not make the job fail.
+    """
     nothing = otel_context.Context()
     try:
         return propagate.extract(headers, nothing)

@@ -49,9 +49,9 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """True if the handler should leave out the job, since the job was cancelled or the handler should stop.
+        """True if the handler should leave out the job.
 
-        The handler should stop if the lease is lost, the timeout of the batch is over, or the worker stops.
+        This is so if the job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
         """
         return self.context.cancelled
 
@@ -66,8 +66,8 @@ class Job(Generic[A]):
     def fail(self, why: BaseException | str) -> None:
         """Fail this job, and no other job of the batch. A second call changes nothing.
 
-        ``why`` is an exception, or the text of a MemberFailed. The job fails as if a handler of its own had raised the
-        exception: the task's retry policy decides, and RetryLater, Snooze and GiveUp have their usual meaning.
+        ``why`` is an exception, or the text of a MemberFailed. The task's retry policy decides about the job, as if the
+        job's own handler had raised the exception. RetryLater, Snooze and GiveUp have their usual meaning.
         """
         given: object = why
         if isinstance(given, str):

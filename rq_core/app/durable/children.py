@@ -198,7 +198,7 @@ class JobSteps(Steps):
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
         """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted theirs.
 
-        Raises StepMismatch if an earlier run has enqueued a child with other arguments.
+        Raises StepMismatch if an earlier run has enqueued a child as another call.
         """
         if not jobs:
             return True

@@ -113,8 +113,10 @@ class Durable:
         return await self._steps.map(name, calls, min_success)
 
     def key(self, name: str) -> Awaitable[str]:
-        """Return an idempotency key for a request to another service: 32 hex digits. Each run of this job gets the same
-        key."""
+        """Return a key by which another service can recognize a repeated request: 32 hex digits.
+
+        Each run of this job gets the same key for the same ``name``.
+        """
         return self._steps.key(name)
 
     def undo(self) -> Awaitable[None]:
@@ -184,8 +186,10 @@ class DurableSync:
         return now(self._steps.map(name, calls, min_success))
 
     def key(self, name: str) -> str:
-        """Return an idempotency key for a request to another service: 32 hex digits. Each run of this job gets the same
-        key."""
+        """Return a key by which another service can recognize a repeated request: 32 hex digits.
+
+        Each run of this job gets the same key for the same ``name``.
+        """
         return now(self._steps.key(name))
 
     def undo(self) -> None:

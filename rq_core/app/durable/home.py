@@ -19,7 +19,7 @@ class Home(Protocol):
     """The methods of a worker that the steps of one claim call.
 
     An ``async def`` handler awaits these methods on the event loop. In a ``def`` handler, each method blocks the
-    handler's thread, and its awaitable completes at once.
+    handler's thread until it is done, and awaits nothing.
     """
 
     is_async: bool
@@ -37,7 +37,7 @@ class Home(Protocol):
         ...
 
     def began(self) -> Callable[[], None]:
-        """Record that a step runs. The caller calls the returned function when the step has ended."""
+        """Tell the worker that a step runs. The caller calls the returned function when the step has ended."""
         ...
 
     def load(self, first: int = 1) -> Awaitable[Box | None]:

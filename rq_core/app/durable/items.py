@@ -62,7 +62,7 @@ def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
 
 @dataclass(frozen=True)
 class Item(Generic[R_co]):
-    """One child of a ``map`` that has ended, with its outcome."""
+    """One child of a ``map``, after the child's end."""
 
     index: int
     """The child's position among the calls, from 0."""

@@ -11,7 +11,10 @@ _HOUR: Final = 3_600
 
 
 def ahead(name: str, seconds: Any) -> str:
-    """Convert a duration to text: ``+`` and its milliseconds. None becomes an empty text. Raises InvalidStep."""
+    """Convert a duration (seconds, or a timedelta) to text: ``+`` and its milliseconds. None becomes an empty text.
+
+    Raises InvalidStep.
+    """
     if seconds is None:
         return ""
     said = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
@@ -31,7 +34,7 @@ def moment(
 ) -> str:
     """Convert the end of a sleep to text: Unix ms, or ``+`` and the milliseconds from now.
 
-    Raises InvalidStep unless exactly one of ``seconds``, ``hours`` and ``until`` is given.
+    Raises InvalidStep for an invalid time, and unless exactly one of ``seconds``, ``hours`` and ``until`` is given.
     """
     if [seconds, hours, until].count(None) != 2:
         raise InvalidStep(step=name, why="it takes one of seconds, hours=… and until=…")

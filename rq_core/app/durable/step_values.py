@@ -70,7 +70,7 @@ def load_brought(name: str, brought: Returned, value_json: str) -> Any:
 def load_value(step: str, returned: Returned, value_json: str) -> Any:
     """Convert a step's saved JSON to the result type of the step's function.
 
-    Raises StepMismatch if the JSON does not fit the type, since the code has changed.
+    Raises StepMismatch if the JSON does not fit the type, because the code has changed since.
     """
     try:
         return returned.load(value_json)
@@ -90,7 +90,7 @@ def unusable(step: str, note: str, problem: str = "") -> StepUnusable:
     """Return the error for a step that has happened, but whose value is not kept.
 
     ``note`` is the reason in one word. ``problem`` describes the part of the value that has no JSON form; it is empty
-    if a former run did the step.
+    if an earlier run did the step.
     """
     said = f"step {step!r} has happened, and what it returned is not kept: {problem or reason_of(note)}"
     if note == NOT_JSON:

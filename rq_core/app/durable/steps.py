@@ -264,7 +264,7 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services: 32 hex digits. Each run of this job gets the same key."""
+        """Return a key for requests to other services: 32 hex digits. All runs of this job get it, and no other job."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -316,7 +316,8 @@ class Steps:
         self._entries = list(box.entries)
 
     async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
-        """Record in Redis that a step has begun, or save its value. A value that is too large is left out."""
+        """Record in Redis that a step has begun, or save its value. If the box has no room for the value, leave the
+        value out. Raises StepsSpent."""
         async with self.home.turn():
             why = await self._sent(what, entry, packed)
             if why == "full" and not packed.startswith(NO_VALUE):
@@ -390,8 +391,7 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records to send again after Redis lost entries and has ``has`` entries now. ``last`` is the last
-        entry's number."""
+        """Return the records up to entry ``last`` that Redis may have lost. Redis has ``has`` entries now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 

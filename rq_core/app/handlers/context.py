@@ -137,9 +137,10 @@ class JobContext:
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Show how far the job has come: ``done`` of ``total``, and a few words. Leave out ``total`` if it is unknown.
 
-        The call stores the numbers and returns at once. The worker sends the last numbers every half second, and before
-        it settles the job. A text of more than 200 characters is cut. ``JobHandle.progress``, `rq-core job`, `rq-core
-        watch` and the job's page show the progress. Raises InvalidOption.
+        The call stores the numbers and returns at once, so a loop may call it in every round. The worker sends the last
+        numbers every half second, and before it settles the job. A text of more than 200 characters is cut.
+        ``JobHandle.progress``, `rq-core job`, `rq-core watch` and the job's page show the progress. Raises
+        InvalidOption.
         """
         (self._showing or self.showing()).progress(done, total, text)
 
@@ -167,9 +168,11 @@ class JobContext:
         """Report how much of a unit, such as tokens, the job has really taken: a whole number, 0 or more.
 
         The last report of an attempt counts. A claim takes the job's expected cost from the rates that count the unit.
-        At the end of the claim, the rates are corrected by the difference. They are not corrected if the worker dies or
-        loses the claim. Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts.
-        Raises UsageError if this handler cannot report costs.
+        At the end of the claim, also after a failure, the rates are corrected by the difference. They are not corrected
+        if the worker dies or loses the claim.
+
+        Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts. Raises UsageError if
+        this handler cannot report costs.
         """
         from rq_core.model.limits.costs import COST_MAX
         from rq_core.model.limits.scopes import scopes_of, unit_of
@@ -272,7 +275,10 @@ def job_here(variables: Context | None = None) -> JobContext | None:
 
 
 def enter(context: JobContext | None) -> None:
-    """Make ``context`` the current job of this thread or asyncio task, until the thread or the task ends."""
+    """Make ``context`` the current job, and never reset it.
+
+    Call this only in a thread or an asyncio task that runs nothing else.
+    """
     _current.set(context)
 
 

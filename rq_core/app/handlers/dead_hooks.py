@@ -46,7 +46,10 @@ def hook_name(task: str) -> str:
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return a task's function that calls ``hook``, and that has the hook's dependencies. Raises InvalidTask."""
+    """Return the function of the task that runs the hook of ``task``. Raises InvalidTask.
+
+    The function calls ``hook``, and has the hook's dependencies.
+    """
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 

@@ -7,9 +7,9 @@
     @app.task
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
-A dependency is no argument of the job: its value is not sent, and a producer that passes a value gets an error. This
-module finds the dependencies of a function and puts them in order. :mod:`rq_core.app.handlers.handler_setup` enters and
-leaves them.
+A dependency is no argument of the job: its value is neither sent nor in the arguments' digest. A producer that passes a
+value gets an error. This module finds the dependencies of a function and puts them in order.
+:mod:`rq_core.app.handlers.handler_setup` enters and leaves them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return, for each dependency of a task, the call that makes its value. ``owner`` is the task's name.
+    """Return the calls that make the values of a task's dependencies, by parameter. ``owner`` is the task's name.
 
     Raises InvalidTask.
     """
@@ -248,7 +248,10 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """Lets an annotation use ``_Unknown`` in any way: index it, join it with ``|``, or read its attributes."""
+    """Lets an annotation use ``_Unknown`` in any way: index it, join it with ``|``, or read its attributes.
+
+    A dependency's type need not be known. An argument's unknown type is reported later, when the types are resolved.
+    """
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -321,13 +324,16 @@ def name_of(provider: Any) -> str:
 
 
 def makes_managers(provider: Any) -> bool:
-    """Return whether a provider is a class whose instances are context managers."""
+    """Return whether a provider is a class whose instances are context managers.
+
+    Each call of such a class makes a new instance, which no other code uses.
+    """
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 
 
 def is_async(provider: Any) -> bool:
-    """Return whether a provider needs an event loop. The function does not call the provider."""
+    """Return whether a provider needs an event loop. Its type decides; the provider is not called."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

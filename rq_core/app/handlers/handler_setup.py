@@ -1,4 +1,5 @@
-"""Calls a handler inside the app's ``around`` functions, with the values of its dependencies."""
+"""Calls a handler inside the app's ``around`` functions, with the values of its dependencies. Tests may override
+dependencies."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
 
 def _makes_manager(function: Any) -> bool:
-    """Return whether ``function`` makes a context manager or a generator. Does not call ``function``."""
+    """Return whether ``function`` makes a context manager or a generator. Its type decides; it is not called."""
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)

@@ -40,7 +40,7 @@ _MUST: Final = "must be a function of a text, or its import path, like settings:
 def redactor_of(said: Redact | str | None) -> Redact | None:
     """Return the redactor for the value of an option: a function, or a function's import path. None stays None.
 
-    Raises InvalidOption if there is no function at the path.
+    Raises InvalidOption for any other value, and if there is no function at the path.
     """
     if said is None or callable(said):
         return said
@@ -73,7 +73,8 @@ def redacted(redact: Redact | None, text: str) -> str:
 def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """Convert an exception to the JSON object that events carry. The JSON has only ASCII characters.
+    """Convert an exception to the JSON object that events carry. The JSON is ASCII: lone surrogates and NUL are
+    escaped.
 
     The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
     recognize half of a secret.

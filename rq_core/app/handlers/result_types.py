@@ -87,8 +87,10 @@ class Returned:
         return f"{path_to('value', found[0])} {found[1]}"
 
     def load(self, value_json: str) -> Any:
-        """Convert JSON to the annotated type. Raises ValueError if the JSON does not fit the type. Raises
-        InvalidTask."""
+        """Convert JSON to the annotated type. Raises ValueError if the JSON does not fit the type.
+
+        Raises InvalidTask if JSON cannot express values of the type.
+        """
         return self._adapter.validate_json(value_json)
 
     @cached_property

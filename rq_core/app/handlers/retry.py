@@ -59,7 +59,7 @@ class RetryPolicy:
 
     Jitter spreads the retries of jobs that failed at the same time. ``"full"`` (or True) is a random time from 0 to the
     delay. ``"equal"`` is a random time from half of the delay to the delay. ``"none"`` (or False) is the delay itself.
-    The source is "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+    These are "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
     Blog, March 2015.
 
     With ``retry_on``, only errors of these types are retried. Errors of the types in ``give_up_on`` are never retried.
@@ -132,7 +132,8 @@ class RetryPolicy:
     ) -> RetryVerdict:
         """Decide whether a job whose handler raised ``error`` is retried. Never raises.
 
-        ``failures`` includes this failure. The verdict does not look at the maximum number of attempts: fail.lua does.
+        ``failures`` includes this failure. The verdict ignores the maximum number of attempts: fail.lua decides whether
+        an attempt is left, since it knows the job's own limit.
         """
         if isinstance(error, GiveUp):
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)

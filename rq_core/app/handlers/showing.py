@@ -139,7 +139,7 @@ class Showing:
     def put_back(self, taken: NotSent) -> None:
         """Store progress and chunks again that the worker could not send.
 
-        Newer progress replaces them, and the oldest chunks are dropped if there is no room.
+        Progress that is newer is kept. If there is no room for all chunks, the oldest are dropped.
         """
         self.is_new = True
         if taken.said is not None:

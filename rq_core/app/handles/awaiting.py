@@ -92,7 +92,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """A step of a wait: a job has ended, and the driver yields its handle."""
+    """A step of a wait: a job has ended. The driver yields this step, with the job's handle and its outcome."""
 
     handle: H
     outcome: Outcome[Any]
@@ -430,7 +430,7 @@ def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[
 
 
 def timeout_of(timeout: Duration) -> float:
-    """Convert a timeout to seconds. Raises InvalidOption."""
+    """Convert a timeout to seconds. With 0, a wait reads the job once. Raises InvalidOption."""
     return seconds_of("timeout", timeout)
 
 

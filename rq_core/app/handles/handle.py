@@ -44,8 +44,8 @@ class JobHandle(Generic[R_co]):
     A handle has the job's id, task and queue. After a wait, it also has the job's outcome. Each method reads all other
     facts from Redis or SQL.
 
-    - ``duplicate``: True if the call enqueued no job. A job with this id is live, the id is remembered, or another job
-      holds the unique name. The handle is then that of the earlier job.
+    - ``duplicate``: True if the call enqueued no job, since a job with this id is live, the id is remembered, or
+      another job holds the unique name. The handle is then that of the earlier job.
     - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
     - ``task``: the task's name; None for a handle that was made from an id, or by enqueue_many.
@@ -160,8 +160,9 @@ class JobHandle(Generic[R_co]):
         cannot send messages, they grow from 50 ms to 1 s. If Redis no longer has the job, the outcome comes from the
         audit database. Without an audit database, the outcome is then Gone.
 
-        Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in a handler unless ``allow_in_handler``, since
-        the waiting handler occupies a worker's place that the job may need. Raises QueueDamaged or ServerUnsuitable.
+        Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in an event loop. Raises WaitRefused in a
+        handler unless ``allow_in_handler``, since the waiting handler occupies a worker's place that the job may need.
+        Raises QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -311,7 +312,7 @@ class JobHandle(Generic[R_co]):
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
         """Change when a waiting job will run. A job waits if it is ready, delayed, or between two attempts.
 
-        Options that are left out, and the job's arguments, do not change.
+        Options that are left out, and the job's arguments, do not change. An edit to the same values has no effect.
 
         - ``priority``: the job moves to the end of its lane of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time

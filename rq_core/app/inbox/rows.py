@@ -42,7 +42,10 @@ class Row(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A SQL statement with its values. Each ``?`` in the text is a placeholder for a value."""
+    """A SQL statement with its values. Each ``?`` in the text is a placeholder for a value.
+
+    Its answer is the number of rows that it returned; for a statement without rows, the number that it changed.
+    """
 
     text: str
     values: tuple[str, ...]

@@ -33,7 +33,7 @@ class ConnectionDoor:
         return str(self._connection.dialect.name)
 
     def open(self) -> None:
-        """Check that the connection is in a transaction. See Door.open."""
+        """Raise NotInTransaction if the connection commits each statement by itself. See Door.open."""
         _check(self._connection)
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
@@ -53,7 +53,7 @@ class SessionDoor(ConnectionDoor):
         self._session = session() if callable(session) else session
 
     def open(self) -> None:
-        """Get the session's connection, and check that it is in a transaction. See Door.open."""
+        """Get the session's connection. Raise NotInTransaction if it commits each statement by itself."""
         self._connection = self._session.connection()
         super().open()
 
@@ -76,7 +76,7 @@ class AsyncConnectionDoor:
         return str(self._connection.dialect.name)
 
     async def open(self) -> None:
-        """Check that the connection is in a transaction. See Door.open."""
+        """Raise NotInTransaction if the connection commits each statement by itself. See Door.open."""
         _check(self._connection.sync_connection)
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
@@ -97,7 +97,7 @@ class AsyncSessionDoor(AsyncConnectionDoor):
         self._session = session() if callable(session) else session
 
     async def open(self) -> None:
-        """Get the session's connection, and check that it is in a transaction. See Door.open."""
+        """Get the session's connection. Raise NotInTransaction if it commits each statement by itself."""
         self._connection = await self._session.connection()
         await super().open()
 

@@ -78,7 +78,8 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise InvalidOption for the method of the other kind of connection, as ``cancel`` for ``cancel_async``.
+            """Raise InvalidOption for a method of the other kind of connection: ``cancel`` if the connection is
+            asynchronous.
 
             Raise AttributeError for any other name.
             """
@@ -93,7 +94,7 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. A transaction calls equal objects only once."""
+    """Wakes a relay when it is called. A session of SQLAlchemy calls equal objects only once for a transaction."""
 
     app: Producer
     queues: frozenset[str]
@@ -207,10 +208,11 @@ class TaskWithin(_Blocking, Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
-        After the commit, a relay hands the job over to the queue. After a rollback there is no job. Only at the
-        handover, the queue decides whether the job is a duplicate, and whether another job holds its name. Raises the
-        errors of PreparedTask.job, NotInTransaction and InboxMissing. Raises InvalidOption for a job that the queue
-        might reject.
+        After the commit, a relay hands the job over to the queue. After a rollback there is no job. The queue decides
+        only at the handover whether the job is a duplicate, and whether another job holds its name.
+
+        Raises the errors of PreparedTask.job, NotInTransaction and InboxMissing. Raises InvalidOption for a job that
+        the queue might reject.
         """
         job = self._of.job(*args, **kwargs)
         if self._app.outgoing_functions:
@@ -347,7 +349,7 @@ _NO_TABLE: Final = "42P01"
 
 
 def raise_if_missing(app: Producer, error: BaseException) -> None:
-    """Raise InboxMissing if the tables of the inbox are missing, by a driver's error and the errors that caused it."""
+    """Raise InboxMissing if a driver's error, or an error that caused it, says that a table of the inbox is missing."""
     each: BaseException | None = error
     while each is not None:
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)

@@ -134,10 +134,10 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task, such as ``send.tenant@60s``: the part that their names
-        share.
+        """Return the family of the rate's scopes for a task: the part that their names share.
 
-        Raises InvalidName if the family's name would be too long.
+        The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
+        ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.
         """
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         unit = "" if self.unit is None else f":{self.unit}"

@@ -59,9 +59,10 @@ class Placing:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``defaults`` are the defaults of the task's arguments. ``naming`` is the rule for unique names, or None.
+        """``defaults`` are the defaults of the task's arguments, for functions that compute keys and costs.
 
-        ``options`` are the values of JobOptions for the task's jobs. A producer may pass other values.
+        ``naming`` is the rule for unique names; None if the jobs have none. ``options`` are the values of JobOptions
+        for the task's jobs. A producer may pass other values.
         """
         self.options = options or {}
         self.task = task
@@ -299,8 +300,9 @@ def _units_in(keys: Mapping[str, str]) -> set[str]:
 def key_text(value: Any) -> str | None:
     """Convert a key's value to text. Numbers, dates and UUIDs are written as in JSON. None stays None.
 
-    7 and "7" are the same key, since operators, and producers without the task's code, pass keys as text. Raises
-    TypeError for a list, a mapping or an object without a JSON form.
+    7 and "7" are the same key, since operators, and producers without the task's code, pass keys as text. In unique
+    names they differ, since a wrong match there would suppress a job. Raises TypeError for a list, a mapping or an
+    object without a JSON form.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -349,7 +351,7 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """A cache of placings that were made from registered policies. An entry is valid for CACHED_S seconds.
+    """A cache of the placings of tasks whose policies were read from queues. An entry is valid for CACHED_S seconds.
 
     The number of entries is bounded. Threads may share the cache.
     """
@@ -372,7 +374,7 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """Return the rules for a job whose scope is full, as the text that enqueue.lua reads.
+    """Convert a job's rules for full scopes to the text that enqueue.lua reads.
 
     A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), or ("most", N). CAP is the cap that the code
     declares. N is the number of jobs that may wait in the lane.

@@ -51,8 +51,8 @@ class ChangeProducer(ScheduleProducer):
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Cancel all jobs of a queue that match ``which``. Unless ``which`` names states, only waiting jobs are
-        cancelled.
+        """Cancel all jobs of a queue that match ``which``. Unless ``which`` names states, ready, scheduled and parked
+        jobs are cancelled.
 
         A job that a worker claims meanwhile is left alone. If ``which`` has the state running, running jobs are asked
         to stop. The children of the cancelled jobs are cancelled, too, also in other queues.

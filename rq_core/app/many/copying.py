@@ -120,8 +120,9 @@ class Copying:
 
         ``mine`` is the text with which the reasons of this replay's copies begin. An existing copy with such a reason
         counts as copied: an earlier part of this replay made it, and its answer was lost. ``wait_s`` is the longest
-        wait for the mirror, in seconds. None means LOG_WAIT_S. Raises InvalidName. Raises InvalidOption, also for a
-        filter with a term that a replay does not accept.
+        wait for the mirror, in seconds. None means LOG_WAIT_S; with 0, the log is read as it is.
+
+        Raises InvalidName. Raises InvalidOption, also for a filter with a term that a replay does not accept.
         """
         if which is not None:
             check_terms(which)
@@ -155,7 +156,7 @@ class Copying:
         return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Copy the jobs of the next page that died and match, at most ``room`` jobs. None means no limit.
+        """Copy the jobs that died and match, from the next page of the log, at most ``room`` jobs. None means no limit.
 
         With ``dry_run``, the method enqueues no copy. Raises AuditNotConfigured, and LogBehind.
         """

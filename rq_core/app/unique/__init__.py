@@ -1,4 +1,4 @@
-"""Unique jobs: at most one job at a time has a unique name.
+"""Unique jobs: at most one job holds a unique name at a time.
 
 - ``naming``: makes a job's unique name from its arguments.
 - ``kinds``: Unique, Throttle, Debounce and Latest.

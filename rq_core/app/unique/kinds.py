@@ -68,9 +68,9 @@ class Throttle(Named):
     """The rule that after a call, further calls with the same unique name enqueue no job for ``seconds`` (a number, or
     a timedelta).
 
-    The time begins when Redis accepts the first call. Later calls in this time return the handle of the first call's
-    job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for Unique. Raises
-    InvalidOption.
+    The time begins when Redis accepts the first call, by Redis' clock. Later calls in this time return the handle of
+    the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for
+    Unique. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -157,5 +157,5 @@ class Latest(Named):
 
     @property
     def caps(self) -> tuple[Cap, ...]:
-        """The cap of one running job, which Latest adds to its task."""
+        """The cap that Latest adds to its task: at most one claimed job for each value of ``per``."""
         return (Cap(1, per=self.per),)

@@ -180,7 +180,10 @@ def _called(
     arguments: Arguments,
     values: Mapping[str, Any],
 ) -> Any:
-    """Call the function in ``per`` with these arguments. Return its value in JSON's types. Raises KeyFailed."""
+    """Call the function in ``per`` with these arguments. Return its value in JSON's types.
+
+    Raises KeyFailed if the function raises an exception, and ArgumentsInvalid if its value has no JSON form.
+    """
     from rq_core.app.arguments import plain_value
 
     try:
@@ -198,7 +201,10 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Convert the value of the function in ``per`` to text, unless it is text or None."""
+    """Convert the value of the function in ``per`` to text, unless it is text or None.
+
+    Producers without the task's code pass the value as text.
+    """
     return made if made is None or isinstance(made, str) else _text(made)
 
 

@@ -1,7 +1,6 @@
 """rq-core in a Django project: ``"rq_core.contrib.django"`` in INSTALLED_APPS.
 
-Django imports this package before the project's apps are ready. So a name of this package is imported when it is first
-used.
+Django imports this package before the project's apps are ready. So its names are imported at their first use.
 
 Read ``backend`` first.
 

@@ -44,7 +44,7 @@ _ROW: Final = (
 
 
 def priority_class(priority: int) -> Priority:
-    """Convert a priority of Django (-100 to 100) to a priority of rq-core: low, normal or high."""
+    """Convert a priority of Django (-100 to 100) to a priority of rq-core: low, normal, high or critical."""
     if priority > 50:
         return Priority.CRITICAL
     if priority > 0:
@@ -145,8 +145,8 @@ class Backend(django_tasks.BaseTaskBackend):
         alias.
 
         The method looks in Redis, in the inbox, and then in the audit log. The App has an audit log if ``audit`` in
-        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A cancelled job has no result. Raises RqCoreError if the server or the
-        database does not answer.
+        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A job that was cancelled, or is in none of them, has no result. Raises
+        RqCoreError if the server or the database does not answer.
         """
         if is_name(result_id):
             for found in self._looks(result_id):

@@ -66,7 +66,8 @@ def _in_transaction() -> set[str]:
 def database_url(alias: str) -> str:
     """Return the URL of a database in DATABASES, in the form that the commands ``rq-core inbox`` take.
 
-    Raises ImproperlyConfigured if DATABASES lacks the alias, or the database can have no inbox.
+    Raises ImproperlyConfigured if DATABASES lacks the alias, or the database can have no inbox: it must be PostgreSQL,
+    or SQLite in a file.
     """
     if alias not in connections.settings:
         known = ", ".join(connections.settings)

@@ -31,7 +31,10 @@ class _ProjectApp(App):
 
     @property
     def inbox_url(self) -> str | None:
-        """The URL of the inbox in which handles look for jobs. None for a test database in memory, which has no URL."""
+        """The URL of the inbox in which handles look for jobs. None for a database without a URL.
+
+        A test database in memory has none: only this process can read it.
+        """
         if self._inbox not in settings.DATABASES:
             return self._inbox
         assert self._inbox is not None

@@ -83,7 +83,7 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
 
 
 def _named(alias: str, backend: Any) -> Any:
-    """Return the backend with this alias. If the settings do not have it, return ``backend``."""
+    """Return the backend of rq-core with this alias. If the settings have none, return ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:
@@ -115,10 +115,9 @@ def _running(
 
 
 def _is_last(error: Exception | SystemExit, job: JobContext, backend: Any) -> bool:
-    """Return whether the job will not run again after this error.
+    """Return whether ``task_finished`` is sent for this error.
 
-    After GiveUp, the job never runs again. After any other HandlerSignal, it does. After any other error, it runs again
-    unless this was the last attempt.
+    It is sent for GiveUp. In the last attempt, it is sent for every error that is no HandlerSignal.
     """
     if isinstance(error, HandlerSignal):
         return isinstance(error, GiveUp)

@@ -1,7 +1,7 @@
 """Makes results for Django from what Redis and the inbox have.
 
-Redis removes a job that has succeeded, and keeps only what the job's function returned. So the function of each of
-Django's tasks returns a document with all fields of Django's result: the value, the arguments and the times.
+Redis removes a job that has succeeded, and keeps only its result. So the function of each of Django's tasks returns a
+document with all fields of Django's result: the value, the arguments and the times.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def made(task: Any, alias: str, job_id: str, **facts: Any) -> Any:
 
 
 def varied(task: Any, alias: str, queue: str, priority: int) -> Any:
-    """Return a copy of one of Django's tasks with the queue, the priority and the backend of a job."""
+    """Return one of Django's tasks with the queue, the priority and the backend of a job. A task that has them is not
+    copied."""
     changes = {"queue_name": queue, "priority": priority, "backend": alias}
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
@@ -275,7 +276,7 @@ def _with_arguments(
 
 
 def _alias(alias: str, backend: Any, queue: str) -> str:
-    """Return ``alias`` if the settings have a backend of this alias with the queue; else return the alias of
+    """Return ``alias``, if the settings have such a backend of rq-core with the queue; else return the alias of
     ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
