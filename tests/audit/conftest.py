@@ -98,15 +98,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Use only one engine with each database. The effects of data that Redis forgets do not depend on which engine is
-    combined with which database."""
+    """Use one engine with each kind of database. The tests need no other pairs of engine and database."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 
 @pytest.fixture(autouse=True)
 def _no_mirror_of_another_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a mirror that finds an empty Redis continue at once. Normally it first waits to see whether another mirror
-    runs."""
+    """Shorten the time for which a mirror with an empty Redis waits for a sign of another mirror."""
     monkeypatch.setattr(service, "RECLAIM_S", 0.01)
 
 

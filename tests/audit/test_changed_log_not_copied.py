@@ -1,5 +1,7 @@
-"""A person changes events of a durable job in SQL. The doctor and the restore copy nothing from these events into
-Redis, and say what to do."""
+"""A person changes events of a durable job in SQL. The doctor and the restore copy no changed event into Redis.
+
+Their messages name the remedy.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def give_last_step_to_another(connection: Connection) -> None:
 
 
 def change_head(connection: Connection) -> None:
-    """Let the batch of a changed event have the digest and the head of its contents."""
+    """Compute the digest and the head of a batch again after a change of its events."""
     from sql_audit.store.chain import Link, rows_digest
     from sql_audit.store.connection.copy import copy_text
 

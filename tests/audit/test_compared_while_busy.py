@@ -1,7 +1,7 @@
 """Redis is compared with SQL while a mirror works, or with a database that lacks the last events.
 
-There is no false finding, and each planted difference is found. `audit verify --redis` and `doctor --audit` read first
-SQL and then Redis. The mirror commits and trims between the two reads.
+`audit verify --redis` and `doctor --audit` read SQL first, then Redis. The mirror commits and trims between the two
+reads. The comparison finds each planted difference, and reports no false one.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function ``install(happens)``. From then on ``happens`` runs when SQL was read and before Redis is read,
-    or between the pages in which Redis is read.
+    """Return ``install(happens)``, which lets ``happens`` run during the next comparisons of SQL with Redis.
 
-    Each time, the new events are then mirrored and trimmed.
+    ``happens`` runs after the read of SQL, or between two pages of Redis. Its events are then mirrored and trimmed.
     """
     look, page = Reads.snapshot, whole_queue._page
     calls = itertools.count(1)
@@ -156,8 +155,8 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, and a backup that no mirror has used yet. Redis has already trimmed events that such a
-    database lacks."""
+    """Checks a lagging standby, and a backup before its first use by a mirror. Redis has trimmed events that they lack.
+    """
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -206,7 +205,7 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     mirrored_between: Callable[[Callable[[], None]], None],
     valkey_url: str,
 ) -> None:
-    """Checks ids that are used again and again, each time with another retention and for another task."""
+    """Checks ids that are used several times. The retention and the task change from job to job."""
     rounds = itertools.count(1)
 
     def again() -> None:

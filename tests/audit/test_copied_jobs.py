@@ -1,4 +1,4 @@
-"""Copies of jobs, and replays of jobs that died: a job is copied once for each name of a replay."""
+"""Copies of jobs, and replays of dead jobs. Under one replay name, each job is copied once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def enqueue(app: App, count: int, **options: Any) -> list[str]:
 
 
 def run(app: App, *, error: str | None = None) -> list[str]:
-    """Claim the ready jobs, and return their ids. All of them die of the error, or succeed if there is no error."""
+    """Claim the ready jobs, and return their ids. With ``error`` all jobs die, and without it all succeed."""
     client, ended = app.client, []
     while held := client.run(claims.claim("mail", "w-1", 50)).jobs:
         ended += [claim.id for claim in held]
@@ -138,7 +138,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
 def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks kills after 1, 3, 5, … round trips to Redis, some of them after Redis has made copies."""
+    """Checks kills after 1, 3, 5, … round trips. Some kills come after Redis has made copies."""
     transport = app.client._transport
     exchange, left = transport.exchange, iter(())
 

@@ -1,5 +1,4 @@
-"""Copies of an audit database: a copy has the audit id of the original, and does not receive the events of the
-original."""
+"""Copies of an audit database. A copy has the audit id of its original, and gets none of the original's events."""
 
 from __future__ import annotations
 
@@ -136,8 +135,7 @@ def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> N
 def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a role whose right to read the system identifier is revoked or granted between two starts of the
-    mirror."""
+    """Checks a mirror that starts twice. The right to read the identifier is granted or revoked between the starts."""
     database = Database(postgres_url)
     lay_schema(database)
     seen = database_identity.database_place(database)

@@ -1,5 +1,5 @@
-"""A mirror that dies at any step, in a history with losses and gaps. Afterwards SQL has the same rows as after a run
-without a crash."""
+"""Mirrors that die while they copy a history with losses and gaps. SQL has the rows that a run without a crash writes.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class Mortal:
 
 
 def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Make a history of a queue with a quarantined entry, a loss with orphaned events, a gap, a baseline, and an
-    emptied Redis."""
+    """Make a queue's history: a quarantined entry, orphaned events, a gap, a baseline, and an emptied Redis."""
     writer = StreamWriter(source, queue)
     writer.life("a", "b")
     writer.raw({"type": "nonsense", "by": "x"})
@@ -93,8 +92,8 @@ def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None
 
 
 def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of a queue in SQL, without the name of the queue and without the chain, which contains the
-    name."""
+    """Return the rows of a queue in SQL, without the queue's name and without the chain. The chain depends on the name.
+    """
     found = {}
     for table, columns in TABLES.items():
         rows = auditlog.rows(database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue)
@@ -137,8 +136,7 @@ beyond the epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Delete the outbox, so that no data in Redis show the loss. The mirror notices the loss and makes Redis begin an
-    epoch."""
+    """Delete the outbox, so that only SQL shows the loss. The mirror then makes Redis begin an epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")
     enqueue(writer, "b")

@@ -1,4 +1,4 @@
-"""Verify and the results of children that durable jobs save (I24): a true log is accepted, and each lie is found."""
+"""Verify and children's results that their parents save (I24). A true log is accepted, and each lie is found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def claimed(client: Client, queue: str, job_id: str, ties: str = "") -> Claim:
 
 
 def save(client: Client, held: Claim, saved: str) -> None:
-    """Save a result as that of child 0."""
+    """Let the parent save a result of its child 0."""
     records = [
         Saving(held.id, held.fence, LIFE, "save", 1, "pages", pack_result("{}")),
         Saving(held.id, held.fence, LIFE, "save", 2, "pages=0", pack_result(saved)),
@@ -46,7 +46,7 @@ def save(client: Client, held: Claim, saved: str) -> None:
 
 
 def run_family(client: Client, child_returns: str, saved: str) -> None:
-    """Run a child that returns a value, and let its parent save a value as the child's."""
+    """Run a child that returns a value, and let its parent save a value as the child's result."""
     child = claimed(client, PARTS, child_id(LIFE, "pages", 0), ties_of(keep_ms=60_000))
     held = [(child.id, child.fence)]
     client.run(claims.complete(PARTS, "w-1", held, {1: pack_result(child_returns)}))

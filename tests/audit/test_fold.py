@@ -1,5 +1,4 @@
-"""The fast fold of the mirror (the way in which it computes rows from events) agrees with rq_core.model.events. The
-additional fields that it keeps are right."""
+"""The mirror's fold, which computes rows from events, agrees with the slower folds of other modules."""
 
 import gc
 import json
@@ -34,8 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs. Most entries are legal according to the table of transitions, and some entries are
-    not."""
+    """Random entries of a few jobs. The table of transitions allows most of them."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -47,8 +45,9 @@ class Story:
         self.now_ms = EPOCH
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return the next entry. In most cases it is one transition of the table, for every job that is in the source
-        state of the transition."""
+        """Return the next entry. Most entries are one transition, for all jobs in the state where this transition
+        begins.
+        """
         if self.random.random() < 0.05:
             return self._unmoved()
         arrow = self.random.choice(ARROWS)
@@ -159,7 +158,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_method_take_all_reads_each_entry_in_the_same_way_as_the_method_take(seed: int) -> None:
-    """Checks up to five invalid entries among valid entries."""
+    """Checks valid entries with up to five invalid ones among them."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -185,7 +184,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
-    """Checks that the lines, from which the chain is hashed, equal the rows, which the database keeps."""
+    """Checks that the chain, which hashes these lines, is a hash of the rows in the database."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
     log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
@@ -198,8 +197,7 @@ def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> Non
 
 
 def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
-    """Checks that Python frees a batch without the cycle collector. A mirror seldom runs the cycle collector, and
-    batches are large."""
+    """Checks that a batch has no reference cycle. A mirror seldom runs the cycle collector, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
     for intake in entries.take_all([story.entry() for _ in range(20)]):
@@ -215,7 +213,7 @@ def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
-    """Fold entries in batches as the mirror does. Each batch begins with the rows that the previous batch has left."""
+    """Fold entries in batches, as the mirror does. Each batch begins with the rows of the batch before."""
     jobs: dict[str, tuple[Any, ...]] = {}
     events = []
     attempts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -259,7 +257,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
-    """Checks the fast fold against history.fold, which all other readers use."""
+    """Compares the fast fold with history.fold, which all other readers use."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
     records, _ = history.fold_all(history.decode(str(at), raw) for at, raw in told)
@@ -274,7 +272,7 @@ def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
 
 
 class ByTheTable(Folder):
-    """A fold that uses only the table of effects, without the fast steps."""
+    """A fold that takes each step from the table of effects, without shortcuts."""
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
@@ -319,8 +317,7 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_an_event_has_a_kind_that_the_mirror_checks() -> None:
-    """Checks that each field in machine.py has a kind, so that each value is checked before it is written to a
-    column."""
+    """Checks the fields in machine.py. The mirror checks a value by its kind before it writes the value to a column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)
@@ -341,7 +338,7 @@ def test_the_words_for_terminal_states_and_outcomes_are_the_expected_words() -> 
 
 
 def fold(*told: tuple[str, int, list[Any]]) -> Folder:
-    """Fold entries. Each entry is given as (event, at_ms, array of one job)."""
+    """Fold entries. Each argument is the event, its time in ms, and the array of its one job."""
     folder = Folder("q", ())
     for seq, (event, at_ms, array) in enumerate(told):
         raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}
@@ -350,7 +347,7 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
 
 
 def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
-    """Checks that the waiting time does not begin at the promotion, which happens only inside the later claim."""
+    """Checks a delayed job. The later claim promotes it, and the wait does not begin only then."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
         ("promoted", 2600, ["a", 1]),

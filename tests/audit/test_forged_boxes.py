@@ -1,5 +1,7 @@
-"""A forger changes the box of a durable job in Redis. `verify --redis` and the doctor compare each box with the log,
-and the doctor writes the true box back if the log has what is needed."""
+"""A forger changes the box of a durable job in Redis. `verify --redis` and the doctor compare each box with the log.
+
+The doctor restores the true box if the log has all its values.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,12 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def mirror(seed: Seed, database: Database) -> None:
-    """Let SQL have all events. Redis then keeps only the last entry of the outbox."""
+    """Copy all events to SQL. Redis then keeps only the last entry of the outbox."""
     auditlog.drain(Mirror(Outbox(seed.client), database, seed.queue))
 
 
 def durable(seed: Seed, kept: str = "full") -> None:
-    """Let a job save a step, receive a signal, and park until the end of a sleep. The job has another attempt."""
+    """Let a job save a step, receive a signal, and park for a sleep."""
     claim = seed.running("a")
     seed.save(claim, value='"ch_1"', kept=kept)
     seed.wait(claim, "+50000", name="cool-off", what="sleep", entry=2)
@@ -193,7 +195,7 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
 def test_a_signal_that_is_falsely_marked_as_taken_is_found(
     seed: Seed, database: Database, key: str
 ) -> None:
-    """Checks a signal whose value the log does not have. It reads as a restore leaves such a signal."""
+    """Checks a signal without its value, as a restore writes a signal that a wait has taken."""
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", name="refusal", value="7", key=key)
@@ -244,7 +246,8 @@ def test_a_header_that_says_one_entry_more_is_named_and_mended(
 
 
 def two_durable_jobs(seed: Seed) -> Any:
-    """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
+    """Let two jobs save a step and park for a sleep, with a log that has no values. Return all fields of their boxes.
+    """
     durable(seed, kept="digest")
     other = seed.running("b")
     life = OTHER_LIFE

@@ -1,5 +1,6 @@
-"""Queries about many jobs that became ready together: each query reads a limited number of claims, and says if there
-are more."""
+"""Queries about many jobs that become ready together. Each query reads a bounded number of claims, and says if it
+stops.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ MOST = 50
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Write many jobs to SQL. All jobs are ready at the same time, and end. The constant MOST takes the place of the
-    limit of 5,000."""
+    """Write many jobs to SQL that are ready at the same time. The queries read at most MOST claims, not 5,000."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [

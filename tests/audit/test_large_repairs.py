@@ -1,4 +1,4 @@
-"""Repairs of boxes with many large values: each call of the repair is short, and the box is true in the end."""
+"""Repairs of boxes with many large values. Each call is short, and the box is right after the last call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def sizes(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list, to which each call of a repair adds the number of bytes of its members."""
+    """Return a list. Each call of a repair appends to it the size of its members in bytes."""
     told: list[int] = []
     send = seed.client.calls.audit.repair
 

@@ -1,5 +1,4 @@
-"""Lost or changed state lines of jobs whose events are no longer in the outbox: the findings and the repairs of the
-doctor."""
+"""The doctor's findings and repairs of lost or changed state lines. The outbox has no events of these jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ LOST = ["named", "lane", "late", "low", "moved", "runs"]
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Make jobs whose events are only in SQL."""
+    """Yield a queue with jobs. Only SQL has their events."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first")

@@ -1,5 +1,6 @@
-"""Reading ahead: a batch that was read while SQL was writing is used only if SQL's cursor then points to the beginning
-of the batch."""
+"""The mirror reads a batch ahead, while SQL writes another. It uses the batch only if SQL's cursor is then at its
+beginning.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ LIMITS = BatchLimits(events=7)
 
 
 class Told(StreamSource):
-    """A source of entries. It records from which thread and from which position it was read."""
+    """A source that records the thread and the position of each read."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -89,7 +90,7 @@ def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
 def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
-    """Checks that SQL has the same rows as if the events had been mirrored before Redis lost them."""
+    """Checks a loss of Redis after the read. SQL gets the same rows as after a loss that follows the commit."""
     writer.life("kept-a", "kept-b")
     survivor = f"{writer.epoch}-{writer.seq}"
     last = writer.log[-1][1]

@@ -1,4 +1,4 @@
-"""The replay of claims under rates that count a unit: it accepts what such a rate admits, and reports every lie."""
+"""The replay of claims under rates that count a unit. It accepts what Redis admits, and reports every lie."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log() -> MemoryWriter:
 
 
 def enqueue(log: MemoryWriter, **costs: int | None) -> None:
-    """Log jobs with these costs, by id."""
+    """Log jobs. The arguments are their costs, by job id."""
     for job_id, cost in costs.items():
         traits = [None] * 9 + [None if cost is None else f"tokens:{cost}"]
         beginning = [job_id, 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None]
@@ -92,7 +92,7 @@ def spend(
 
 
 def begun(log: MemoryWriter, **costs: int | None) -> str:
-    """Log jobs, and claim the first of them. Return its fence."""
+    """Log jobs with these costs, and claim the first one. Return the fence of the claim."""
     enqueue(log, **costs)
     first = next(iter(costs))
     log.now_ms = BEGIN_MS - 1

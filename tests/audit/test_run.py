@@ -1,4 +1,5 @@
-"""The mirror as a service: it finds new queues, survives outages of Redis and SQL, and stops in order."""
+"""The mirror as a service. It finds new queues, survives outages of Redis and SQL, and stops without losing an event.
+"""
 
 import logging
 import threading
@@ -82,8 +83,7 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks the log lines that tell an operator what the mirror does, at its first start or after a mistyped name of a
-    queue."""
+    """Checks the log lines at the first start without any queue, and after a start with a mistyped name of a queue."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:
@@ -102,7 +102,8 @@ def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_wai
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that no line before the refusal names this database as the mirror of the queue."""
+    """Checks that the log has only the refusal. No line before it says that the queue is mirrored into this database.
+    """
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
@@ -130,7 +131,7 @@ def test_only_the_named_queues_are_mirrored(source: StreamSource, audit_url: str
 
 
 def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_url: str) -> None:
-    """Checks a new database, in which the command also creates the tables."""
+    """Checks a new database. The command creates its tables first."""
     writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
     for writer in writers:
         for n in range(50):
@@ -160,8 +161,9 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
 def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was unreachable and answers again. Its entries are mirrored before the service
-    stops."""
+    """Checks a queue whose server was unreachable. The server answers again, and the service mirrors the queue at its
+    stop.
+    """
     stop = threading.Event()
     stop.set()
     service = run.Service(source, database)
@@ -173,7 +175,7 @@ def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
 
 
 class FailingSource(StreamSource):
-    """A source whose server is unreachable while the attribute ``away`` is set."""
+    """A source whose calls fail while ``away`` is set, as if its server were unreachable."""
 
     away = False
 

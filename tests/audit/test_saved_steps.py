@@ -1,4 +1,4 @@
-"""Verify and the saved steps of durable jobs (I20): true logs are accepted, and each planted lie is found."""
+"""Verify and the saved steps of durable jobs (I20). It accepts true logs, and finds each planted lie."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ D, E = "d" * 32, "e" * 32
 
 
 def told(log: MemoryWriter) -> list[tuple[str, str]]:
-    """Return the violations that the replay reports, as pairs of the invariant and the text."""
+    """Return the violations that the replay reports, each as its invariant and its text."""
     replay = Replay("mail")
     replay.feed(log.rows)
     return [(found.invariant, found.says) for found in replay.violations]
@@ -202,8 +202,7 @@ def saved(client: Client, held: Claim, *entries: int) -> None:
 
 
 def durable_job(client: Client) -> Claim:
-    """Enqueue a job. Its first claim saves a step and fails. Return its second claim, which has saved two more
-    steps."""
+    """Enqueue a job. Its first claim saves a step and fails, its second saves two steps. Return the second claim."""
     job = NewJob("a", QUEUE, profile("send"), "{}")
     client.run(client.calls.enqueue.many([job]))
     first = claim(client)

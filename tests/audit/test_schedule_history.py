@@ -1,5 +1,4 @@
-"""The command `rq-core schedule history`: for each instant, a sentence from the log says why the instant was late,
-skipped or missed."""
+"""The command `rq-core schedule history`. A sentence about each instant says why it was late, skipped or missed."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ MINUTE = 60_000
 
 
 class Scene:
-    """A queue with schedules, workers that fire the schedules at times, and the log of the queue."""
+    """A queue with its schedules and its log, and workers that fire the schedules at given times."""
 
     def __init__(self, seed: Seed, client: Client, database: Database) -> None:
         self.seed = seed

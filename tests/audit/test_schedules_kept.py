@@ -1,5 +1,7 @@
-"""Schedules while operators change the log of the queue: they prune it, attach it later, switch it off and on, or
-delete the queue."""
+"""Schedules while operators change the queue's log: they prune it, attach it late, or switch it off and on.
+
+One test deletes the queue.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def put(seed: Seed, name: str = "beat", **rule: Any) -> None:
 
 
 def go_on(seed: Seed, times: int = 3) -> None:
-    """Let a worker fire the due schedules several times, and run the enqueued jobs every second time."""
+    """Let a minute pass ``times`` times. Each time, fire the due schedules; every second time, run their jobs."""
     for number in range(times):
         seed.advance(60_000)
         answer = seed.client.run(tick("q", "w-1"))
@@ -112,8 +114,7 @@ def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_sche
 def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
     seed: Seed, client: Client, database: Database, clock_back_ms: int
 ) -> None:
-    """Checks instants that are logged in the same millisecond, and instants after the clock of Redis was set back.
-    Earlier, the doctor compared the schedule with an instant that was not the last, and reported a difference."""
+    """Checks two instants within a millisecond, and an instant after the clock of Redis was set back."""
     put(seed)
     seed.advance(90_000)
     for following in (1, 1, 1, 10**9):

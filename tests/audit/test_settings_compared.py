@@ -1,5 +1,6 @@
-"""Settings and limits that a client changed without the scripts: the doctor finds them from the log in SQL, after the
-outbox was trimmed."""
+"""Settings and limits that a client changed without the scripts. The doctor finds them, and only SQL has the true
+values.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def cap(client: Client, scope: str, limit: str) -> None:
 
 @pytest.fixture
 def mirrored(client: Client, database: Database) -> Database:
-    """Return the log of a queue. All changes of the queue's settings and limits are mirrored and trimmed."""
+    """Return the log of a queue. Redis has trimmed the events of the queue's changed settings and limits."""
     enqueue(client, "a")
     configure(client, lease_ms=5_000)
     configure(client, paused=1)

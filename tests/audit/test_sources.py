@@ -1,4 +1,4 @@
-"""Two sources of one audit database: a second Redis, or a second prefix, takes no queue away from the first source."""
+"""Two sources of one audit database: another Redis or another prefix takes no queue away from the first."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def url(database: Database) -> str:
 
 @pytest.fixture
 def second(make_second: Callable[..., Source], other_url: str) -> Source:
-    """Return a source on a second server, which is empty."""
+    """Return a source on a second, empty server."""
     return make_second(other_url)
 
 
 @pytest.fixture
 def first(client: Client, url: str, database: Database) -> Source:
-    """Return a source with two waiting jobs. Both are mirrored."""
+    """Return a source with two waiting jobs, whose events are mirrored."""
     first = Source(client, "mail", url, database)
     first.add("a", "b")
     first.mirror()
@@ -170,9 +170,9 @@ def test_a_second_source_changes_neither_the_redis_of_the_first_source_nor_its_r
 def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
 ) -> None:
-    """Checks that the next run records no losses for the first Redis.
+    """Checks that the refused commands change nothing in either Redis or in the log.
 
-    The command also does not attach a queue that is not mirrored yet.
+    The second Redis also has a queue without a mirror. `audit adopt` does not attach it.
     """
     theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
     there, here, log = first.contents(), second.contents(), contents_of_log(first)
@@ -229,9 +229,9 @@ def test_verify_gives_the_reason_only_once_if_it_cannot_compare_redis(
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
-    """Mirror a queue into another database. A second queue on the same server has no mirror.
+    """Mirror a queue into another database, and add a queue without a mirror on the same server.
 
-    Returns the audit id of that database, and the source.
+    Returns the audit id of the other database, and the source.
     """
     theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
     source.add("c")
@@ -249,7 +249,7 @@ def contents_of_log(source: Source) -> list[Any]:
 
 
 def stamps(source: Source) -> tuple[str | None, str | None]:
-    """Return the stamps of a queue in Redis and in SQL."""
+    """Return the stamp of a queue in Redis, and its stamp in SQL."""
     found = auditlog.one(
         source.database, "SELECT stamp FROM mirror_cursor WHERE queue = :q", q=source.queue
     )
@@ -263,8 +263,7 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an empty Redis that may have lost all its data. The running mirror of another Redis shows that no data
-    were lost."""
+    """Checks that an empty Redis does not count as a loss while a mirror still copies events of the first Redis."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -282,7 +281,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
 def test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_refused(
     first: Source, second: Source
 ) -> None:
-    """Checks a new, empty server at another address. Later the old server comes back."""
+    """Checks an empty server at another address. The old server returns later."""
     before = stamps(first)
     second.mirror()
     restored = audit("restore", "--apply", "--wait", "1", *second.words)
@@ -345,9 +344,8 @@ def test_one_of_two_mirrors_that_start_together_on_two_servers_is_refused(
 def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
     client: Client, sqlite_url: str
 ) -> None:
-    """Checks a writer whose Redis does not answer.
-
-    If the mirror waited for this writer, the other queues of the mirror would be delayed, too.
+    """Checks a writer that keeps its lock on the file. The mirror skips the turn, so that its other queues are not
+    delayed.
     """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)

@@ -1,5 +1,6 @@
-"""Rows with unusual keys: `audit verify` reads each row of each table, whatever the key of the row, and the schema
-refuses keys that no mirror writes."""
+"""Rows with unusual keys. `audit verify` reads every row of every table, and the schema refuses keys that no mirror
+writes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The command `audit verify` on a mirrored log: an unchanged log is proven, and every planted lie is found and
-named."""
+"""`audit verify` on a mirrored log. It proves an unchanged log, and names every planted lie."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 @dataclass
 class Log:
-    """A log, with access that bypasses the protections of the schema."""
+    """A log. Its writes bypass the protections of the schema."""
 
     database: Database
 
@@ -71,7 +70,7 @@ class Log:
         self.run((f"INSERT INTO job_event ({columns}) VALUES ({marks})", row))
 
     def chain_again(self) -> None:
-        """Compute the chain again from the changed rows, as an attacker with all rights could do."""
+        """Compute the chain of the changed rows, as an attacker with all rights can."""
         log = self.events()
         prev = genesis(audit_id(self.database), QUEUE)
         statements = []
@@ -182,8 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap that is higher than the stored cap, so that the log seems to allow more holders than
-    Redis did."""
+    """Lie: a claim carries a higher cap than the stored one, which allows more holders than Redis allowed."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -191,7 +189,7 @@ def raised_cap(log: Log) -> Row:
 
 
 def missing_end(log: Log) -> Row:
-    """Lie: the end of a claim is turned into an event without effect, so that the next claim overlaps this claim."""
+    """Lie: the event that ended a claim becomes an event without effect. The next claim then overlaps this claim."""
     claimed = log.events("claimed")
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
@@ -212,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: the log has a claim of a job that only waited, at a time when one of its scopes was full."""
+    """Lie: a job that only waited has a claim, in a scope that was full at the time."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -238,7 +236,7 @@ def hidden_claim(log: Log) -> Row:
 
 
 def illegal_step(log: Log) -> Row:
-    """Change the log so that a running job is pruned. No transition allows this."""
+    """Lie: a running job is pruned, which no transition allows."""
     row = log.events("succeeded")[2]
     log.change(row, type="pruned")
     return row
@@ -252,7 +250,7 @@ def stale_fence(log: Log) -> Row:
 
 
 def skipped_claim(log: Log) -> Row:
-    """Lie: the claim numbers of a job skip a number."""
+    """Lie: one claim number of a job is left out."""
     row = log.events("claimed")[5]
     log.change(row, claim=row["claim"] + 1)
     return row
@@ -265,14 +263,14 @@ def too_many_failures(log: Log) -> Row:
 
 
 def missing_entry(log: Log) -> Row:
-    """Lie: an entry is missing. Verify names the entry after the missing entry."""
+    """Lie: an entry is missing. Returns the entry after it, which verify names."""
     gone = log.events("discarded")[0]
     log.delete(gone)
     return next(r for r in log.events() if r["seq"] > gone["seq"])
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: the log has a rate that is slower than the true rate, so that a claim seems earlier than the rate allows."""
+    """Lie: a claim carries a slower rate than the true one, which does not allow the claim so early."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -378,7 +376,7 @@ def test_verify_names_the_batch_of_a_changed_event(
 def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     log: Log, database: Database, lie: str
 ) -> None:
-    """Checks the minutes, because the answers to everyday questions come from them."""
+    """Checks the counts per minute, from which everyday queries are answered."""
     log.run((lie, {}))
 
     result = verify(database)

@@ -1,4 +1,5 @@
-"""After a loss: the jobs to restore, a mirror that dies while it records the loss, and a log that was switched off."""
+"""What follows a loss of Redis: jobs are restored, a mirror dies while it records the loss, or a log was switched off.
+"""
 
 from __future__ import annotations
 

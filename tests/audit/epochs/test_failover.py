@@ -85,8 +85,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
 def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks three primaries in a row: server A, then its lagging replica B, then A again. A has none of the events of
-    B."""
+    """Checks three primaries in a row: server A, its lagging replica B, and A again. A lacks the events of B."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, "before")

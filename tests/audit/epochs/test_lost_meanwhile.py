@@ -1,5 +1,6 @@
-"""Redis lost all its data while no mirror ran. The log records the loss, even if no client has used the queue since
-then."""
+"""Losses of all data in Redis while no mirror runs. The log records the loss even if no client uses the queue
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def found_by(done: Result) -> list[str]:
 def test_a_mirror_that_starts_after_a_loss_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that the mirror also looks for the queues in the log, and not only for the queues in Redis' list."""
+    """Checks that the mirror finds the queue in the log, since Redis' list of queues is empty."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -112,7 +113,9 @@ def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
 def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a new queue that has neither an audit log nor a stamp. Such a queue may also be on another server."""
+    """Checks a new queue without a stamp. It may belong to another server, until `audit adopt` binds this server to the
+    log.
+    """
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -160,7 +163,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify does not report the whole log as proven if only the logs of the other queues are proven."""
+    """Checks that verify does not exit with 0 if Redis was trimmed for a queue that SQL no longer has."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))
@@ -188,7 +191,8 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a log whose last event says that the log was switched off. Such a log is complete up to this event."""
+    """Checks a log whose last event is the switch to "off". The log is complete, although Redis loses all data later.
+    """
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

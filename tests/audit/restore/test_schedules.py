@@ -1,5 +1,5 @@
-"""The command `audit restore` restores schedules that operators changed and that Redis lost. Workers declare the
-schedules of their code again."""
+"""The command `audit restore` restores schedules that operators changed. Workers declare the schedules of their code.
+"""
 
 from __future__ import annotations
 
@@ -188,8 +188,7 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
 def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the_log(
     scene: Scene,
 ) -> None:
-    """Checks `rq-core schedule set` without --task. Such a command does not know whether the log should have the
-    arguments of the job."""
+    """Checks `rq-core schedule set` without --task. Its event has the new rule and not the arguments of the job."""
     scene.put("tenant", every=60)
     scene.put("tenant", spec_max=0, every=90)
     scene.lose()
@@ -200,8 +199,7 @@ def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the
 
 
 def test_a_resumed_schedule_that_no_code_declares_is_restored(scene: Scene) -> None:
-    """Checks a schedule that an operator has resumed, so that it is a schedule of the operator. No worker declares it
-    after a loss."""
+    """Checks a schedule that an operator resumed. No worker declares it after a loss."""
     scene.put("nightly", "code", every=60)
     entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)
     scene.client.run(scene.client.calls.delivery.ask([["HSET", KEY, "nightly", entry]]))
