@@ -155,8 +155,8 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, and a backup before its first use by a mirror. Redis has trimmed events that they lack.
-    """
+    """Checks a lagging standby, and a backup before its first use by a mirror. Redis has trimmed events that they
+    lack."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))

@@ -1,5 +1,5 @@
-"""Mirrors that die while they copy a history with losses and gaps. SQL has the rows that a run without a crash writes.
-"""
+"""Mirrors that die while they copy a history with losses and gaps. SQL has the rows that a run without a crash
+writes."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None
 
 
 def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of a queue in SQL, without the queue's name and without the chain. The chain depends on the name.
-    """
+    """Return the rows of a queue in SQL, without the queue's name and without the chain. The chain depends on the
+    name."""
     found = {}
     for table, columns in TABLES.items():
         rows = auditlog.rows(database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue)

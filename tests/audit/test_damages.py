@@ -1,5 +1,5 @@
-"""Damage to a queue whose outbox lacks the events of its jobs. Verify and the doctor find each kind of damage from SQL.
-"""
+"""Damage to a queue whose outbox lacks the events of its jobs. Verify and the doctor find each kind of damage from
+SQL."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def test_a_queue_can_be_detached_from_a_lost_audit_database(
 def test_the_mirror_continues_after_a_flush_between_its_commit_and_its_trim(
     valkey_url: str, audit_url: str
 ) -> None:
-    """Checks that the mirror drops the trim that it has not sent. After the flush Redis would refuse this trim forever.
-    """
+    """Checks that the mirror drops the trim that it has not sent. After the flush Redis would refuse this trim
+    forever."""
     database = Database(audit_url)
     with Client(valkey_url) as client:
         after: list[str] = []

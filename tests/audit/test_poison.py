@@ -424,8 +424,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks an entry at which the mirror raises an unexpected error. The entry stays in Redis for a repaired release.
-    """
+    """Checks an entry at which the mirror raises an unexpected error. The entry stays in Redis for a repaired
+    release."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")

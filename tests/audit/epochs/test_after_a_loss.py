@@ -1,5 +1,5 @@
-"""What follows a loss of Redis: jobs are restored, a mirror dies while it records the loss, or a log was switched off.
-"""
+"""What follows a loss of Redis: jobs are restored, a mirror dies while it records the loss, or a log was switched
+off."""
 
 from __future__ import annotations
 

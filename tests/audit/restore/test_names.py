@@ -97,8 +97,8 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 def test_of_two_lost_jobs_with_one_name_only_the_holder_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
-    """Checks each rule for names. With debounce, the claim of the first job frees the name, and a second job takes it.
-    """
+    """Checks each rule for names. With debounce, the claim of the first job frees the name, and a second job takes
+    it."""
     enqueue(client, "first", rule)
     held = claim(client, 1)
     second = enqueue(client, "second", rule).ids
