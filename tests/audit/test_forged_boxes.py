@@ -246,7 +246,8 @@ def test_a_header_that_says_one_entry_more_is_named_and_mended(
 
 
 def two_durable_jobs(seed: Seed) -> Any:
-    """Let two jobs save a step and park for a sleep, with a log that has no values. Return all fields of their boxes."""
+    """Let two jobs save a step and park for a sleep, with a log that has no values. Return all fields of their
+    boxes."""
     durable(seed, kept="digest")
     other = seed.running("b")
     life = OTHER_LIFE

@@ -1,4 +1,5 @@
-"""Pages of ended claims and of events: each row is on exactly one page, and each page reads a bounded number of rows."""
+"""Pages of ended claims and of events: each row is on exactly one page, and each page reads a bounded number of
+rows."""
 
 from __future__ import annotations
 

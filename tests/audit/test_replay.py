@@ -190,7 +190,8 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """Write the entries of a job that is enqueued, claimed and settled. The last event has this kind and these facts."""
+    """Write the entries of a job that is enqueued, claimed and settled. The last event has this kind and these
+    facts."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)
@@ -219,7 +220,8 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """Write the entries of a job from its enqueue to its success. Replace these values in the one event of this kind."""
+    """Write the entries of a job from its enqueue to its success. Replace these values in the one event of this
+    kind."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]

@@ -1,4 +1,5 @@
-"""The mirror as a service. It finds new queues, survives outages of Redis and SQL, and stops without losing an event."""
+"""The mirror as a service. It finds new queues, survives outages of Redis and SQL, and stops without losing an
+event."""
 
 import logging
 import threading
@@ -101,7 +102,8 @@ def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_wai
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that the log has only the refusal. No line before it says that the queue is mirrored into this database."""
+    """Checks that the log has only the refusal. No line before it says that the queue is mirrored into this
+    database."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)

@@ -191,7 +191,8 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a log whose last event is the switch to "off". The log is complete, although Redis loses all data later."""
+    """Checks a log whose last event is the switch to "off". The log is complete, although Redis loses all data
+    later."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

@@ -1,4 +1,5 @@
-"""The command `audit restore` restores schedules that operators changed. Workers declare the schedules of their code."""
+"""The command `audit restore` restores schedules that operators changed. Workers declare the schedules of their
+code."""
 
 from __future__ import annotations
 
