@@ -1,4 +1,4 @@
-"""The parents to which a worker sends signals when their children end, without a server."""
+"""Signals that a worker sends to parents when their children end. The tests need no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that say what their jobs have really taken, and that pause a scope."""
+"""Handlers that report the real cost of their jobs, and that pause a scope."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 
 def log_of(client: Client, kind: str, queue: str = QUEUE) -> list[dict[str, Any]]:
-    """Return the fields of the events of a kind."""
+    """Return the fields of all events of this type."""
     read = client.run(client.calls.audit.read_outbox(queue, "-", 10_000))
     entries = [decode(entry_id, raw) for entry_id, raw in read]
     return [job.fields for entry in entries if entry.event == kind for job in entry.jobs]
@@ -76,7 +76,7 @@ async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app:
 
 
 async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
-    """Checks a server that has the scripts of settlements already, but not the one for costs."""
+    """Checks a server that lacks only the script for costs. It has the other scripts that settle jobs."""
 
     @app.task(queue=QUEUE, name="plain")
     async def plain() -> None: ...
@@ -225,7 +225,7 @@ def test_a_fake_settles_costs_and_pauses(app: App) -> None:
 async def test_a_paused_job_waits_also_without_a_limit_and_wherever_the_error_was_made(
     app: App, made: str
 ) -> None:
-    """Checks that the job does not begin again at once: a rate without a limit cannot be paused."""
+    """Checks that the job does not begin again at once, although a rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0
 

@@ -1,4 +1,4 @@
-"""The counts of a worker that runs durable jobs: what its last log record and its metrics say of them."""
+"""Counts of durable jobs, in the last log record of a worker and in its metrics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Steps of durable jobs, with a worker in this process on a real server: steps that Redis lost, a late heartbeat, and a
-full log."""
+"""Steps of durable jobs on a real server: steps that Redis lost, a late heartbeat, and a full log."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
 async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica on which the wait had begun, and had not taken its signal. Redis then has as many
-    entries as the worker knows."""
+    """Checks a failover to a replica that had the first wait but not its end. The signal is untaken there."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -129,8 +127,7 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
 async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
     own: App, client: Client
 ) -> None:
-    """Checks a task with audit_result="full". The event of the wait has no value, like the event of the same wait
-    before the failover."""
+    """Checks audit_result="full". The log has the values of steps a second time, and of the wait no value."""
 
     def note(n: int) -> int:
         return n
@@ -161,7 +158,7 @@ async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover
 async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica that had received only the beginning of the step, and not its save."""
+    """Checks a replica that had received the beginning of the step, and not its save."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -193,7 +190,7 @@ async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_th
 async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_saved_with_the_next_step(
     own: App, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks more steps than one call may save."""
+    """Checks more steps than one call can save."""
     count, keys = BATCH_MAX + 50, queue_keys(QUEUE)
     begun, sizes, sent = asyncio.Barrier(count), list[int](), Saver._sent
 
@@ -244,7 +241,8 @@ async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_sav
 async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a signal that begins the box after a claim has found no box: it is kept with the steps of the claim."""
+    """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the
+    step."""
 
     async def note() -> int:
         await own.signal_async(handle, "approval", "early")
@@ -268,7 +266,7 @@ async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the
 async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a process that was suspended. It must not begin a step before Redis has extended its lease."""
+    """Checks a process that was suspended. A step begins only after Redis has extended the lease."""
     workers: list[Worker] = []
 
     async def note() -> None:
@@ -293,7 +291,7 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_lease_lost(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a busy event loop: the heartbeat succeeds before the loop can ask the handler to stop."""
+    """Checks a busy event loop, which cannot ask the handler to stop after the heartbeat."""
     may_go, over = threading.Event(), threading.Event()
 
     def note() -> None:

@@ -1,5 +1,4 @@
-"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers can still run the jobs that
-it has."""
+"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers still run its jobs."""
 
 from __future__ import annotations
 

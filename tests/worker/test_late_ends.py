@@ -1,5 +1,4 @@
-"""Handlers that end after their timeout. They count as timed out, even if a blocked event loop could not stop them in
-time."""
+"""Handlers that end after their timeout. They count as timed out, also if a blocked event loop could not stop them."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 
 
 def late(how: str, until: float) -> str:
-    """Run for longer than the timeout, and then end."""
+    """Run for longer than the timeout."""
     time.sleep(until)
     if how == "raises":
         raise GiveUp("too late")
@@ -40,7 +39,7 @@ def timed_out(ended: Any) -> bool:
 def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
-    """Checks that the log does not report the run as succeeded."""
+    """Checks that the log has no success of this run."""
     app = App(valkey_url)
 
     @app.task(timeout=0.2, keep_result=True, retry=ONCE)
@@ -98,7 +97,8 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """Run a job of the task while another handler blocks the event loop. Return how the job ends."""
+        """Run a job of the task while another handler blocks the event loop for ``blocked_s``. Return the job's
+        outcome."""
 
         async def main() -> Any:
             async with working(self.app):
@@ -115,8 +115,7 @@ class Beside:
 def test_a_sync_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
-    """Checks that the timeout has an effect although the event loop is blocked, and that the handler is asked to
-    stop."""
+    """Checks that the blocked event loop does not delay the timeout. The handler is asked to stop."""
     beside = Beside(valkey_url)
     stopped: list[bool] = []
 
@@ -157,7 +156,7 @@ def session() -> Iterator[None]:
 def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_could_not_announce(
     valkey_url: str,
 ) -> None:
-    """Checks that the database session does not commit, since the job will run again."""
+    """Checks that the database session does not commit. The job will run again."""
     beside = Beside(valkey_url)
     left.clear()
 

@@ -1,4 +1,4 @@
-"""Log records from inside a handler. Each record names the job of the handler, whichever code writes the record."""
+"""Log records that code writes while a handler runs. Each record names the handler's job."""
 
 from __future__ import annotations
 

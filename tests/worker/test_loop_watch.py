@@ -1,5 +1,4 @@
-"""Facts about a worker that its supervisor reads: the lag of the worker's event loop, and how long ago Redis last
-answered a claim."""
+"""What a supervisor reads about a worker: the lag of its event loop, and the time since Redis last answered a claim."""
 
 import asyncio
 import inspect

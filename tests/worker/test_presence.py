@@ -1,5 +1,4 @@
-"""The rows with which workers register their presence in Redis. Idle workers register as well, and the row of a worker
-that is gone is removed."""
+"""Rows in Redis that show which workers are present, busy or idle. The row of a vanished worker is removed."""
 
 import functools
 import json
@@ -193,8 +192,8 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 def test_a_worker_row_with_a_time_in_the_future_is_ignored(
     client: Client, valkey: RedisServer
 ) -> None:
-    """Checks a row whose time is in the future: a forged row, or a row from before the clock of Redis was set back. The
-    worker would otherwise stay listed until that time."""
+    """Checks a forged row, or a row from before the clock of Redis was set back. It would stay until that future
+    time."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

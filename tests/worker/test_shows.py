@@ -26,7 +26,7 @@ QUEUE = "crew"
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return a separate app for this test, on the same server as the crew's app."""
+    """Return an app of its own for this test, on the server of the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made
@@ -35,7 +35,7 @@ def own(app: App) -> Iterator[App]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Sequence[Show]]]:
-    """Return the calls of ``show`` that workers make: when, and with which records."""
+    """Return a list to which each call of ``show`` appends its time and its records."""
     calls: list[tuple[float, Sequence[Show]]] = []
     original = shows.show_jobs
 
@@ -177,8 +177,10 @@ async def test_readers_that_come_back_get_no_chunk_twice_and_learn_what_they_mis
 
 
 async def read_by_three(own: App, client: Client, chunks: int) -> list[tuple[int, int]]:
-    """Let a job emit chunks, and three readers read them. Each reader leaves and comes back all the time. Return, for
-    each reader, how many chunks it got and how many it missed."""
+    """Let a job emit chunks for three readers, each of which leaves and returns repeatedly.
+
+    Returns for each reader the number of chunks that it got, and the number that it missed.
+    """
 
     @own.task(queue=QUEUE)
     async def emits(n: int) -> None:
