@@ -1,4 +1,4 @@
-"""Errors of durable jobs, on the fake server: values that have no JSON form, and names that only rq-core may use."""
+"""Errors of durable jobs, on the fake server: values without a JSON form, and names that are reserved for rq-core."""
 
 from __future__ import annotations
 

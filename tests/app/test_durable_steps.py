@@ -1,5 +1,4 @@
-"""Steps of durable jobs, on the fake server. A durable job saves each step that is done, and a later attempt does not
-do this step again."""
+"""Steps of durable jobs, on the fake server. A job saves each finished step, and later attempts do not repeat it."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Charge:
 
 
 class World:
-    """The services that the steps of a test change. Each change is recorded in ``did``."""
+    """A fake service that steps change. ``did`` has each change."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []

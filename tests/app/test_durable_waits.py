@@ -1,4 +1,4 @@
-"""Durable jobs that sleep and wait for signals, on the fake server: they are parked, and their handlers run again."""
+"""Durable jobs that sleep and wait for signals, on the fake server. They park, and their handlers run again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of a job through its handle: the arguments that the handle sends, the edits that it refuses, and the errors."""
+"""Edits of a job through its handle: what the handle sends, which edits are refused, and the errors."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent
 def test_the_error_of_an_unknown_option_of_edit_lists_the_options(
     handle: JobHandle[None],
 ) -> None:
-    """Checks that the error names `edit`, the method that the caller called, and not an internal function."""
+    """Checks that the error names the method `edit`, and no internal function."""
     says = r"edit\(\) got an unexpected keyword argument 'bogus': its options are priority, delay, at, now, expires\."
     with pytest.raises(TypeError, match=says):
         handle.edit(bogus=1)  # type: ignore[call-arg]

@@ -1,5 +1,8 @@
-"""Families of durable jobs when processes are killed, queues are full, others use a child's id, or operators change the
-parent at a bad moment."""
+"""Parents and children among durable jobs, at bad moments: processes are killed, queues are full, or a parent is
+changed.
+
+Other jobs may also use a child's id.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def did() -> list[Any]:
 
 
 def states(app: App, queue: str, ids: list[str]) -> list[str]:
-    """Return how jobs have ended, ``Absent`` if Redis has forgotten it; ``alive`` for those that have not."""
+    """Return the outcome of each job: ``alive`` if it has not ended, ``Absent`` if Redis has forgotten it."""
     ends = app.client.run(app.client.calls.endings.look(queue, ids))
     return [type(ends[each]).__name__ if each in ends else "alive" for each in ids]
 
@@ -55,7 +58,7 @@ def children_of(app: App, queue: str, job_id: str) -> list[str]:
 
 
 def crash_once(monkeypatch: pytest.MonkeyPatch, did: list[Any]) -> None:
-    """Let the first run that enqueues children fail before it has enqueued one."""
+    """Let the first attempt to enqueue children fail before any child is enqueued."""
     enqueue = JobSteps._enqueue
 
     async def crashing(steps: Any, launch: str, jobs: Any) -> bool:

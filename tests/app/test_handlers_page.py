@@ -1,4 +1,4 @@
-"""The Python code of docs/how-to/handlers.md runs as written. The page's table equals the table of
+"""The Python code of docs/how-to/handlers.md runs as written. The page's table is the one of
 tests/worker/test_leaving.py."""
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def block(word: str) -> str:
-    """Return the only block of code that contains this word."""
+    """Return the one block of code on the page that contains this word."""
     (found,) = [each for each in BLOCKS if word in each]
     return str(found)
 
 
 class FakeSession:
-    """A fake database session. Its method ``execute`` does nothing, and may be awaited."""
+    """A database session whose method ``execute`` does nothing, with or without ``await``."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self
@@ -48,7 +48,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def run_in(names: dict[str, Any], source: str) -> None:
-    """Run a block of code that can use the names of the earlier blocks, and add the names that the block defines."""
+    """Run a block of code with these names, and add the names that the block defines."""
     names.update(run(source, **names))
 
 

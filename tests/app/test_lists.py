@@ -1,4 +1,4 @@
-"""The lists of `rq_core.views`, as a program without the command line uses them: queries, cells and documents."""
+"""The lists of `rq_core.views`, as a program without the command line reads them."""
 
 import json
 from collections.abc import Iterator

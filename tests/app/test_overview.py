@@ -1,4 +1,4 @@
-"""The overview of all queues: its counts and ages are correct, and a million jobs cost as much to read as one job."""
+"""The overview of all queues. Its counts and ages are right, and a million jobs cost no more to read than one job."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class CountingTransport(PoolTransport):
 
 
 def items(reply: Any) -> int:
-    """Return the number of items in a reply. The items of nested lists count as well."""
+    """Return the number of items in a reply, including the items of nested lists."""
     return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
@@ -53,7 +53,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Change the state line of a ready job so that the job is older."""
+    """Make a ready job look as if it had been ready for this number of minutes."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
@@ -176,7 +176,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     seed: Seed, cap: str
 ) -> None:
-    """Checks the list from which `top`, `queues` and the alerts take full scopes: the cap is not in it."""
+    """Checks ``full_scopes``, which `top`, `queues` and the alerts read."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()
@@ -203,7 +203,7 @@ def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lan
 
 
 def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
-    """Checks that the overview hides each key of the family, since a key may be the name of a customer."""
+    """Checks that keys are hidden. A key may be a customer's name."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
     seed.enqueue(*(seed.job(f"j{n}", scopes=["tenant=acme"]) for n in range(3)))
@@ -302,7 +302,7 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
 def test_a_key_of_the_wrong_type_that_a_script_reads_is_named_in_the_error(
     seed: Seed,
 ) -> None:
-    """Checks an error that once contained the beginning of the Lua script in place of the key's name."""
+    """Checks that the error has the key's name. It once had the beginning of the Lua script."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("state"))
     seed.control.set(seed.keys("state"), "x")
@@ -320,7 +320,7 @@ def in_meta(name: str, value: str) -> Callable[[Seed], object]:
 
 
 def line_of_head(line: str) -> Callable[[Seed], object]:
-    """Return a function that overwrites the state line of the first ready job."""
+    """Return a function that replaces the state line of the first ready job by ``line``."""
     return lambda seed: seed.control.hset(seed.keys("state"), "a", line)
 
 
@@ -431,7 +431,7 @@ def test_the_overview_counts_the_queues_that_it_leaves_out(
 
 
 class Shard(PoolTransport):
-    """A shard that cannot connect to the server of one queue."""
+    """A shard whose server of one queue is unreachable."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = super().exchange(commands, *how)

@@ -1,5 +1,4 @@
-"""Connections over TLS: each connection uses TLS if its URL says so. The error of an invalid certificate says what is
-wrong."""
+"""Connections over TLS, which a client uses if the URL says so. An error about a certificate names the cause."""
 
 from __future__ import annotations
 
@@ -42,13 +41,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def port() -> int:
-    """Return the server's port for TLS."""
+    """Return a free port, on which the server speaks TLS."""
     return free_port()
 
 
 @pytest.fixture(autouse=True)
 def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
-    """Return a server that also requires a certificate from each client."""
+    """Return a server with TLS that requires a certificate from each client."""
     return start_redis(
         tls_port=str(port),
         tls_cert_file=files("server.crt"),
@@ -105,8 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the supervisor, the workers, their heartbeats and the mirror, since each of them has its own
-    connection."""
+    """Checks the supervisor, the workers, their heartbeats and the mirror. Each of them has a connection of its own."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -183,7 +181,7 @@ async def _enqueue(url: str) -> None:
 def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
-    """Checks that the error is not "no answer from Redis", and that the mirror exits and does not try again."""
+    """Checks that no error says "no answer from Redis". The mirror exits, and does not try again."""
     plain = server.url.partition("://")[2]
     if url_asks == "plain":
         url, says = f"redis://127.0.0.1:{port}/0", "it speaks TLS on this port"
@@ -218,8 +216,7 @@ def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the error of a missing certificate. The error says that the certificate is missing, even if a probe of the
-    port would find TLS."""
+    """Checks a client without its certificate. A probe of the port would only find TLS, as the URL says."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -242,7 +239,7 @@ def test_a_sentinel_url_with_the_wrong_scheme_is_refused_with_the_scheme_of_the_
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.
 
-    With asyncio, the connection times out before the client can tell a port without TLS from a port that never answers.
+    With asyncio the connection times out first, and a silent port looks like a port without TLS.
     """
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
@@ -269,7 +266,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that both kinds of client use the TLS options of a Sentinel URL, for the sentinel and the primary."""
+    """Checks both kinds of client. Each uses the URL's TLS options for the Sentinel and for the primary."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

@@ -1,8 +1,7 @@
-"""Damage to each member of each index: the member is removed or changed, a false member is added, or the whole key is
-deleted. The doctor reports the key and repairs the index.
+"""Damage to each member of each index: it is removed or changed, a false member is added, or the key is deleted.
 
-The names of the keys come from the table of keys. This file lists the members that do not follow from a state line,
-each with the reason.
+The doctor reports the key and repairs the index. The tests take the keys from the table of keys. They list the members
+that follow from no state line, each with its reason.
 """
 
 from collections.abc import Callable, Iterator

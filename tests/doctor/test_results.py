@@ -37,7 +37,7 @@ def cut_a_value(seed: Seed) -> None:
 
 
 def damage_a_byte_of_a_value(seed: Seed) -> None:
-    """Change one byte of a value so that the value is not UTF-8. The doctor must not end with a traceback."""
+    """Change one byte of a value, so that the value is not UTF-8."""
     seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
 
 
@@ -63,7 +63,7 @@ def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
 
 
 def call_a_cancelled_job_a_success(seed: Seed) -> None:
-    """Write a results line and a value for a cancelled job. Both say that the job succeeded."""
+    """Write a results line and a value which say that a cancelled job succeeded."""
     seed.enqueue("cancelled", keep_ms=HOUR)
     seed.cancel("cancelled")
     tell_of(seed, "cancelled", "a")
@@ -77,7 +77,7 @@ def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
 
 
 def tell_of(seed: Seed, job_id: str, other: str) -> None:
-    """Replace the result of a job by the result of another job."""
+    """Replace the result of a job by the result of the job ``other``."""
     before = seed.snapshot()
     seed.control.hset(seed.keys("results"), job_id, before["results"][other])
     seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
@@ -162,7 +162,7 @@ def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_o
 
 
 def use_an_id_again_in_a_gap(seed: Seed) -> None:
-    """Use the id of a job for a second job, and remove the entries about the second job from the outbox."""
+    """Run a second job with the id of a job, and remove the second job's entries from the outbox."""
     before = len(seed.snapshot()["outbox"])
     run_again(seed)
     again = [at for at, _ in seed.snapshot()["outbox"][before:]]
@@ -171,8 +171,7 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """Use the id of a job for a second job. Only the last entry about the second job stays in the outbox, with an
-    unknown type."""
+    """Run a second job with the id of a job. The outbox keeps only its last entry, with an unknown type."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"
@@ -192,8 +191,7 @@ def run_again(seed: Seed) -> None:
 def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
-    """Checks that the repair does not compare the result with the last readable end. That end belongs to an earlier job
-    with the same id."""
+    """Checks that the last readable end, of an earlier job with the id, is not compared with the result."""
     plant(seed)
 
     assert "results" not in named(look(seed))

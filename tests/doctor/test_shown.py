@@ -1,4 +1,4 @@
-"""The doctor and what jobs show: it removes what belongs to no job, and corrects the line of a stream."""
+"""The doctor and the progress and streams of jobs. It removes what belongs to no job, and corrects a stream's line."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,4 @@
-"""Enqueues by name, from producers that lack the code of the tasks: Redis has the policies that say which caps
-apply."""
+"""Enqueues by name from producers without the tasks' code. Redis stores which caps apply to each task."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Results that the audit log keeps (``audit_result="full"``). A caller can read such a result after Redis has forgotten
-it."""
+"""Results in the audit log (``audit_result="full"``), which a caller can read after Redis has forgotten them."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def task(app: App) -> Any:
 
 
 def finish(app: App, handle: Any, kept: str = "full") -> None:
-    """Claim the only waiting job, and settle the claim as succeeded."""
+    """Claim the only waiting job, and settle its claim as succeeded."""
     (claim,) = take(app)
     assert claim.id == handle.id
     value = app.tasks["total"].returned.dump(app.tasks["total"](3), kept)
@@ -113,8 +112,7 @@ def test_the_log_keeps_the_result_of_the_first_job_with_an_id_after_a_second_job
 def test_the_result_of_an_earlier_job_with_the_same_id_is_read_as_the_type_of_that_jobs_task(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
-    """Checks an id that two tasks used. The result of the earlier job must not be read as the result type of the later
-    job's task."""
+    """Checks an id that two tasks used. Each result is read as the result type of its own task."""
     from sql_audit.queries.endings import LogEndings
 
     handle = task.with_options(id="again").enqueue(3)
@@ -168,7 +166,7 @@ def test_the_option_audit_result_full_needs_the_option_keep_result(app: App) -> 
 def test_a_handle_reports_the_end_of_a_remembered_job_before_the_mirror_has_copied_that_end(
     app: App, audited: Mirror, task: Any
 ) -> None:
-    """Checks that the handle does not report "gone" while the mirror has not yet copied the job's end."""
+    """Checks that the handle does not report "gone" meanwhile."""
     handle, cancelled = task.enqueue(3), task.with_options(priority="low").enqueue(4)
     finish(app, handle)
     cancelled.cancel()
