@@ -1,4 +1,5 @@
-"""The commands ``rq-core cap`` and ``caps``, and the output of ``job`` about a waiting job, on a real server."""
+"""The commands `rq-core cap` and `rq-core caps`, and what `rq-core job` prints about a waiting job, on a real
+server."""
 
 from __future__ import annotations
 
@@ -68,8 +69,7 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
 def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis_and_is_at_most_the_window(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a clock of Redis that was set back by an hour. The command prints a time that is at most the rate's
-    window, and not 0 s."""
+    """Checks a clock of Redis that was set back by an hour. The printed time is more than 0 s."""
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
     app.apply_settings()
     enqueue(task, "first", "next")
@@ -138,7 +138,7 @@ def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
 
 
 def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app: App) -> None:
-    """Checks that a number alone is a number per window, as for every rate, and not a cap."""
+    """Checks a plain number. For this rate it is a number of units per window, and not a cap."""
     rate = Rate(10, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9)
 
     @app.task(queue="mail", caps=[rate])
@@ -198,8 +198,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
 def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that the limit of a named cap is not printed as "4 each". A named cap counts the jobs of all its tasks
-    together."""
+    """Checks that "4 each" is not printed. A named cap counts the jobs of all its tasks together."""
     app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
     app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
     app.apply_settings()
@@ -244,8 +243,8 @@ def test_the_caps_command_shows_the_weights_of_a_fair_queue(cli: CommandLine, ap
 def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks a family of keys. The family's line shows when the first exhausted rate admits a job again, and says that
-    an operator set the limit."""
+    """Checks the line of a family. It shows when its first exhausted rate admits a job, and that an operator set the
+    limit."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
     app.apply_settings()
@@ -307,8 +306,7 @@ def test_the_job_command_shows_the_scope_that_a_job_waits_for_and_its_holders_an
 def test_all_jobs_that_may_run_earlier_count_as_ahead_in_whatever_list_or_lane_they_wait(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that four kinds of jobs do not count: jobs of blocked lanes, cancelled jobs, jobs of lower priorities, and
-    later jobs."""
+    """Checks also jobs that are not ahead: those of blocked lanes, cancelled jobs, lower priorities, and later jobs."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)
@@ -374,7 +372,7 @@ def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
 def test_the_job_command_searches_only_the_first_entries_of_a_long_list_for_a_job(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the search has a limit, since Redis serves no other client while it searches a list."""
+    """Checks the limit of the search. While Redis searches a list, it serves no other client."""
     monkeypatch.setattr("rq_core.protocol.reads.scope_reads.PLACE_MAX", 3)
     plain = app.task(queue="mail", name="plain")(send)
     app.apply_settings()

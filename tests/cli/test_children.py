@@ -1,4 +1,4 @@
-"""`rq-core children`, and what `job`, `requeue` and `cancel` do about the children of a durable job."""
+"""`rq-core children`, and how `job`, `requeue` and `cancel` treat the children of a durable job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 
 def run(app: App, *queues: str) -> None:
-    """Run the jobs of these queues until none is left that may run."""
+    """Run a worker until these queues have no job that may run."""
 
     async def burst() -> None:
         try:

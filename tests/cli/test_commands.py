@@ -46,8 +46,7 @@ def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, clie
 def test_a_job_gets_the_options_that_workers_registered_for_its_task(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks a task with one attempt: its job has one attempt, although the command line enqueued it without the task's
-    code."""
+    """Checks a task with one attempt. The command line does not have the task's code."""
     with App(cli.url) as app:
 
         @app.task(queue="bn", retry=RetryPolicy(max_attempts=1), priority="high", max_losses=7)
@@ -131,8 +130,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_enqueue_with_a_held_unique_name_reports_the_existing_or_the_replaced_job(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """Checks the answer if the existing job is kept, and the answer if the new job replaces it. Neither answer says
-    that an id is remembered."""
+    """Checks two rules for names: the existing job is kept or replaced. Neither answer mentions a remembered id."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip
@@ -217,7 +215,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_server_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks the option ``--app``, without an option that names a server."""
+    """Checks the option ``--app`` without the option ``--redis``."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said
@@ -480,7 +478,7 @@ def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
 def test_the_unique_command_lists_no_more_names_than_its_limit(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit. Without a limit, a list of 100,000 names took half a minute."""
+    """Checks the limit. To list 100,000 names once took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -649,8 +647,7 @@ def test_server_commands_use_the_folder_in_the_environment_unless_another_folder
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks the folder that RQ_CORE_REDIS_URL names, which all other commands use as well. The default folder .rq-core
-    is used only if the URL names no folder."""
+    """Checks RQ_CORE_REDIS_URL, which all commands use. If it names no folder, the folder is .rq-core."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

@@ -1,4 +1,4 @@
-"""The commands that change all jobs of a queue that match a filter."""
+"""Commands that change all jobs of a queue that match a filter."""
 
 from __future__ import annotations
 

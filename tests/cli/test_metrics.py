@@ -1,4 +1,4 @@
-"""`rq-core metrics` serves metrics to Prometheus until a signal stops the command."""
+"""`rq-core metrics` serves metrics to Prometheus until it gets a signal to stop."""
 
 from __future__ import annotations
 

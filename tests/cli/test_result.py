@@ -1,4 +1,4 @@
-"""`rq-core result` shows how a job ended, and the result that its handler returned."""
+"""`rq-core result` shows how a job ended, and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rq-core steps` shows the steps that a durable job has saved, and the steps that the job began but did not save."""
+"""`rq-core steps` shows the saved steps of a durable job, and the steps that are begun but not saved."""
 
 from __future__ import annotations
 

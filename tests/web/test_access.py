@@ -1,5 +1,4 @@
-"""Access to the page: the header Host of each request, tokens, cookies, proxies, and an app in which the page is
-mounted."""
+"""Access to the page: the header Host, tokens, cookies, proxies, and a page that is mounted in another app."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ELSEWHERE = ("203.0.113.9", 4711)
 
 @pytest.fixture
 def gate(tokens_file: Path) -> ByToken:
-    """Return a gate whose file has no token yet."""
+    """Return a gate without tokens."""
     tokens_file.touch()
     return ByToken(Tokens(tokens_file))
 
@@ -153,7 +152,7 @@ def test_every_page_requires_a_token(scene: Scene, browse: Browse, gate: ByToken
 def test_every_route_except_the_login_and_the_static_files_needs_a_token(
     scene: Scene, browse: Browse, gate: ByToken
 ) -> None:
-    """Checks each route of the site's own table, so that this test fails for a new page without a rule."""
+    """Checks each route of the site. The test fails for a new route without a rule."""
     page = browse(gate=gate)
     site: Any = page.app
     open_ones = []

@@ -1,4 +1,4 @@
-"""Changes that operators and admins make on the page: jobs, queues and schedules. The log says who did it, and why."""
+"""What operators and admins change on the page: jobs, queues and schedules. The log has their name and reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def press(page: TestClient, action: str, **form: str) -> Any:
 
 
 def told(page: TestClient, action: str, **form: str) -> str:
-    """Send a form, and return the sentence that the page shows afterwards."""
+    """Send a form, and return the sentence that the page then shows."""
     answer = press(page, action, **form)
     assert answer.status_code == 303, answer.text
     text = read(page, answer.headers["location"])
@@ -50,7 +50,7 @@ def state_of(scene: Scene, job_id: str) -> str:
 
 
 def last_event(scene: Scene, browse: Browse, kind: str) -> dict[str, Any]:
-    """Return the newest event of this type, as the log has it."""
+    """Return the newest event of this type in the log."""
     scene.mirror()
     events = browse().get(f"/log.json?queue={QUEUE}").json()["events"]
     return next(each for each in events if each["type"] == kind)
@@ -382,7 +382,7 @@ def test_an_action_through_a_redis_user_who_may_only_read_is_refused_and_the_pag
 
 @pytest.fixture
 def viewer_url(scene: Scene) -> Iterator[str]:
-    """Return the URL of a Redis user who has only the rights of the role viewer."""
+    """Return the URL of a Redis user who has the rights of a viewer only."""
     from rq_core.protocol.engine import acl_roles
 
     execute = scene.seed.control.execute_command

@@ -1,4 +1,4 @@
-"""Changes of many jobs on the page: an operator sees their number, repeats it, and changes the jobs part by part."""
+"""Changes of many jobs on the page. An operator sees their number, types it, and changes the jobs in parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def preview(page: TestClient, verb: str, where: str) -> dict[str, Any]:
 
 
 def form_of(page: TestClient, path: str) -> dict[str, str]:
-    """Return the fields of the form that changes jobs, as the page at this address has them."""
+    """Return the fields of the form for a change at this address."""
     text = read(page, path).partition('id="many"')[2].partition("</form>")[0]
     inputs = [
         dict(re.findall(r'([\w-]+)="([^"]*)"', each)) for each in re.findall("<input[^>]*>", text)
@@ -61,7 +61,7 @@ def form_of(page: TestClient, path: str) -> dict[str, str]:
 
 
 def many(page: TestClient, verb: str, where: str, number: object = None, **more: str) -> Any:
-    """Send the form for all jobs that the preview counts. ``number`` is what the operator types."""
+    """Send the form for all jobs that the preview counts. ``number`` is the number that the operator types."""
     seen = preview(page, verb, where)
     count = str(seen["matched"])
     form = {
@@ -76,7 +76,7 @@ def many(page: TestClient, verb: str, where: str, number: object = None, **more:
 
 
 def counts(scene: Scene, kind: str) -> dict[str, int]:
-    """Return how many events of this type each job has."""
+    """Return the number of events of this type, by job id."""
     found: dict[str, int] = {}
     for entry in scene.seed.entries():
         for event in entry.jobs:
@@ -342,7 +342,8 @@ def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_j
 def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_so(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis carries a call out, its answer is lost, and Redis stays away for longer than a change waits."""
+    """Checks a call whose answer is lost. Redis carries it out, and then stays away for longer than the change
+    waits."""
     monkeypatch.setattr(sources, "UNSENT_S", 0.3)
     monkeypatch.setattr(sources, "UNKNOWN_S", 0.3)
     enqueue(scene, 400)
@@ -382,7 +383,7 @@ def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_
 
 
 def pressed(page: TestClient, form: dict[str, str]) -> str:
-    """Send the form of a change, and return the address of the next page."""
+    """Send the form of a change. Return the address to which the answer leads."""
     return str(page.post("/act/bulk", data=form, headers=OWN).headers["location"])
 
 
@@ -406,7 +407,7 @@ def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_
 def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_command_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uses a clock that goes on by 0.1 s each time that it is read, so that a step takes 0.1 s."""
+    """Checks the pauses by a clock that each read advances by 0.1 s. A step then takes 0.1 s."""
     ticks = itertools.count()
     monkeypatch.setattr(bulk, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
     enqueue(scene, 900)

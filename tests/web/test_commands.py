@@ -1,5 +1,7 @@
-"""The Redis commands of the pages. A page sends at most 70, including the commands of the overview that all viewers
-share. Only a search by an argument sends more."""
+"""How many Redis commands a page sends: at most 70, including those of the overview that all viewers share.
+
+Only a search by an argument sends more.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ LISTED: Final = 600
 
 
 def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
-    """Return the commands that clients send to Redis while ``ask`` runs. Commands inside scripts are left out."""
+    """Return the commands that clients send to Redis during ``ask``, without those that scripts call."""
     control: Any = scene.seed.control
     found: list[str] = []
     with control.monitor() as monitor:
@@ -36,8 +38,8 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Make jobs in very many lanes, blocked lanes and open lanes. Also make lists that are longer than a page reads,
-    with cancelled jobs."""
+    """Make jobs in very many open and blocked lanes, and lists that are longer than a page reads, with cancelled
+    jobs."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)
@@ -62,13 +64,13 @@ def fill(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the shared overview, so that each request reads Redis again."""
+    """Let each request read Redis anew, without the shared overview."""
     monkeypatch.setattr(sources, "SHARED_S", 0.0)
     monkeypatch.setattr(sources, "SharedOverview", functools.partial(SharedOverview, shared_s=0.0))
 
 
 def counts(scene: Scene, browse: Browse, **paths: str) -> dict[str, int]:
-    """Return how many commands each of these pages sends to Redis."""
+    """Return how many commands each page sends to Redis, by the name of the page."""
     page, found = browse(log=False), {}
     for name, path in paths.items():
         read(page, path)  # Connects.
@@ -124,7 +126,7 @@ def test_a_read_of_a_queue_with_every_part_at_once_sends_the_stated_number_of_co
 
 
 def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:
-    """Checks 3,000 weights. They are in the same hash as the limits, and the page shows them after the limits."""
+    """Checks 3,000 weights in the hash of the limits. The page shows the limits first."""
     seed = scene.seed
     seed.configure(fair=1)
     for at in range(0, 3_000, 500):

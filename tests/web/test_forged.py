@@ -1,4 +1,4 @@
-"""Rows and keys that rq-core did not write. Each page still answers, and says what it cannot read or show."""
+"""Rows and keys that rq-core did not write. Each page answers, and says what it cannot read or show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue=
 
 
 def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
-    """Change rows of the log, as an operator with all rights can. No trigger and no CHECK refuses the change."""
+    """Change rows of the log without its triggers and CHECKs, as an operator with all rights can."""
     path = scene.audit_url.removeprefix("sqlite:///")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as log:
         log.execute("PRAGMA ignore_check_constraints = ON")

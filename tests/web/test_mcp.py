@@ -1,4 +1,4 @@
-"""The tools of ``rq-core mcp``, by the client of the package ``mcp`` and the real command."""
+"""The tools of `rq-core mcp`, called through the client of the package ``mcp``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 @contextlib.asynccontextmanager
 async def client(redis_url: str, *words: str) -> AsyncIterator[Client]:
-    """Start the command, and connect to it."""
+    """Start the command, and yield a client of it."""
     args = ["-m", "rq_core.cli", "mcp", "--redis", redis_url, *words]
     async with Client(StdioServerParameters(command=sys.executable, args=args)) as made:
         yield made
@@ -77,7 +77,7 @@ def text_of(answer: Any) -> str:
 
 
 def contents(scene: Scene) -> dict[str, Any]:
-    """Return all that Redis and the audit log have."""
+    """Return all contents of Redis and of the audit log."""
     control: Any = scene.seed.control
     control.connection_pool.connection_kwargs["decode_responses"] = False
     with contextlib.closing(sqlite3.connect(scene.audit_url.removeprefix("sqlite:///"))) as log:
@@ -124,7 +124,7 @@ def test_each_tool_says_what_it_shows_and_what_its_arguments_mean() -> None:
 async def test_a_client_lists_and_calls_each_tool_and_none_changes_anything_or_shows_a_secret(
     busy: Scene, browse: Browse
 ) -> None:
-    """Checks a user of Redis and a user of the database who may both write."""
+    """Checks a command whose users in Redis and in SQL may write."""
     busy.mirror()
     pages = {name: browse().get(as_json(path)).json() for name, path in ADDRESSES.items()}
     before = contents(busy)

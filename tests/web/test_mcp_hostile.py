@@ -1,4 +1,4 @@
-"""Hostile data and callers of the tools of ``rq-core mcp``."""
+"""The tools of `rq-core mcp` with hostile data and hostile callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["server"]  # A fixture.
 
 
 def strict(text: str) -> Any:
-    """Parse JSON as programs in other languages do, which know no NaN."""
+    """Parse JSON strictly. Raises AssertionError for NaN and Infinity, which Python accepts."""
 
     def refuse(word: str) -> Any:
         raise AssertionError(f"{word} is no JSON")
@@ -36,7 +36,7 @@ def strict(text: str) -> Any:
 
 
 async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
-    """Call a tool until all its sources have answered in time, and return its document."""
+    """Call a tool until it could read all its sources in time. Return its document."""
     for _ in range(20):
         document = json.loads(text_of(await tools.call(name, given)))
         if not document["unread"]:
@@ -100,7 +100,7 @@ async def test_lists_of_names_and_forged_fields_have_at_most_a_hundred_rows(scen
 async def test_each_answer_is_json_for_programs_in_any_language(
     scene: Scene, browse: Browse
 ) -> None:
-    """A producer may send, and a log may have, numbers that JSON does not have."""
+    """Checks NaN and Infinity, which JSON lacks, in a job's arguments and in the log."""
     scene.seed.enqueue(
         "odd", args_json='{"n": NaN, "m": [Infinity, -Infinity, 1.5]}', spec_max=10_000
     )

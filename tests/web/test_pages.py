@@ -1,4 +1,4 @@
-"""The pages. Each page shows its data as HTML and as JSON, with an audit log and without."""
+"""Each page as HTML and as JSON, with and without an audit log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_json(path: str) -> str:
 
 
 class Whole(html.parser.HTMLParser):
-    """An HTML parser that records the tags that are open, all ids, and the addresses of all links."""
+    """A parser of HTML that records open tags, ids, and the targets of links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,8 +248,7 @@ def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_sign
 
 
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
-    """Checks a quiet queue whose log ended 8 ms after the job was enqueued. Minutes later, the page once said that the
-    job had waited for 8 ms."""
+    """Checks a log that ended 8 ms after the enqueue. The wait is minutes long, and was once shown as 8 ms."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,
@@ -393,8 +392,7 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
 def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks how many documents the page makes for fifty tabs. A document takes longer to make than to send, so fifty
-    documents would keep a processor core busy."""
+    """Checks how often the page makes a document. To make fifty of them would keep a processor core busy."""
     made: list[str] = []
     page = PAGES[0]
 

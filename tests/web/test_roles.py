@@ -1,4 +1,4 @@
-"""Each role at each route of the site's own table, with each method: which requests are answered."""
+"""Each role at each route of the site, with each HTTP method: which requests are answered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def routes_of(page: TestClient) -> set[tuple[str, str]]:
 
 
 def role_needed(method: str, path: str) -> str | None:
-    """Return the lowest role that may send a request, by the tables in this file, or None if any sender may send it."""
+    """Return the lowest role that may send a request, or None if no role is needed, by the tables in this file."""
     if (method, path) in ANYONE:
         return None
     if path in NEEDED:
@@ -96,8 +96,10 @@ def test_a_route_answers_only_senders_with_its_role_and_only_its_own_methods(
 def expected_statuses(
     role: str | None, method: str, path: str, served: set[tuple[str, str]]
 ) -> set[int]:
-    """Return the statuses that are right for a request. A form without a body is refused with 415, but only after the
-    role was checked."""
+    """Return the HTTP statuses that are right for a request.
+
+    An allowed form without a body gets 415, since the role is checked first.
+    """
     if (method, path) not in served:
         return {405}
     needed = role_needed(method, path)

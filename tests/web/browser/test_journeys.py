@@ -1,5 +1,4 @@
-"""Tasks of a viewer on the page: going from an alert to its cause, using the keyboard, working without JavaScript, and
-reading on during updates."""
+"""Journeys of a viewer: from an alert to its cause, by keyboard, without JavaScript, and during updates."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
 def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks checkboxes that the test adds to the list of jobs. The list has no checkboxes today; a later list with
-    checkboxes must not lose what the viewer ticked."""
+    """Checks checkboxes that the test itself adds to the list of jobs. Today's list has none."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()
@@ -196,7 +194,7 @@ def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
 def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks texts that contain attributes of htmx. htmx looks for its attributes in everything that it receives."""
+    """Checks texts with attributes of htmx, which looks for them in all that it receives."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))

@@ -1,5 +1,7 @@
-"""An engineer on call uses only the page. The engineer finds the jobs that died of one error, reads a traceback,
-requeues the jobs of one customer, sees in the log who did it and why, and copies the jobs of another customer."""
+"""An engineer on call works with the page alone. The engineer finds jobs that died of one error, and reads a traceback.
+
+Then the jobs of one customer are requeued, and those of another are copied. The log shows who did it, and why.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TRACEBACK: Final = 'File "mail/provider.py", line 42, in send\n    raise Provide
 
 
 def die(site: Site, count: int, error: str) -> None:
-    """Let jobs of three customers die of an error."""
+    """Let jobs of three customers die of the same error."""
     seed = site.scene.seed
     jobs = (
         seed.job(
