@@ -1,4 +1,4 @@
-"""``rq-core doctor --inbox`` reports what is wrong with an inbox, and nothing else."""
+"""`rq-core doctor --inbox` reports each fault of an inbox, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.inbox import QUEUE, Stage, at, finish
 
 
 class Ended(Exception):
-    """Raised to end the relay in the middle of its work."""
+    """Raised in a step of a relay, to end the relay there."""
 
 
 def end() -> None:
@@ -34,7 +34,7 @@ def each_stage(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Stag
 
 
 def found(stage: Stage, *queues: str, url: str | None = None) -> list[str]:
-    """Return the findings of the doctor about the inbox."""
+    """Return the doctor's findings about the inbox."""
     given = ["--inbox", url or stage.database_url, "--redis", stage.redis_url, "--json"]
     result = CliRunner().invoke(root, ["doctor", *queues, *given])
     assert isinstance(result.exception, SystemExit | None), result.exception
@@ -186,8 +186,10 @@ def test_the_doctor_reports_a_file_that_a_relay_could_not_write(
 
 
 def test_the_doctor_reports_a_sequence_of_ids_that_is_behind_the_rows(on_postgres: Stage) -> None:
-    """Checks a logical replica that took over: it has the rows, but not the state of the sequence. An INSERT then gets
-    the id of an existing row, and reports a duplicate."""
+    """Checks a logical replica that took over with the rows, and without the state of the sequence.
+
+    An INSERT then gets the id of an existing row.
+    """
     stage = on_postgres
     stage.insert("a", "b")
     assert found(stage) == []

@@ -1,8 +1,7 @@
-"""Changes by hand after Redis has accepted a relay's batch, and before the relay has deleted the batch's rows. The
-changes concern the batch, its slot in Redis, and the rows.
+"""Changes by hand to a relay's batch, its slot in Redis or its rows, after Redis has accepted the batch.
 
-No row is lost without a finding, and no row blocks the queue. The comparison with the log finds jobs that ran a second
-time.
+The relay has not yet deleted the rows. No row is lost without a finding, and none blocks the queue. The comparison with
+the log finds jobs that ran twice.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ ALL = ["a", "b", "c"]
 
 
 class Ended(Exception):
-    """Raised in place of a step of the relay, to end the relay at this step."""
+    """Raised in a step of a relay, to end the relay there."""
 
 
 @pytest.fixture
 def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
-    """Let a relay die after Redis has accepted its batch of the jobs a, b and c. These jobs end, and the job d is still
-    in the inbox.
+    """Let a relay die after Redis has accepted its batch (jobs a, b and c). Run these jobs; job d stays in the inbox.
 
-    Return a function that compares the inbox with the log.
+    Yields a function that compares the inbox with the log.
     """
     path = str(tmp_path / "log.db")
     database = Database(path)
@@ -151,7 +149,7 @@ def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> No
 def test_a_queue_whose_name_is_bytes_is_shown_with_the_other_queues(
     stage: Stage, table: str
 ) -> None:
-    """Checks SQLite, which accepts bytes in a text column."""
+    """Checks SQLite, where a column of text accepts bytes."""
     stage.insert("a")
     if table == "relay":
         stage.sql("INSERT INTO rqc_relay (queue) VALUES (x'00ff')")

@@ -1,4 +1,4 @@
-"""The call numbers and the batches of a relay, databases that were set back or copied, and the relay as a service."""
+"""A relay: its call numbers, its batches, databases that were set back or copied, and the relay as a service."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> N
 
 
 def test_a_call_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """Checks a commit that failed, but may have written the batch. Another relay may then send this batch under the
-    same number."""
+    """Checks a commit with an error that may have written the batch. Another relay may send that batch under its
+    number."""
     stage.insert("a")
 
     def fail() -> None:
@@ -77,8 +77,7 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
 
 
 def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
-    """Checks a relay that is suspended after it has got an answer. In the meantime, another relay ends that batch and
-    sends the next batch."""
+    """Checks a relay that is suspended with an answer in hand. Another relay ends this batch and sends the next."""
     stage.insert("a")
 
     def fail() -> None:
@@ -180,7 +179,7 @@ def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_r
 def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a batch of three calls. Redis refuses the second call once."""
+    """Checks a batch of three calls, of which Redis refuses the second once."""
     monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
     jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
     stage.insert(*jobs)
@@ -213,7 +212,7 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
 def test_a_flush_between_the_calls_of_a_batch_neither_loses_nor_duplicates_a_job(
     stage: Stage,
 ) -> None:
-    """Checks a Redis that loses all data after it has answered the first call, and before it gets the second call."""
+    """Checks a Redis that loses all data between the answer to the first call and the second call."""
     jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
     stage.insert(*jobs)
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
@@ -256,7 +255,7 @@ def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_n
 def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a batch with an old call number of its slot. Redis never carries out a call with an old number."""
+    """Checks a batch with an old call number. Redis never carries out a call with an old number."""
     saved: list[Any] = []
     stage.insert("a", "b")
     with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
@@ -307,8 +306,7 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks also that a token with a queue name that the relay does not know creates no row. Any client of Redis may
-    push such a token."""
+    """Checks also a token with an unknown queue, which any client of Redis may push. It creates no row."""
     with stage.relay() as relay:
         service = RelayService(relay._session, relay._client, relay)
         assert not service._turn_of(QUEUE)
@@ -415,8 +413,7 @@ def test_a_relay_that_waits_for_a_lock_can_be_stopped(
 def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a backup that an operator moves over the file. The relay still has the old file open, which no producer
-    uses any more."""
+    """Checks a backup that an operator moves over the file. The relay has the old file open, which nobody else uses."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

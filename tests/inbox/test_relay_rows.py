@@ -1,4 +1,4 @@
-"""Rows and their fate at a relay: ordinary and unusual rows become jobs, and other rows are parked or counted."""
+"""What a relay does with rows: it turns ordinary and unusual rows into jobs, and parks or counts the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.inbox import QUEUE, Stage, at
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
-    """Return the state line of a job in Redis, or its value in the key ``jobs`` if it has no state line."""
+    """Return the state line of a job in Redis, or its value in the key ``jobs`` if it has none."""
     keys = queue_keys(queue)
     ask = stage.client.calls.delivery.ask
     found = stage.client.run(
@@ -173,8 +173,7 @@ def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
 def test_a_flush_between_calls_is_noticed_though_no_row_of_the_first_or_last_call_is_left(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
-    """Checks a batch of four calls that is sent again. Meanwhile all rows of the first or the last call were
-    deleted."""
+    """Checks a batch of four calls that is sent again, after all rows of its first or last call were deleted."""
     monkeypatch.setattr(sending, "CALL_ROWS", rows := 5)
     jobs = [f"j-{n:02}" for n in range(4 * rows)]
     stage.insert(*jobs)

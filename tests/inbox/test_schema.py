@@ -126,8 +126,10 @@ def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engin
 def test_the_constraints_of_the_tables_refuse_invalid_rows(
     audit_url: str, engine: Engine, statement: str
 ) -> None:
-    """Checks these invalid rows: a job id that the queue already has, a second row in the table ``rqc_inbox_place``, a
-    row without a queue or without a task, and a row with the id 0, which has another meaning in a batch."""
+    """Checks a second row with a job's id, a second row in ``rqc_inbox_place``, and rows without a queue or a task.
+
+    Also checks a row with the id 0, which has a special meaning in a batch.
+    """
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):
@@ -141,8 +143,7 @@ def test_the_constraints_of_the_tables_refuse_invalid_rows(
 
 @pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
 def test_sqlite_refuses_the_insert_of_bytes(sqlite_url: str, column: str) -> None:
-    """Checks bytes in each column of text, since no relay could read them. Some libraries insert bytes, and so do
-    programs with json.dumps(…).encode()."""
+    """Checks bytes in each text column, which no relay could read. Programs insert them by json.dumps(…).encode()."""
     migrate(sqlite_url)
     columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
     engine = create_engine(inbox_url(sqlite_url))

@@ -1,5 +1,5 @@
-"""Jobs on their way from a transaction, through a relay, into the queue. Names, caps, windows, delays and results work
-as they do for other jobs."""
+"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as
+elsewhere."""
 
 from __future__ import annotations
 

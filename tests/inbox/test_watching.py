@@ -1,5 +1,4 @@
-"""The metrics, causes and alerts of an inbox. They show waiting rows and parked rows, and reading them takes no
-lock."""
+"""The metrics, causes and alerts of an inbox: waiting rows and parked rows. To read them takes no lock."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def scraped(stage: Stage) -> Scrape:
 
 
 def firing(found: Scrape) -> set[str]:
-    """Return the alerts about the inbox whose condition holds."""
+    """Return the alerts about the inbox that fire."""
     return {
         name
         for name, alert in ALERT_BY_NAME.items()
@@ -56,7 +55,7 @@ def top(stage: Stage) -> Any:
 
 
 def said(stage: Stage) -> dict[str, str]:
-    """Return the sentences about the inbox, by the name of the alert."""
+    """Return what `rq-core top` says about the inbox, by the name of the alert."""
     causes = top(stage)["causes"]
     return {each["alert"]: each["says"] for each in causes if "Inbox" in each["alert"]}
 
@@ -172,8 +171,7 @@ def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
 
 
 def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
-    """Checks invalid queue names, which any INSERT may contain. They add neither many samples nor two samples with the
-    same label."""
+    """Checks queue names that any INSERT may contain. They cause neither many samples nor duplicates."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")

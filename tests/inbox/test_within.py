@@ -1,5 +1,4 @@
-"""Jobs that programs enqueue inside transactions, with each library that programs may use, on both kinds of
-databases."""
+"""Jobs that programs enqueue in transactions, with each supported library, on both kinds of databases."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def driver_url(url: str) -> str:
 
 
 class Scene:
-    """A connection of one library. Its methods are the same for all libraries, so that one test covers all of them."""
+    """A connection of any library, with methods that are the same for all libraries."""
 
     def __init__(
         self, connection: Any, execute: Callable[[str], Any], commit: Any, back: Any
@@ -43,7 +42,7 @@ class Scene:
 
 @contextlib.contextmanager
 def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
-    """Open a connection of a blocking library. ``options`` are options of the engine or of the driver."""
+    """Open a connection of a blocking library. ``options`` are for the engine or the driver."""
     if kind == "driver":
         if url.startswith("sqlite"):
             raw: Any = sqlite3.connect(url.removeprefix("sqlite:///"), **options)
@@ -65,7 +64,7 @@ def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
 
 @contextlib.asynccontextmanager
 async def opened_async(kind: str, url: str, **options: Any) -> AsyncIterator[Scene]:
-    """Open a connection of an async library. ``options`` are options of the engine or of psycopg."""
+    """Open a connection of an async library. ``options`` are for the engine or psycopg."""
     if kind == "driver":
         async with await psycopg.AsyncConnection.connect(driver_url(url), **options) as raw:
             yield Scene(raw, raw.execute, raw.commit, raw.rollback)
@@ -195,7 +194,7 @@ def test_the_error_for_missing_tables_prints_the_inbox_url_without_the_password(
 
 
 def ids_begin_at(url: str, number: int) -> None:
-    """Set the sequence of ids back. A database that took over as a logical replica may have such a sequence."""
+    """Set the sequence of ids to this number, as in a logical replica that took over."""
     engine = create_engine(url)
     with engine.begin() as connection:
         setval = f"SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), {number}, false)"
@@ -204,7 +203,7 @@ def ids_begin_at(url: str, number: int) -> None:
 
 
 def use_ids(url: str, app: App, count: int) -> None:
-    """Commit rows, and let the sequence of ids give the ids of these rows again."""
+    """Commit ``count`` rows, and set the sequence of ids back to the first of them."""
     with opened("connection", url) as scene:
         app.within(scene.connection).enqueue_many(app.tasks["send"].job(n) for n in range(count))
         scene.commit()
@@ -334,7 +333,7 @@ async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
 async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_each_transaction(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
-    """Checks two clients that take turns on one connection to the server."""
+    """Checks two clients that share one connection to the server by turns."""
     send = app.tasks["send"]
     with pgbouncer(postgres_server.port) as port:
         url = make_url(pg_url).set(port=port).render_as_string()

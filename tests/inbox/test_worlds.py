@@ -1,5 +1,7 @@
-"""The steps of several relays in a random order, with commits, kills and losses between. These are short forms of
-``scripts/prove/inbox worlds``."""
+"""The steps of several relays in a random order, between commits, kills and losses of Redis.
+
+These tests are short forms of `scripts/prove/inbox worlds`.
+"""
 
 from __future__ import annotations
 
