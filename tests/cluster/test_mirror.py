@@ -1,4 +1,4 @@
-"""The mirror of a cluster, while one node is frozen. The mirror continues to copy the queues of the other shards."""
+"""The mirror of a cluster with a frozen node. It still copies the queues of the other shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of docs/examples: each example behaves as its page says."""
+"""The files of docs/examples. Each example does what its page says."""
 
 import asyncio
 import contextlib
@@ -88,7 +88,7 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
 def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_others(
     load: Load,
 ) -> None:
-    """Checks a job that the handler fails, and a row that the database refuses among rows that it takes."""
+    """Checks an event that the handler fails, and one whose row the database refuses."""
     example = load("batches")
     with testing.fake(example.app) as fake:
         for n in range(20):

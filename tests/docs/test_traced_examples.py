@@ -1,4 +1,4 @@
-"""The examples of traces, each in processes of its own: both set up what holds for a whole process."""
+"""The examples of traces, each in separate processes. Both configure their whole process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ with testing.fake(example.app) as fake:
 
 
 def run(*words: str, **variables: str) -> str:
-    """Run Python in the directory of the examples, and return what it prints."""
+    """Run Python in the directory of the examples, and return its output."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=EXAMPLES,

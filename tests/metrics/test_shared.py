@@ -1,4 +1,4 @@
-"""Several viewers of the queues share one read of Redis. They also share the error of this read."""
+"""Viewers that share one read of all queues in Redis, and its error."""
 
 import threading
 import time

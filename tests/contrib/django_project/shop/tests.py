@@ -1,4 +1,4 @@
-"""Tests of rq-core in a Django project. Django's own test runner runs them, on its test databases."""
+"""Tests of rq-core within a Django project, which Django's own test runner runs on its test databases."""
 
 import asyncio
 import datetime as dt
@@ -55,8 +55,7 @@ def rows(alias: str = "default") -> int:
 
 
 def work(*until: Any) -> None:
-    """Hand over the rows of both inboxes, and run a worker until no job is ready, and the tasks of these results have
-    ended."""
+    """Hand over the rows of both inboxes, and run a worker until no job is ready and these results have ended."""
     for alias in ("default", "other"):
         run_relay(app.redis_url, app.prefix, database_url(alias), stop=threading.Event(), once=True)
     while True:
@@ -461,7 +460,7 @@ class OnAFake(TransactionTestCase):
 
 
 class Enclosed(TestCase):
-    """Django wraps each of these tests into a transaction that is rolled back."""
+    """Tests that Django runs in a transaction, and rolls back."""
 
     def test_a_task_is_a_row_that_never_leaves_the_test(self) -> None:
         result = thank.enqueue(1)
@@ -511,7 +510,7 @@ class Settings(TestCase):
 
 
 class _Odd:
-    """A task whose queue has a name with a space."""
+    """A Django task whose queue name contains a space."""
 
     func = staticmethod(thank.func)
     module_path = "shop.tasks.thank"
