@@ -233,9 +233,7 @@ def test_undo_calls_the_undo_function_of_the_newest_step_first(app: App, world: 
     assert ["charge 1", "charge 2", "refund ch_2", "refund ch_1", "refund ch_1"] == world.did
 
 
-def test_a_key_is_the_same_in_each_run_of_a_job_and_differs_between_jobs(
-    app: App, world: World
-) -> None:
+def test_a_step_has_the_same_key_in_each_run_of_its_job(app: App, world: World) -> None:
     @app.task(retry=AT_ONCE)
     async def order() -> None:
         world.did.append(
@@ -254,9 +252,7 @@ def test_a_key_is_the_same_in_each_run_of_a_job_and_differs_between_jobs(
     assert 4 == len({key for pair in by_job.values() for key in pair})
 
 
-def test_a_step_whose_value_cannot_be_kept_is_not_done_again_and_ends_the_job(
-    app: App, world: World
-) -> None:
+def test_a_step_whose_value_cannot_be_kept_ends_the_job(app: App, world: World) -> None:
     def large() -> str:
         world.did.append("large")
         return "x" * 70_000
@@ -279,9 +275,7 @@ def test_a_step_whose_value_cannot_be_kept_is_not_done_again_and_ends_the_job(
     assert "step 'large' has happened, and what it returned is not kept" in world.did[1]
 
 
-def test_a_saved_value_that_does_not_fit_the_new_type_of_its_step_ends_the_job(
-    app: App, world: World
-) -> None:
+def test_a_saved_value_that_does_not_fit_the_new_code_ends_the_job(app: App, world: World) -> None:
     def old() -> str:
         return "text"
 

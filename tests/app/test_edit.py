@@ -96,7 +96,7 @@ async def test_edit_and_edit_async_change_a_job(handle: JobHandle[None]) -> None
     await handle._producer.aclose()  # type: ignore[attr-defined]  # the app
 
 
-def test_edit_refuses_a_job_that_does_not_wait_and_the_error_says_what_to_do(
+def test_edit_refuses_a_job_that_does_not_wait(
     handle: JobHandle[None],
 ) -> None:
     handle.edit(now=True)

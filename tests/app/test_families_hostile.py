@@ -70,7 +70,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, did: list[Any]) -> None:
     monkeypatch.setattr(JobSteps, "_enqueue", crashing)
 
 
-def test_a_crash_before_the_enqueue_of_children_loses_none(
+def test_a_crash_before_the_enqueue_of_children_loses_no_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -167,7 +167,7 @@ def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
         read_queues(json.dumps([queue, "pages"]))
 
 
-def test_a_run_after_a_crash_does_not_bring_back_a_child_that_was_cancelled(
+def test_a_run_after_a_crash_does_not_enqueue_a_cancelled_child_again(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -289,7 +289,7 @@ REQUEUES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CANCELS.values(), ids=CANCELS)
-def test_each_cancel_of_a_parent_takes_children_and_grandchildren_with_it(
+def test_each_kind_of_cancel_of_a_parent_cancels_children_and_grandchildren(
     app: App, fake: testing.Fake, did: list[Any], change: Change
 ) -> None:
     @app.task(queue="words", retry=ONCE)
@@ -419,7 +419,7 @@ def test_children_that_a_parent_enqueues_after_it_was_cancelled_are_cancelled(
     assert [] == fake.enqueued("pages")
 
 
-def test_children_are_cancelled_of_a_parent_that_was_cancelled_while_it_enqueued_them(
+def test_a_parent_that_is_cancelled_during_an_enqueue_of_children_cancels_them(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

@@ -17,7 +17,7 @@ MOMENTS = 3
 
 
 @pytest.mark.slow
-def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
+def test_a_process_forked_during_the_first_use_of_an_app_can_use_the_app(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """Checks a fork while another thread of the parent holds a lock, for example of an import."""

@@ -52,7 +52,7 @@ def run_in(names: dict[str, Any], source: str) -> None:
     names.update(run(source, **names))
 
 
-def test_a_session_is_created_for_each_job_and_is_not_an_argument_of_the_job(
+def test_the_session_of_a_handler_is_not_an_argument_of_its_job(
     page: dict[str, Any],
 ) -> None:
     app = page["app"]

@@ -126,7 +126,7 @@ def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> 
     assert found.oldest_ready_exact
 
 
-def test_the_age_of_the_oldest_ready_job_is_unknown_if_only_cancelled_jobs_were_read(
+def test_the_age_of_the_oldest_ready_job_is_unknown_if_all_read_jobs_are_cancelled(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c", "old")
@@ -187,7 +187,7 @@ def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     assert found.full_scopes == ()
 
 
-def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lanes_were_read(
+def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_many_lanes_are_blocked(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 0)
@@ -270,7 +270,7 @@ def schedules_in(found: QueueOverview) -> tuple[int | None, LateSchedule | None,
     return found.schedules, found.late_schedule, found.schedules_missed
 
 
-def test_the_overview_shows_the_last_activity_of_a_queue_and_when_its_leases_may_expire_again(
+def test_the_overview_shows_the_last_activity_of_a_queue(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -299,7 +299,7 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
-def test_a_key_of_the_wrong_type_that_a_script_reads_is_named_in_the_error(
+def test_the_error_of_a_key_of_the_wrong_type_names_the_key(
     seed: Seed,
 ) -> None:
     """Checks that the error has the key's name. It once had the beginning of the Lua script."""

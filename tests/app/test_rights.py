@@ -291,7 +291,7 @@ def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
 
 
 @pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
-def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_as_down(
+def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
     """Checks that `metrics --once` and `top` fail, and that no alert says that Redis does not answer."""

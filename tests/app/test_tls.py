@@ -178,7 +178,7 @@ async def _enqueue(url: str) -> None:
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
 @pytest.mark.slow
-def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
+def test_the_error_of_a_url_with_the_wrong_scheme_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
     """Checks that no error says "no answer from Redis". The mirror exits, and does not try again."""
@@ -234,7 +234,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     ],
 )
 @pytest.mark.slow
-def test_a_sentinel_url_with_the_wrong_scheme_is_refused_with_the_scheme_of_the_port(
+def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_names_the_right_scheme(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.

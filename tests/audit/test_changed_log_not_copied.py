@@ -184,7 +184,7 @@ def test_a_box_is_mended_only_if_its_batches_are_not_too_large_to_check(
     assert true == text_of(seed, "|1")
 
 
-def test_events_that_a_prune_has_left_are_copied_only_if_they_are_those_that_it_left(
+def test_the_doctor_copies_events_that_a_prune_left_only_while_they_are_unchanged(
     seed: Seed, database: Database
 ) -> None:
     true = logged(seed, database)

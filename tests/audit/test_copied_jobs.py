@@ -135,7 +135,7 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
 
 
 @pytest.mark.slow
-def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
+def test_a_repeated_replay_after_a_kill_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks kills after 1, 3, 5, … round trips. Some kills come after Redis has made copies."""
@@ -174,7 +174,7 @@ def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
-def test_a_replay_leaves_out_jobs_that_have_left_the_state_dead_after_their_death(app: App) -> None:
+def test_a_replay_leaves_out_jobs_that_are_no_longer_dead(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 3)
         run(app, error="TimeoutError")
@@ -234,9 +234,7 @@ def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
         assert made_of.copied == 0
 
 
-def test_a_replay_counts_jobs_whose_copies_are_too_large_or_need_the_code_of_the_task(
-    app: App, valkey_url: str
-) -> None:
+def test_a_replay_counts_jobs_that_this_app_cannot_copy(app: App, valkey_url: str) -> None:
     app.task(queue="mail", name="keyed", caps=[Cap(1, per=lambda n, **_: str(n), name="by-n")])(
         lambda n: None
     )
@@ -286,7 +284,7 @@ def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:
         assert made.outcomes == {"copied": 1, "refused": 2}
 
 
-def test_the_log_keeps_the_arguments_of_a_copy_if_it_keeps_the_arguments_of_the_original_job(
+def test_a_copy_is_logged_with_arguments_only_if_its_original_was(
     app: App, valkey_url: str, database: Database
 ) -> None:
     with mirrored(app), App(valkey_url, app.audit_url) as digests:
@@ -346,7 +344,7 @@ def test_the_log_says_who_enqueued_a_copy_and_why_and_verify_accepts_this_log(
         app.copy(first, by="a b")
 
 
-def test_a_replay_refuses_a_log_that_is_behind_redis_and_filter_terms_that_it_does_not_support(
+def test_a_replay_refuses_an_outdated_log_and_unsupported_filter_terms(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):

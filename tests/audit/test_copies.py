@@ -99,7 +99,7 @@ def test_a_database_that_was_moved_and_rebound_continues_its_log(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_database_is_bound_to_its_place_by_the_first_mirror_that_writes_into_it(
+def test_the_first_mirror_binds_its_database_to_its_place(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"

@@ -82,7 +82,7 @@ def limit(client: Client, text: str) -> None:
 
 
 @pytest.mark.parametrize("later", ["none", "1000/60000ms/1000"])
-def test_a_job_that_was_claimed_while_its_rate_had_no_limit_may_say_its_cost_and_pause(
+def test_a_job_claimed_while_its_rate_had_no_limit_may_say_its_cost(
     client: Client, database: Database, later: str
 ) -> None:
     """Checks a rate whose limit an operator set to none. The claim does not list this rate."""

@@ -131,9 +131,7 @@ def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
     database.close()
 
 
-def test_the_list_of_schema_versions_equals_the_migrations_and_a_mirror_does_not_import_alembic() -> (
-    None
-):
+def test_a_mirror_knows_all_schema_versions_without_an_import_of_alembic() -> None:
     """Checks the list that spares a mirror the import of alembic. This import takes as long as all other imports
     together.
     """

@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_values(
+def test_the_event_of_an_edit_has_the_values_from_before_the_edit(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")

@@ -84,7 +84,7 @@ def test_verify_finds_a_saved_result_that_the_child_did_not_return(
     assert f"child {child_id(LIFE, 'pages', 0)} did not succeed with it" in told[0][1]
 
 
-def test_verify_finds_a_saved_result_of_a_child_that_did_not_succeed_by_then(
+def test_verify_finds_a_saved_result_of_a_child_that_has_not_succeeded(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed(client, PARTS, child_id(LIFE, "pages", 0), ties_of(keep_ms=60_000))
@@ -99,7 +99,7 @@ def test_verify_finds_a_saved_result_of_a_child_that_did_not_succeed_by_then(
     assert "which did not succeed" in says
 
 
-def test_verify_says_nothing_of_a_child_whose_log_is_not_whole(
+def test_verify_does_not_judge_the_result_of_a_child_with_an_incomplete_log(
     client: Client, database: Database
 ) -> None:
     run_family(client, "7", "8")

@@ -157,7 +157,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_method_take_all_reads_each_entry_in_the_same_way_as_the_method_take(seed: int) -> None:
+def test_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
     """Checks valid entries with up to five invalid ones among them."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
@@ -281,7 +281,7 @@ class ByTheTable(Folder):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_and_a_fold_by_the_table_of_effects_make_the_same_rows(seed: int) -> None:
+def test_the_fast_fold_agrees_with_a_fold_by_the_table_of_effects(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(120)]
     fast, general = Folder("q", ()), ByTheTable("q", ())
@@ -379,9 +379,7 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_split_into_batches() -> (
-    None
-):
+def test_a_claim_gets_its_task_from_a_later_baseline_however_events_are_batched() -> None:
     """Checks an audit log that begins between a claim and the end of the claim.
 
     The mirror, a new fold and verify compute the same row for the claim.
@@ -407,7 +405,7 @@ def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_mirror_and_verify_compute_the_same_rows_from_a_log_that_begins_with_a_claim(
+def test_the_mirror_and_verify_agree_on_a_log_that_begins_with_a_claim(
     seed: int,
 ) -> None:
     story = Story(seed)

@@ -331,7 +331,7 @@ def test_a_job_keeps_its_box_though_its_row_in_sql_names_another(
     assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
 
 
-def test_made_up_members_with_odd_numbers_do_not_let_a_box_count_as_lost(
+def test_forged_members_with_odd_numbers_do_not_make_a_box_count_as_lost(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -349,7 +349,7 @@ def test_made_up_members_with_odd_numbers_do_not_let_a_box_count_as_lost(
     assert true == seed.control.hgetall(boxes(seed))
 
 
-def test_a_made_up_list_of_signals_does_not_count_as_a_signal_that_is_there(
+def test_a_forged_list_of_signals_does_not_wake_a_parked_job(
     seed: Seed, database: Database
 ) -> None:
     claim = seed.running("a")

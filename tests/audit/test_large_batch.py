@@ -87,7 +87,7 @@ def test_audit_at_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     assert [each.job_id for each in moment.waiting] == [f"b{n:03}" for n in range(JOBS - 30, JOBS)]
 
 
-def test_audit_why_explains_a_long_wait_by_the_last_claims_before_the_end_of_the_wait(
+def test_audit_why_explains_a_long_wait_by_the_last_claims_before_its_end(
     batch: Database,
 ) -> None:
     (why,) = waits.why(batch.readers, "b150", QUEUE)

@@ -68,7 +68,7 @@ def test_the_doctor_restores_a_lost_state_line_from_the_audit_log(
 
 
 @pytest.mark.parametrize("job", ["named", "lane", "late"])
-def test_without_the_audit_log_the_doctor_removes_no_data_of_a_job_that_lacks_a_state_line(
+def test_the_doctor_without_the_log_keeps_the_data_of_a_job_without_a_state_line(
     seed: Seed, job: str
 ) -> None:
     seed.control.hdel(seed.keys("state"), job)
@@ -83,7 +83,7 @@ def test_without_the_audit_log_the_doctor_removes_no_data_of_a_job_that_lacks_a_
     assert all(before[key] == after[key] for key in before if key != "meta")
 
 
-def test_the_doctor_removes_the_arguments_of_a_job_that_has_ended_according_to_the_audit_log(
+def test_the_doctor_removes_arguments_of_a_job_that_has_ended_by_the_log(
     seed: Seed, database: Database
 ) -> None:
     seed.control.hset(seed.keys("jobs"), "first", '{"task":"t","args":{}}')
@@ -95,7 +95,7 @@ def test_the_doctor_removes_the_arguments_of_a_job_that_has_ended_according_to_t
     assert "first" not in seed.snapshot()["jobs"]
 
 
-def test_the_doctor_removes_the_arguments_of_a_job_without_a_state_line_if_the_queue_has_no_mirror(
+def test_the_doctor_removes_arguments_without_a_state_line_if_the_queue_has_no_mirror(
     valkey_url: str,
 ) -> None:
     with Seed(valkey_url) as seed:

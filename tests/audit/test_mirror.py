@@ -338,7 +338,7 @@ def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     ]  # fmt: skip
 
 
-def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_used_again(
+def test_a_loss_whose_entry_numbers_were_used_again_is_recorded_once(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the baseline after the loss does not record a second loss.
@@ -366,7 +366,7 @@ def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_use
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
-def test_a_missing_entry_before_the_start_of_an_epoch_in_the_same_read_is_recorded_as_a_gap(
+def test_a_missing_entry_before_the_start_of_an_epoch_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the mirror begins a batch at the epoch, because an entry before the epoch is missing."""

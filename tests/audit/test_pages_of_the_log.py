@@ -104,7 +104,7 @@ def test_claims_that_end_in_one_millisecond_are_not_lost_between_pages(long_log:
     assert len(found) == len(set(found)) == number > 500
 
 
-def test_a_page_without_matches_ends_at_its_bound_and_says_how_far_back_it_read(
+def test_a_page_without_matches_says_how_far_back_it_read(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "LOOKED_MAX", 400)

@@ -103,7 +103,7 @@ ONE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "array"), ONE, ids=[name for name, _ in ONE])
-def test_an_unreadable_job_in_an_entry_does_not_affect_the_other_jobs_of_the_entry(
+def test_an_unreadable_job_does_not_affect_the_other_jobs_of_its_entry(
     name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     good = [["a", *ENQUEUED], ["b", *ENQUEUED]]

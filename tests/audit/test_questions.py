@@ -44,7 +44,7 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_the_page_gets_the_same_events_waits_and_claims_as_the_queries_of_the_log(
+def test_the_page_and_the_queries_return_the_same_events_waits_and_claims(
     asks: LogQuestions, database: Database
 ) -> None:
     engine, now = database.readers, int(time.time() * 1000)

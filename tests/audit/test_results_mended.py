@@ -159,7 +159,7 @@ def make_up(seed: Seed, job_id: str, line: str = MADE_UP, at: int = 0) -> None:
         "succeeded at={at} fence={at}-7 once={once}",
     ],
 )
-def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
+def test_the_doctor_removes_a_results_line_whose_job_the_log_lacks(
     seed: Seed, database: Database, line: str
 ) -> None:
     make_up(seed, "nobody", line)
@@ -202,7 +202,7 @@ def outbox_lost(seed: Seed, database: Database, drain: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, pruned, outbox_lost])
-def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_from_the_log(
+def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     at = seed.now
@@ -214,7 +214,7 @@ def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_fr
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_log_is_incomplete(
+def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_if_the_log_has_gaps(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Checks that no other job of the id can begin. The doctor therefore leaves the line unchanged."""
@@ -232,7 +232,7 @@ def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_l
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_after_a_gap_the_doctor_does_not_repair_the_expiry_that_a_producer_requested(
+def test_the_doctor_does_not_repair_the_expiry_of_an_id_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     """Checks an id that a second job may have used in the gap, with another expiry and the same end."""
@@ -259,7 +259,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_a_reuse_of_an_id_that_is_not_mirrored_yet_is_not_reported_as_a_difference(
+def test_a_second_job_of_an_id_that_is_not_mirrored_yet_is_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")

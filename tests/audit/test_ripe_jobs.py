@@ -78,7 +78,7 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
     assert_taken(seed, database)
 
 
-def test_the_doctor_reports_a_parked_job_whose_signal_has_arrived_and_wakes_it_only_in_a_repair(
+def test_only_a_repair_wakes_a_parked_job_whose_signal_has_arrived(
     seed: Seed,
 ) -> None:
     assert broken_after(1, seed, signal(seed))
@@ -126,7 +126,7 @@ def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
     assert_taken(seed, database)
 
 
-def test_the_doctor_wakes_a_parked_job_after_its_timeout_though_the_index_lacks_the_job(
+def test_the_doctor_wakes_a_timed_out_parked_job_that_the_index_lacks(
     seed: Seed, database: Database
 ) -> None:
     signal(seed)

@@ -80,7 +80,7 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 
 
 @pytest.mark.slow
-def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
+def test_the_mirror_service_logs_the_queues_that_it_mirrors_or_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Checks the log lines at the first start without any queue, and after a start with a mistyped name of a queue."""
@@ -275,7 +275,7 @@ def test_a_missing_directory_of_the_database_is_an_error_at_once(source: StreamS
         run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 
 
-def test_a_stop_signal_ends_the_mirror_process_after_it_has_mirrored_the_remaining_entries(
+def test_a_stopped_mirror_process_first_mirrors_the_remaining_entries(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
     """Checks a separate process with the real client."""

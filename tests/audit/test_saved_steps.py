@@ -92,7 +92,7 @@ def test_replay_reports_a_saved_step_with_other_failures_than_the_log(
     assert [("I4", says)] * (says is not None) == told(log)
 
 
-def test_replay_reports_a_job_that_is_alive_after_its_last_attempt_since_a_saved_step() -> None:
+def test_replay_reports_a_job_that_is_retried_after_its_last_attempt() -> None:
     log = MemoryWriter()
     log.jobs(
         "baseline", ["a", "running", "send", "normal", 3, 3, 1, None, 2, 3, 0, 0, "7-1", "w-1"]
@@ -213,7 +213,7 @@ def durable_job(client: Client) -> Claim:
     return second
 
 
-def test_the_steps_in_sql_agree_with_redis_during_and_after_the_run_of_the_job(
+def test_the_steps_in_sql_agree_with_redis_during_and_after_a_run(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     held = durable_job(client)

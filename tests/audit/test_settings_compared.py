@@ -63,7 +63,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_the_doctor_finds_a_setting_that_was_changed_by_hand_from_the_log_in_sql(
+def test_the_comparison_with_sql_finds_a_setting_that_was_changed_by_hand(
     client: Client, mirrored: Database, valkey: RedisServer, name: str
 ) -> None:
     key, field, value, says = LIES[name]

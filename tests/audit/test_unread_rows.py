@@ -69,7 +69,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 @pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_a_row_that_no_mirror_writes_is_refused_by_the_schema_and_found_by_verify(
+def test_the_schema_refuses_and_verify_finds_a_row_with_an_unusual_key(
     log: Database, row: str
 ) -> None:
     with pytest.raises(IntegrityError), log.writing(wait=True) as connection:

@@ -320,7 +320,7 @@ def test_verify_finds_a_changed_row_despite_a_forged_chain(
     assert not any(name.startswith("I7") for name, *_ in named)
 
 
-def test_verify_reports_a_clock_that_went_back_as_a_note_and_not_as_a_violation(
+def test_verify_notes_a_clock_that_was_set_back_and_reports_no_violation(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a")
@@ -387,9 +387,7 @@ def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     assert "the minute counts" in found.says
 
 
-def test_verify_finds_a_deleted_event_by_the_counts_of_its_batch_and_of_the_cursor(
-    log: Log, database: Database
-) -> None:
+def test_verify_finds_a_deleted_event_by_the_counts_of_events(log: Log, database: Database) -> None:
     row = log.events("discarded")[0]
     log.delete(row)
 
@@ -485,7 +483,7 @@ def test_verify_finds_epoch_rows_without_events_despite_a_forged_chain(
 # What cannot be told: exit status 2.
 
 
-def test_verify_uses_the_singular_for_one_event_and_one_entry_and_one_batch_and_one_job(
+def test_verify_uses_the_singular_for_one_event_entry_batch_and_job(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that verify does not print "1 events in 1 entries and 1 batches"."""

@@ -471,7 +471,7 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
 
 
 @every_gap
-def test_the_result_of_an_older_claim_is_a_violation_on_both_sides_of_a_gap(
+def test_a_kept_result_of_an_older_claim_is_a_violation_despite_a_gap(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -519,7 +519,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_again(
+def test_verify_uses_ends_that_only_the_outbox_has_after_the_log_is_on_again(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -530,7 +530,7 @@ def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_agai
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_verify_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
+def test_verify_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """Checks an id with two jobs. The result of the second is compared with the end of the second."""

@@ -75,9 +75,7 @@ def test_audit_why_says_who_sent_the_signal_that_woke_a_job_and_why(
     assert [JobPause(since, since + 1_000, says)] == found
 
 
-def test_audit_why_says_that_a_job_was_woken_at_the_time_for_which_it_waited(
-    seed: Seed, database: Database
-) -> None:
+def test_audit_why_says_that_a_job_was_woken_by_its_timeout(seed: Seed, database: Database) -> None:
     since = seed.now
     seed.live(5_000)
     seed.claim(0)

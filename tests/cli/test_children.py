@@ -54,7 +54,7 @@ def shell(app: App, *words: str) -> str:
     return CliRunner().invoke(root, [*words, "--redis", app.redis_url]).output
 
 
-def test_children_shows_who_failed_and_a_requeue_of_the_parent_runs_only_that_child(
+def test_the_children_command_shows_which_child_has_failed(
     app: App,
 ) -> None:
     job_id = app.enqueue("home", "whole", {}).id

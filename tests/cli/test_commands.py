@@ -160,7 +160,7 @@ def test_the_enqueue_command_with_the_option_app_applies_the_options_of_the_task
     assert cli.json("job", "x")["max_attempts"] == 9
 
 
-def test_the_enqueue_command_with_the_option_app_refuses_arguments_that_do_not_fit_the_task(
+def test_the_enqueue_command_with_an_app_refuses_arguments_that_do_not_fit(
     cli: CommandLine, module: str
 ) -> None:
     said = cli.line(
@@ -353,7 +353,7 @@ def test_the_commands_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
 
 
-def test_the_dead_command_shows_where_an_error_was_raised_and_the_job_command_shows_its_traceback(
+def test_the_commands_dead_and_job_show_where_an_error_was_raised(
     cli: CommandLine, kill: Kill
 ) -> None:
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -492,7 +492,7 @@ def test_the_unique_command_lists_no_more_names_than_its_limit(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_refuses_arguments_other_than_a_name_or_the_word_free_and_a_name(
+def test_the_unique_command_refuses_unknown_arguments(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
@@ -638,7 +638,7 @@ def test_server_status_says_1_client_in_the_singular(
     ],
 )
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_server_commands_use_the_folder_in_the_environment_unless_another_folder_is_named(
+def test_server_commands_use_the_folder_that_the_environment_names(
     command: str,
     words: tuple[str, ...],
     url: str,

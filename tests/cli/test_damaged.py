@@ -47,7 +47,7 @@ def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
 
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
-def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
+def test_the_doctor_command_prints_the_command_that_restores_an_invalid_epoch(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Checks that `doctor` prints no traceback of a ValueError."""
@@ -71,7 +71,7 @@ def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_no
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_the_doctor_command_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
+def test_the_doctor_command_prints_the_command_that_begins_an_epoch_without_a_log(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "epoch", "x")
@@ -193,7 +193,7 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_the_log(
+def test_the_doctor_command_reports_no_agreement_with_a_log_that_it_cannot_read(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
     """Checks the last line of the output, for a database that does not exist, and for one without the newest event."""
@@ -254,7 +254,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_the_unique_command_says_that_its_list_is_cut_short_though_a_job_is_unreadable(
+def test_the_unique_command_says_that_its_list_is_cut_despite_an_unreadable_job(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
     """Checks the sentence about names that the list leaves out."""

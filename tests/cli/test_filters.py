@@ -46,7 +46,7 @@ def test_each_filter_option_of_a_command_becomes_a_term_of_the_filter(
     assert count("--scope", "tenant=acme") == 0
 
 
-def test_with_the_option_yes_matching_jobs_are_changed_and_the_log_has_the_operator_and_the_reason(
+def test_the_option_yes_changes_matching_jobs_and_logs_who_did_it_and_why(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, 6)

@@ -144,7 +144,7 @@ def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_a_job_that_changes_its_state_while_the_jobs_command_reads_is_listed_at_most_once(
+def test_the_jobs_command_lists_a_job_that_changes_its_state_at_most_once(
     client: Client,
 ) -> None:
     """Checks a claim between the read of running jobs and the read of ready jobs."""
@@ -208,7 +208,7 @@ def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
         assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
 
 
-def test_the_job_command_says_that_a_job_was_given_back_though_its_event_has_left_redis(
+def test_the_job_command_reports_a_rollback_whose_event_has_left_redis(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -223,7 +223,7 @@ def test_the_job_command_says_that_a_job_was_given_back_though_its_event_has_lef
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_the_job_command_shows_only_the_later_failure_of_a_job_that_was_given_back_before(
+def test_the_job_command_shows_a_failure_and_no_earlier_rollback(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -234,7 +234,7 @@ def test_the_job_command_shows_only_the_later_failure_of_a_job_that_was_given_ba
     assert "given back" not in cli.ok("job", "a") + cli.ok("jobs", "mail")
 
 
-def test_the_job_command_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
+def test_the_job_command_gives_no_advice_once_a_worker_has_the_task(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")

@@ -138,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_a_queue_is_deleted_only_after_its_mirror_has_every_event_and_verify_accepts_the_log(
+def test_a_queue_is_deleted_only_after_its_mirror_has_every_event(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -207,7 +207,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_aga
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_delete_command_waits_again_if_a_job_is_enqueued_before_the_mirror_has_the_event(
+def test_the_delete_command_waits_again_for_the_mirror_after_an_enqueue(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)

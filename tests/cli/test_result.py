@@ -86,7 +86,7 @@ def test_the_result_command_exits_with_1_for_an_unknown_job(
     ) in said
 
 
-def test_the_result_command_finds_in_the_log_the_queue_of_a_job_that_left_redis(
+def test_the_result_command_finds_the_queue_of_a_job_in_the_log(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)

@@ -106,7 +106,7 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
     assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
 
 
-def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
+def test_the_top_command_keeps_the_column_of_a_cause_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks 60 columns. A full cap comes with the blocked lanes, and a late mirror with the backlog."""

@@ -31,7 +31,7 @@ def test_a_failed_node_delays_only_its_own_shard(
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_if_full_coverage_is_required_a_failed_node_stops_all_shards_and_no_job_is_lost(
+def test_with_required_full_coverage_a_failed_node_stops_all_shards(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
     """Checks `cluster-require-full-coverage yes`, Redis' default.

@@ -144,7 +144,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_other_queues(
+async def test_an_end_of_a_job_during_the_grace_does_not_end_the_grace(
     cluster: RedisCluster, load: Load
 ) -> None:
     """Checks a queue without a settlement to report. An error would make the worker give back the jobs of all

@@ -69,7 +69,7 @@ URLS = [
 
 
 @pytest.mark.parametrize("facts, url", URLS)
-def test_a_database_of_django_has_its_url(
+def test_a_database_of_django_is_translated_into_a_url(
     facts: dict[str, Any], url: str, databases: dict[str, Any]
 ) -> None:
     databases["shop"] = facts

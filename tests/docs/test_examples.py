@@ -107,7 +107,7 @@ def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_oth
     } == {each.error for each in ran}
 
 
-def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is_not_in_stock(
+def test_the_example_of_steps_charges_an_order_once(
     load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("steps")
@@ -235,7 +235,7 @@ async def test_the_example_of_a_web_server_answers_with_the_id_of_an_unfinished_
     assert 404 == unknown
 
 
-def test_the_retry_example_retries_a_failure_and_calls_a_hook_when_the_job_is_dead(
+def test_the_retry_example_calls_a_hook_when_the_job_is_dead(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")

@@ -35,7 +35,7 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
         assert last.line == "rq-core server stop"
 
 
-def test_the_pages_on_which_a_reader_begins_name_the_clone_beside_the_package_index() -> None:
+def test_the_first_pages_name_an_installation_from_a_clone() -> None:
     """Checks the first installation. Before a release, another project may have the name on the package index.
 
     Later, an extra adds to the installed rq-core, wherever that came from.

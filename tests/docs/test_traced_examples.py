@@ -72,7 +72,7 @@ def test_the_spans_of_a_request_and_of_its_job_are_one_trace(valkey_url: str) ->
     assert "to a@b.c for acme" in printed
 
 
-def test_sentry_gets_one_trace_of_a_request_and_its_jobs_and_the_error_of_the_failed_job() -> None:
+def test_sentry_gets_one_trace_of_a_request_and_its_jobs() -> None:
     printed = run("-c", COLLECTED)
     sent = [json.loads(line[5:]) for line in printed.splitlines() if line.startswith("SENT ")]
 

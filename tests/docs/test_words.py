@@ -171,7 +171,7 @@ def test_the_check_of_words_covers_names_of_tests_and_comments_of_scripts(
     assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
-def test_every_page_that_is_exempt_from_the_check_has_a_word_that_needs_the_exemption() -> None:
+def test_every_page_that_is_exempt_from_the_check_needs_its_exemption() -> None:
     docs = words.ROOT / "docs"
 
     assert [] == [

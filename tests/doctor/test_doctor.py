@@ -276,7 +276,7 @@ def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_the_doctor_keeps_a_state_line_that_differs_from_the_log_and_corrects_the_log(
+def test_the_doctor_corrects_the_log_if_a_state_line_differs_from_it(
     scene: Scene,
 ) -> None:
     """Checks that the repair changes only the log. Redis decides which state a job has."""
@@ -441,7 +441,7 @@ def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
 
 
-def test_the_finding_about_an_entry_of_a_later_epoch_names_the_command_that_continues_that_epoch(
+def test_the_finding_about_an_entry_of_a_later_epoch_names_the_remedy(
     scene: Scene,
 ) -> None:
     later = int(scene.snapshot()["meta"]["epoch"]) + 5

@@ -174,7 +174,7 @@ def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_im
     assert members
 
 
-def test_each_key_of_a_queue_has_planted_damage_or_is_listed_as_a_key_that_is_no_index() -> None:
+def test_each_key_of_a_queue_has_planted_damage_or_is_exempt() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

@@ -301,7 +301,7 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_repair_counts_a_running_job_that_the_first_cap_of_its_task_did_not_count(
+def test_repair_counts_running_jobs_that_a_new_cap_did_not_count(
     seed: Seed,
 ) -> None:
     """Checks the script cap.lua, which broke after it had stored the cap, and before it changed the jobs' state
@@ -410,7 +410,7 @@ def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_the_doctor_ignores_a_lane_that_differs_from_the_log_only_by_the_scope_of_the_task(
+def test_the_doctor_ignores_a_task_scope_that_a_logged_lane_lacks(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")

@@ -82,7 +82,7 @@ def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: See
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_results_line_is_not_compared_with_a_log_without_the_first_event_of_its_job(
+def test_a_results_line_is_not_compared_without_the_first_event_of_its_job(
     seed: Seed, job_id: str
 ) -> None:
     """Checks an outbox with only the last event of the job. It does not have the retention of the result."""
@@ -96,7 +96,7 @@ def test_a_results_line_is_not_compared_with_a_log_without_the_first_event_of_it
     assert before == line_of(seed, job_id)
 
 
-def test_a_results_line_is_not_compared_with_a_log_that_lacks_entries_after_the_end_of_its_job(
+def test_a_results_line_is_not_compared_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -205,7 +205,7 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_the_expiry_of_a_name_is_not_compared_with_a_log_without_the_event_of_its_job(
+def test_the_expiry_of_a_name_is_not_compared_without_the_event_of_its_job(
     seed: Seed,
 ) -> None:
     throttle(seed, "late")
@@ -217,7 +217,7 @@ def test_the_expiry_of_a_name_is_not_compared_with_a_log_without_the_event_of_it
     assert [] == look(seed)
 
 
-def test_the_expiry_of_a_name_is_not_compared_with_a_log_that_lacks_entries_after_the_enqueue(
+def test_the_expiry_of_a_name_is_not_compared_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
     """Checks a gap in the outbox, in which another job of the same id may have taken the name."""

@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_of_the_right_job(
+def test_repair_removes_the_result_of_another_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -200,7 +200,7 @@ def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_the_doctor_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
+def test_the_doctor_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     seed: Seed,
 ) -> None:
     held = seed.running("c", keep_ms=HOUR)

@@ -51,9 +51,7 @@ async def test_a_cancelled_row_is_deleted_when_the_transaction_commits_in_an_eve
     assert [] == committed(url)
 
 
-def test_a_cancel_for_one_queue_keeps_the_row_of_another_queue_with_the_same_id(
-    url: str, app: App
-) -> None:
+def test_a_cancel_keeps_the_row_of_another_queue_with_the_same_id(url: str, app: App) -> None:
     with opened("session", url) as scene:
         app.tasks["send"].with_options(id="j-1").within(scene.connection).enqueue(1)
         assert "gone" == app.within(scene.connection).cancel(app.handle_by_id("other", "j-1"))

@@ -30,7 +30,7 @@ def printed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_inbox_commands_hand_rows_over_and_show_list_retry_and_drop_parked_rows(
+def test_the_inbox_commands_hand_rows_over_and_manage_parked_rows(
     stage: Stage,
 ) -> None:
     url = stage.database_url
@@ -57,7 +57,7 @@ def test_the_inbox_commands_hand_rows_over_and_show_list_retry_and_drop_parked_r
     assert stage.parked() == {}
 
 
-def test_the_error_of_a_database_without_the_inbox_tables_names_the_command_that_creates_them(
+def test_the_error_of_missing_inbox_tables_names_the_command_that_creates_them(
     tmp_path: Path,
 ) -> None:
     result = command("inbox", "status", str(tmp_path / "app.db"))
@@ -219,7 +219,7 @@ def test_the_comparison_finds_a_row_that_was_inserted_again_after_its_batch(
     assert proves().finding == MORE
 
 
-def test_the_comparison_finds_a_row_that_was_deleted_by_hand_while_its_batch_was_being_sent(
+def test_the_comparison_finds_a_row_that_was_deleted_from_its_batch(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.insert("d", "e")

@@ -31,7 +31,7 @@ def test_a_relay_that_is_suspended_and_resumed_hands_no_row_over_twice(
 
 
 @pytest.mark.slow
-def test_each_committed_row_becomes_one_job_under_kills_though_a_naive_relay_runs_jobs_twice(
+def test_each_committed_row_becomes_one_job_under_many_kills(
     tmp_path: Path, sqlite_url: str, valkey_url: str
 ) -> None:
     """Runs a short form of `scripts/prove/inbox`: 100 transactions and 10 kills."""

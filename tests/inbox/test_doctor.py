@@ -116,7 +116,7 @@ def test_the_doctor_reports_that_redis_lacks_the_last_batch(stage: Stage, lost: 
     assert found(stage) == [], "the relay went on"
 
 
-def test_the_doctor_reports_no_finding_for_a_slot_that_redis_may_have_forgotten_by_now(
+def test_the_doctor_reports_no_finding_for_an_old_slot_that_redis_forgot(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -134,7 +134,7 @@ def test_the_doctor_reports_no_finding_for_a_batch_that_has_not_arrived_yet(stag
     assert found(stage) == []
 
 
-def test_the_doctor_reports_a_lost_slot_of_a_relay_that_is_sending_its_next_rows(
+def test_the_doctor_reports_a_lost_slot_of_a_working_relay(
     stage: Stage,
 ) -> None:
     stage.insert("a")

@@ -104,7 +104,7 @@ def test_the_comparison_finds_a_batch_that_was_altered(
         "relayed = 'many'", "duplicate = 1.5",
     ],
 )  # fmt: skip
-def test_an_unreadable_row_of_a_relay_is_reported_in_one_line_and_stops_only_its_queue(
+def test_an_unreadable_row_of_a_relay_stops_only_its_queue(
     stage: Stage,
     finding: Callable[[], str | None],
     caplog: pytest.LogCaptureFixture,
@@ -183,7 +183,7 @@ def test_an_inbox_without_an_id_is_reported_in_one_line(
     assert "rqc_inbox_place has no row" in line
 
 
-def test_a_row_that_was_added_to_a_batch_by_hand_is_missing_in_the_log(
+def test_the_comparison_finds_a_row_that_was_added_to_a_batch_by_hand(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET ids = '[1, 2, 3, 4]'")

@@ -226,9 +226,7 @@ def test_a_database_role_needs_the_documented_rights_and_no_other_rights(
             owner.execute("DROP ROLE clerk")
 
 
-def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_psycopg(
-    pg_url: str, rich: App
-) -> None:
+def test_enqueue_and_cancel_work_in_a_pipeline_of_psycopg(pg_url: str, rich: App) -> None:
     """Checks that rq-core does not use psycopg's row count. In a pipeline the count is unknown until the rows are
     fetched."""
     with (
@@ -246,7 +244,7 @@ def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_p
     assert ['{"tenant":"b"}'] == [row.args for row in committed(pg_url)]
 
 
-def test_a_row_of_a_job_enqueued_by_name_stores_the_given_options_for_the_relay(
+def test_a_row_of_a_job_that_is_enqueued_by_name_stores_its_options(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     within = rich.within(connection)
@@ -272,7 +270,7 @@ def test_a_row_of_a_job_enqueued_by_name_stores_the_given_options_for_the_relay(
     }  # fmt: skip
 
 
-def test_a_job_of_a_task_of_the_app_is_packed_though_it_is_enqueued_by_name(
+def test_a_job_of_a_known_task_is_packed_though_it_is_enqueued_by_name(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     handle = rich.within(connection).enqueue("mail", "limited", {"tenant": "a"}, priority="high")

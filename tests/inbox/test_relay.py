@@ -157,7 +157,7 @@ def test_a_relay_that_was_suspended_for_a_day_does_not_send_its_batch(stage: Sta
     assert stage.drain() == ["a"]
 
 
-def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_row_is_parked(
+def test_only_the_refused_row_of_a_refused_call_is_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a", "b", "c")
@@ -233,7 +233,7 @@ def test_a_flush_before_the_call_neither_loses_nor_duplicates_a_job(
     assert stage.enqueued() == {"a": 1, "b": 1}
 
 
-def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_new_numbers(
+def test_a_relay_sends_rows_of_a_database_that_was_set_back_under_new_numbers(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a", "b")
@@ -252,7 +252,7 @@ def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_n
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
+def test_a_batch_with_an_old_call_number_is_refused_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Checks a batch with an old call number. Redis never carries out a call with an old number."""
@@ -272,7 +272,7 @@ def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent
     assert stage.rows() == []
 
 
-def test_a_relay_refuses_a_copied_inbox_until_an_operator_says_whether_the_inbox_is_a_copy(
+def test_a_relay_refuses_a_copied_inbox_until_an_operator_decides(
     stage: Stage,
 ) -> None:
     stage.insert("a", "b")
@@ -323,7 +323,7 @@ def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     assert stage.drain() == ["a", "b", "c"]
 
 
-def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues_meanwhile(
+def test_a_relay_serves_other_queues_while_it_waits_for_a_full_queue(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a")
@@ -373,7 +373,7 @@ def test_a_running_relay_finds_a_new_row_at_once(stage: Stage, wakes: str) -> No
     assert stage.drain() == ["a"]
 
 
-def test_a_relay_that_starts_while_another_writer_has_the_file_waits_and_says_so(
+def test_a_relay_that_starts_waits_for_another_writer_of_the_file(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)

@@ -47,7 +47,7 @@ def test_a_row_that_a_transaction_is_deleting_is_not_handed_over(on_postgres: St
     assert stage.drain() == ["a"]
 
 
-def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_state(
+def test_a_relay_holds_no_lock_while_it_sends_a_batch(
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
@@ -182,7 +182,7 @@ def test_no_statement_of_a_relay_reads_parked_rows_or_a_whole_table(
                 assert "Seq Scan on rqc_inbox" not in plan, f"{name}\n{plan}"
 
 
-def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is_empty(
+def test_a_batch_is_read_by_an_index_despite_outdated_statistics(
     on_postgres: Stage,
 ) -> None:
     """Checks the query plan. Without the index, PostgreSQL sorted all rows of the queue for each batch: 10 ms for

@@ -25,7 +25,7 @@ def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
     return str(found[0] or found[1])
 
 
-def test_a_relay_applies_the_options_of_a_row_without_packed_data_and_delays_count_from_the_insert(
+def test_a_relay_applies_the_options_of_a_row_without_packed_data(
     stage: Stage,
 ) -> None:
     stage.insert("a", args='{"to": "x"}', options='{"priority": "high", "max_attempts": 2}')
@@ -170,7 +170,7 @@ def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 3])
-def test_a_flush_between_calls_is_noticed_though_no_row_of_the_first_or_last_call_is_left(
+def test_a_flush_between_calls_is_noticed_though_rows_of_a_call_are_deleted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
     """Checks a batch of four calls that is sent again, after all rows of its first or last call were deleted."""

@@ -72,7 +72,7 @@ def test_the_printed_statements_create_the_same_tables_as_migrate(
     assert () == migrate(audit_url)
 
 
-def test_an_insert_without_an_id_gets_an_id_a_place_in_line_and_a_time(
+def test_a_row_that_is_inserted_without_an_id_gets_an_id_and_a_time(
     audit_url: str, engine: Engine
 ) -> None:
     migrate(audit_url)

@@ -195,9 +195,7 @@ def enqueued(app: App, path: str) -> Any:
     return handle
 
 
-def test_the_state_of_a_handle_is_inbox_until_a_relay_has_handed_the_job_over(
-    app: App, path: str
-) -> None:
+def test_a_job_has_the_state_inbox_until_a_relay_hands_it_over(app: App, path: str) -> None:
     engine = create_engine(path)
     with Session(engine) as session, session.begin():
         handle = app.tasks["send"].within(session).enqueue(7)
@@ -233,9 +231,7 @@ def test_the_state_of_a_job_whose_row_is_parked_is_parked(app: App, path: str) -
         handle.wait(0.1)
 
 
-def test_a_wait_for_a_job_in_the_inbox_continues_when_the_job_is_in_its_queue(
-    app: App, path: str
-) -> None:
+def test_a_wait_for_a_job_in_the_inbox_continues_in_its_queue(app: App, path: str) -> None:
     """Checks that the wait reads the inbox, too. A job in the inbox does not count as gone."""
     handle = enqueued(app, path)
     with pytest.raises(WaitTimeout, match="still in the inbox: check that a relay runs"):

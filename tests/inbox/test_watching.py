@@ -121,7 +121,7 @@ def test_the_cause_of_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -
     assert said(stage)["RqCoreInboxWaits"].endswith("; a relay hands them over")
 
 
-def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "ROWS_MAX", 3)
@@ -136,7 +136,7 @@ def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     assert said(stage)["RqCoreInboxParked"].startswith("at least 3 rows of the inbox are parked")
 
 
-def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_though_one_queue_has_very_many(
+def test_a_read_of_the_inbox_shows_the_parked_rows_of_each_queue(
     stage: Stage, on_postgres: Stage
 ) -> None:
     for each in (stage, on_postgres):
@@ -153,7 +153,7 @@ def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_though_one_queue_ha
         assert [all_four(found, queue)[2] for queue in "ab"] == [watching.PARKED_MAX, 1]
 
 
-def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUEUES_MAX", 2)

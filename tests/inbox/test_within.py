@@ -211,7 +211,7 @@ def use_ids(url: str, app: App, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_an_enqueue_raises_if_other_rows_have_the_ids_that_the_sequence_gives(
+def test_an_enqueue_raises_an_error_if_other_rows_have_its_ids(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -226,7 +226,7 @@ def test_an_enqueue_raises_if_other_rows_have_the_ids_that_the_sequence_gives(
     assert 11 == len(committed(pg_url))
 
 
-def test_a_sequence_that_is_a_little_behind_loses_no_row_and_a_duplicate_raises_nothing(
+def test_an_enqueue_succeeds_though_the_sequence_of_ids_is_a_little_behind(
     pg_url: str, app: App
 ) -> None:
     send = app.tasks["send"]
@@ -304,7 +304,7 @@ async def test_missing_tables_are_reported_in_an_event_loop(
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_enqueue_async_raises_if_other_rows_have_the_next_ids_of_the_sequence(
+async def test_enqueue_async_raises_an_error_if_other_rows_have_its_ids(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -330,7 +330,7 @@ async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
     assert 2 == len(committed(url))
 
 
-async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_each_transaction(
+async def test_an_enqueue_works_through_a_pooler_of_transactions(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
     """Checks two clients that share one connection to the server by turns."""

@@ -338,7 +338,7 @@ def test_without_prometheus_client_the_error_names_the_package_to_install() -> N
     assert "pip install 'rq-core[metrics]'" in done.stdout
 
 
-def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
+def test_a_log_with_an_invalid_number_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
 ) -> None:
     """Checks SQLite, where a column of numbers accepts text."""

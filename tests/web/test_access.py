@@ -126,7 +126,7 @@ def test_is_local_host_accepts_only_addresses_of_this_machine(host: str, local: 
 # Tokens.
 
 
-def test_a_viewer_with_a_token_sees_the_pages_and_a_viewer_without_a_token_does_not(
+def test_only_a_viewer_with_a_token_sees_the_pages(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -218,7 +218,7 @@ def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     assert page.get("/index.json").status_code == 401
 
 
-def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
+def test_a_changed_role_in_the_file_of_tokens_is_in_force_at_once(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -230,7 +230,7 @@ def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
     assert page.get("/index.json").json()["sees_arguments"] is False
 
 
-def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_the_same_name(
+def test_a_cookie_of_a_replaced_token_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -307,7 +307,7 @@ def test_a_logout_deletes_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_of_tokens_contains_no_token_in_clear_text_and_only_its_owner_can_read_it(
+def test_the_file_of_tokens_has_no_token_in_clear_text(
     tokens_file: Path,
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -351,7 +351,7 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_a_mounted_page_serves_only_viewers_that_authorize_accepts_and_links_below_its_path(
+def test_a_mounted_page_serves_only_viewers_that_authorize_accepts(
     busy: Scene,
 ) -> None:
     app = App(busy.url, audit=busy.audit_url)

@@ -120,7 +120,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_change_that_cannot_be_made_is_answered_with_a_sentence_and_a_way_back(
+def test_a_change_that_cannot_be_made_is_answered_with_a_sentence(
     busy: Scene, page: TestClient
 ) -> None:
     before = busy.seed.entries()
@@ -161,7 +161,7 @@ def test_a_queue_is_paused_and_resumed_and_the_page_shows_it_at_once(
     assert told(page, "queue/resume", reason="it is back") == "The queue is resumed."
 
 
-def test_an_admin_changes_a_limit_and_a_limit_that_was_changed_meanwhile_is_not_replaced(
+def test_an_admin_cannot_replace_a_limit_that_was_changed_meanwhile(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     form = {"scope": "tenant=acme", "version": "0"}
@@ -240,7 +240,7 @@ def test_a_schedule_is_paused_run_resumed_and_removed(
 # Who, and why.
 
 
-def test_the_log_has_an_e_mail_address_in_the_reason_and_a_name_made_from_it_as_the_actor(
+def test_the_log_has_an_actor_whose_name_is_made_from_an_e_mail_address(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")
@@ -367,7 +367,7 @@ def test_a_page_of_a_job_offers_what_its_state_allows(busy: Scene, page: TestCli
 # When Redis cannot, or may not.
 
 
-def test_an_action_through_a_redis_user_who_may_only_read_is_refused_and_the_page_says_why(
+def test_an_action_through_a_redis_user_who_may_only_read_is_refused(
     busy: Scene, browse: Browse, viewer_url: str
 ) -> None:
     page = browse(url=viewer_url, gate=Mounted(lambda _: Access("ann", role=ADMIN)))

@@ -103,7 +103,7 @@ def test_the_preview_counts_the_matching_jobs_and_changes_nothing(
     assert scene.seed.entries() == before
 
 
-def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
+def test_all_matching_jobs_are_cancelled_and_the_log_says_who_did_it(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     enqueue(scene, 600)
@@ -121,7 +121,7 @@ def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
     assert re.fullmatch(f"bulk [0-9a-f]{{16}}: {WHY}", event["detail"]["why"])
 
 
-def test_an_edit_of_many_jobs_changes_their_options_and_is_refused_without_new_options(
+def test_an_edit_of_many_jobs_without_new_options_is_refused(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 3)
@@ -263,9 +263,7 @@ def test_a_preview_says_if_it_could_not_read_all_jobs(
     assert "were read in the time of one page" in text
 
 
-def test_a_preview_shows_no_contents_of_jobs_and_the_list_of_jobs_links_to_the_preview(
-    busy: Scene, browse: Browse, page: TestClient
-) -> None:
+def test_a_preview_shows_no_contents_of_jobs(busy: Scene, browse: Browse, page: TestClient) -> None:
     text = read(page, f"/jobs?queue={QUEUE}&state=ready")
     leads = [html.unescape(x) for x in parsed(text).links if x.startswith("/bulk?")]
 
@@ -314,7 +312,7 @@ def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them
         assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
 
 
-def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_jobs_is_changed(
+def test_a_change_with_an_error_changes_at_most_the_confirmed_number_of_jobs(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(scene, 400)
@@ -339,7 +337,7 @@ def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_j
     assert len(counts(scene, "cancelled")) == 400
 
 
-def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_so(
+def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_of_jobs(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a call whose answer is lost. Redis carries it out, and then stays away for longer than the change
@@ -404,7 +402,7 @@ def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_
     assert "400 of 400 cancelled" in read(page, leads)
 
 
-def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_command_line(
+def test_a_change_of_many_jobs_pauses_between_its_steps(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks the pauses by a clock that each read advances by 0.1 s. A step then takes 0.1 s."""

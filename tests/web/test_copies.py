@@ -121,7 +121,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_copy_with_a_broken_form_or_of_no_job_is_refused_with_a_sentence(
+def test_a_copy_with_a_broken_form_or_of_an_unknown_job_is_refused(
     busy: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = busy.seed.entries()
@@ -151,7 +151,7 @@ def replay(page: TestClient, where: str = DIED, number: object = None, **more: s
     return page.post("/act/bulk", data=form, headers=OWN)
 
 
-def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
+def test_dead_jobs_are_copied_once_and_the_log_says_who_did_it(
     mirrored: Scene, page: TestClient
 ) -> None:
     died = die(mirrored, 30)
@@ -196,7 +196,7 @@ def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
     )
 
 
-def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
+def test_a_replay_that_was_stopped_continues_and_copies_each_job_once(
     mirrored: Scene, browse: Browse, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "CHANGE_S", 0.0)
@@ -297,7 +297,7 @@ def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
     assert enqueued(mirrored).keys() == {copying.copy_id(each, NAMED) for each in (*once, *twice)}
 
 
-def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_refused(
+def test_a_replay_copies_at_most_the_confirmed_number_of_jobs(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 5)
@@ -323,7 +323,7 @@ def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_re
     assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
 
 
-def test_the_page_after_a_replay_with_a_name_does_not_offer_to_copy_the_same_jobs(
+def test_the_page_after_a_replay_does_not_offer_to_copy_the_same_jobs(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 3)

@@ -60,9 +60,7 @@ def test_each_page_answers_if_the_log_has_bytes_in_place_of_a_number(
     look_at_all(browse)
 
 
-def test_the_first_page_says_that_the_log_has_values_that_rq_core_does_not_write(
-    busy: Scene, browse: Browse
-) -> None:
+def test_the_first_page_says_that_the_log_has_forged_values(busy: Scene, browse: Browse) -> None:
     forge_rows(busy, "UPDATE mirror_cursor SET at_ms = ?", SECRET)
 
     overview = look_at_all(browse)["/"]
@@ -93,7 +91,7 @@ def test_the_page_of_a_job_with_unreadable_events_shows_the_data_in_redis(
         ("verdict = 'unknown'", "something could not be proved"),
     ],
 )
-def test_the_page_of_the_log_says_why_a_recorded_proof_does_not_prove_the_whole_log(
+def test_the_page_of_the_log_says_why_a_recorded_proof_is_incomplete(
     busy: Scene, browse: Browse, forged: str, says: str
 ) -> None:
     database = Database(busy.audit_url)

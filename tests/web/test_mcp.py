@@ -94,7 +94,7 @@ def contents(scene: Scene) -> dict[str, Any]:
     }
 
 
-def test_the_tools_are_the_pages_that_a_viewer_may_see_and_none_of_them_acts() -> None:
+def test_each_tool_is_a_page_that_a_viewer_may_see() -> None:
     assert TOOLS == {page.name: page for page in PAGES if page.role == VIEWER}
     assert TOOLS.keys() == CALLS.keys()
     acting = [rule for rule in RULES if rule.method != "GET" or rule.role != VIEWER]
@@ -121,9 +121,7 @@ def test_each_tool_says_what_it_shows_and_what_its_arguments_mean() -> None:
         assert (tool.annotations.read_only_hint, tool.annotations.destructive_hint) == (True, False)
 
 
-async def test_a_client_lists_and_calls_each_tool_and_none_changes_anything_or_shows_a_secret(
-    busy: Scene, browse: Browse
-) -> None:
+async def test_no_tool_changes_anything_or_shows_a_secret(busy: Scene, browse: Browse) -> None:
     """Checks a command whose users in Redis and in SQL may write."""
     busy.mirror()
     pages = {name: browse().get(as_json(path)).json() for name, path in ADDRESSES.items()}
@@ -259,7 +257,7 @@ async def test_lists_have_at_most_a_hundred_rows_and_the_newest_events_of_a_job(
     assert len(older["events"]) + ROWS_MAX == 1 + 150
 
 
-def test_without_the_extra_the_command_says_which_one_to_install(
+def test_the_mcp_command_without_its_extra_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "rq_core.web.mcp_server")

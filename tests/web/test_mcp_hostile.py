@@ -45,7 +45,7 @@ async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
     raise AssertionError(document["unread"])
 
 
-def test_what_an_app_prints_while_it_is_loaded_does_not_reach_the_program_that_asks(
+def test_output_of_an_app_does_not_reach_the_client_of_the_tools(
     busy: Scene, tmp_path: Path
 ) -> None:
     (tmp_path / "printing.py").write_text(
@@ -154,7 +154,9 @@ async def test_no_tool_and_no_page_shows_the_keys_and_values_of_steps_and_signal
     assert [at for at, text in enumerate([*texts, *pages]) if SECRET in text] == [3, 4]
 
 
-async def test_far_moments_and_places_are_answered_or_refused_with_a_sentence(busy: Scene) -> None:
+async def test_moments_and_positions_out_of_range_are_answered_or_refused_with_a_sentence(
+    busy: Scene,
+) -> None:
     moments = {
         "0": False, "0001-01-01 00:00": False, "9999-12-31 23:59": False, "9" * 18: True, "9" * 300: True,
         "-5": True, "inf": True, "1e400": True,
@@ -184,7 +186,7 @@ async def test_a_missing_database_is_not_created(busy: Scene, tmp_path: Path) ->
     assert [path for path in paths if path.exists()] == []
 
 
-async def test_lines_that_are_no_calls_do_not_end_the_server(busy: Scene) -> None:
+async def test_invalid_lines_do_not_end_the_command_of_the_tools(busy: Scene) -> None:
     begin = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -223,7 +225,7 @@ async def test_lines_that_are_no_calls_do_not_end_the_server(busy: Scene) -> Non
 
 
 @pytest.mark.alone
-async def test_many_calls_at_once_end_in_time_while_redis_is_frozen_and_so_does_the_command(
+async def test_many_calls_at_once_end_in_time_while_redis_is_frozen(
     scene: Scene, server: RedisServer
 ) -> None:
     make_busy(scene)

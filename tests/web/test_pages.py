@@ -109,7 +109,7 @@ def test_every_link_of_a_page_leads_to_an_existing_page(
     assert broken == []
 
 
-def test_an_address_without_the_names_that_its_page_needs_is_refused_with_a_sentence(
+def test_an_address_without_a_required_name_is_refused_with_a_sentence(
     busy: Scene, browse: Browse, caplog: pytest.LogCaptureFixture
 ) -> None:
     page = browse()
@@ -150,7 +150,7 @@ def test_the_page_of_an_empty_server_says_what_to_do(scene: Scene, browse: Brows
         wait_until(partial(has_hint, page, name), f"{name} says what to do")
 
 
-def test_the_page_of_a_waiting_job_says_why_it_waits_and_names_the_job_that_holds_the_place(
+def test_the_page_of_a_waiting_job_names_the_job_for_which_it_waits(
     busy: Scene, browse: Browse
 ) -> None:
     document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
@@ -219,9 +219,7 @@ def test_the_page_of_a_running_job_shows_its_progress(scene: Scene, browse: Brow
     assert "25 %" in read(trusted, f"/jobs/{QUEUE}/shows")
 
 
-def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_signals(
-    scene: Scene, browse: Browse
-) -> None:
+def test_the_page_of_a_parked_job_says_what_it_waits_for(scene: Scene, browse: Browse) -> None:
     seed = scene.seed
     claim = seed.running("durable")
     seed.wait(claim, str(UNTIL))
@@ -425,7 +423,7 @@ def test_the_page_marks_numbers_that_are_lower_bounds(scene: Scene, browse: Brow
     assert re.search(r"≥ \d+ s", text)
 
 
-def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes_and_says_so(
+def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "LANES_MAX", 40)

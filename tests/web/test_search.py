@@ -204,9 +204,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_a_search_page_links_to_the_search_without_one_of_its_words_and_with_another_value(
-    busy: Scene, browse: Browse
-) -> None:
+def test_a_search_page_links_to_similar_searches(busy: Scene, browse: Browse) -> None:
     page = browse()
     path = f"/jobs?queue={QUEUE}&task=t&state=ready"
     document = json.loads(page.get(path.replace("/jobs", "/jobs.json")).text)

@@ -36,9 +36,7 @@ def test_the_first_page_names_the_cause_of_a_stuck_queue(name: str, valkey_url: 
     assert causes.count(SAYS[name]) == 1
 
 
-def test_a_past_wait_is_found_by_its_time_and_explained_on_the_page_of_its_job(
-    scene: Scene, browse: Browse
-) -> None:
+def test_a_past_wait_is_found_by_its_time_and_explained(scene: Scene, browse: Browse) -> None:
     """Checks the question: for which jobs did the tenant acme wait for four minutes, yesterday at 12:03?"""
     waited(scene)
     page = browse()

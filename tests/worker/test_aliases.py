@@ -78,7 +78,7 @@ def test_a_producer_with_the_new_code_may_enqueue_by_the_alias(
     assert app.tasks["send_email"] is app.tasks["send"]
 
 
-async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_code(
+async def test_jobs_of_an_alias_share_the_caps_of_the_new_name(
     make_app: Callable[[], App],
 ) -> None:
     """Checks jobs in the lanes of the old name. The worker moves them into the lanes of the new name."""

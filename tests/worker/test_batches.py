@@ -105,7 +105,7 @@ SUCCEEDED = ["enqueued", "claimed", "succeeded"]
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_one_call_runs_a_full_batch_and_each_job_has_its_own_claim_and_end(
+async def test_one_call_runs_a_full_batch_of_jobs_with_separate_claims_and_ends(
     shop: App, server: Client, is_async: bool
 ) -> None:
     """Checks a batch that is larger than a claim. It collects the jobs of several claims in one place."""
@@ -128,7 +128,7 @@ async def test_one_call_runs_a_full_batch_and_each_job_has_its_own_claim_and_end
     assert len(fences) == 1
 
 
-async def test_all_jobs_of_a_batch_have_one_value_of_the_field_in_per(
+async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_in_per(
     shop: App, server: Client
 ) -> None:
     calls: list[list[str]] = []
@@ -166,7 +166,7 @@ async def test_batches_that_wait_for_a_place_longer_than_a_lease_lose_no_claim(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_a_failed_member_of_a_batch_uses_its_own_attempts_and_fails_no_other_member(
+async def test_a_failed_member_of_a_batch_fails_no_other_member(
     shop: App, server: Client, is_async: bool
 ) -> None:
     def store(jobs: list[Job[Event]]) -> None:
@@ -364,7 +364,7 @@ async def test_each_job_keeps_its_own_result(shop: App, server: Client) -> None:
     assert "result" not in str(events(server, handles[5].id, QUEUE)[-1][1])
 
 
-def test_a_killed_worker_costs_each_job_of_a_batch_one_lease_and_suspects_run_alone(
+def test_a_killed_worker_costs_each_job_of_its_batch_one_lease(
     valkey_url: str, tmp_path: Any
 ) -> None:
     witness = Witness(tmp_path / "witness.jsonl")

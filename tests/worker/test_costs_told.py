@@ -51,7 +51,7 @@ def log_of(client: Client, kind: str, queue: str = QUEUE) -> list[dict[str, Any]
     return [job.fields for entry in entries if entry.event == kind for job in entry.jobs]
 
 
-async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app: App) -> None:
+async def test_the_last_cost_that_a_handler_reports_is_settled_however_it_ends(app: App) -> None:
     @app.task(queue=QUEUE, name="ask", caps=asks(), retry=RetryPolicy(max_attempts=1))
     async def ask(model: str, tokens: int, fails: bool = False) -> None:
         current_job().cost("tokens", 1)
@@ -141,7 +141,7 @@ async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt
     assert log_of(app.client, "retried") == []
 
 
-async def test_an_impossible_cost_or_pause_is_an_error_where_it_is_written(app: App) -> None:
+async def test_an_impossible_cost_or_pause_raises_an_error_in_the_handler(app: App) -> None:
     found: list[BaseException] = []
 
     @app.task(queue=QUEUE, name="ask", caps=asks())
@@ -177,7 +177,7 @@ class Question:
     tokens: int
 
 
-async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: App) -> None:
+async def test_each_job_of_a_batch_reports_its_own_cost(app: App) -> None:
     refused: list[UsageError] = []
 
     @app.task(queue="batches", name="ask_many", caps=asks(), batch=Batch(10))
@@ -202,7 +202,7 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
     assert told == ["tokens:7"] * 3
 
 
-def test_a_fake_settles_costs_and_pauses(app: App) -> None:
+def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
     @app.task(queue=QUEUE, name="ask", caps=asks())
     def ask(model: str, tokens: int) -> None:
         current_job().cost("tokens", 3)
@@ -222,9 +222,7 @@ def test_a_fake_settles_costs_and_pauses(app: App) -> None:
 
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
-async def test_a_paused_job_waits_also_without_a_limit_and_wherever_the_error_was_made(
-    app: App, made: str
-) -> None:
+async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, made: str) -> None:
     """Checks that the job does not begin again at once, although a rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0

@@ -28,7 +28,7 @@ def own(app: App) -> Iterator[App]:
     made.close()
 
 
-async def test_the_last_record_of_a_worker_counts_parks_and_cancels_apart_from_failures(
+async def test_the_last_log_record_of_a_worker_counts_parked_and_cancelled_jobs_separately(
     own: App, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     @own.task(queue=QUEUE)

@@ -41,7 +41,7 @@ def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
 
 
 @pytest.mark.slow
-def test_the_save_of_a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(
+def test_the_save_of_a_worker_whose_lease_has_expired_is_refused(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Checks a worker that resumes after its lease has expired. Redis refuses the save, and no further step begins."""

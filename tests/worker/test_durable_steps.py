@@ -54,7 +54,7 @@ def entries_saved(client: Client, job_id: str) -> list[tuple[int, str]]:
     ]
 
 
-async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
+async def test_a_worker_repeats_the_save_of_steps_that_redis_lost(
     own: App, client: Client, did: list[Any]
 ) -> None:
     control: Any = client
@@ -91,7 +91,7 @@ async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
-async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
+async def test_a_signal_that_is_untaken_after_a_failover_is_not_taken_by_the_next_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a failover to a replica that had the first wait but not its end. The signal is untaken there."""
@@ -124,7 +124,7 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
     assert ["first", "first", "second"] == did
 
 
-async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
+async def test_the_log_has_the_values_of_steps_that_are_saved_again(
     own: App, client: Client
 ) -> None:
     """Checks audit_result="full". The log has the values of steps a second time, and of the wait no value."""
@@ -155,7 +155,7 @@ async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover
     ]
 
 
-async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_the_next_step(
+async def test_a_step_whose_save_a_failover_lost_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a replica that had received the beginning of the step, and not its save."""
@@ -187,7 +187,7 @@ async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_th
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
 
 
-async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_saved_with_the_next_step(
+async def test_parallel_steps_whose_saves_a_failover_lost_are_saved_with_the_next_step(
     own: App, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks more steps than one call can save."""
@@ -238,7 +238,7 @@ async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_sav
     assert [BATCH_MAX, 51] == sizes[-2:]
 
 
-async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
+async def test_an_early_signal_does_not_prevent_the_first_save_of_a_claim(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the
@@ -325,7 +325,7 @@ async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_leas
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
-async def test_a_worker_lets_an_isolated_handler_that_must_stop_begin_no_step(
+async def test_an_isolated_handler_that_must_stop_begins_no_step(
     own: App,
 ) -> None:
     saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
@@ -335,7 +335,7 @@ async def test_a_worker_lets_an_isolated_handler_that_must_stop_begin_no_step(
         assert not await saver.answer(context, "lease", [])
 
 
-async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_longer_extended(
+async def test_a_claim_that_a_save_finds_lost_is_no_longer_extended(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[Worker] = []

@@ -133,7 +133,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_a_job_that_is_unfinished_at_the_end_of_the_grace_is_given_back_without_using_an_attempt(
+def test_a_job_that_runs_at_the_end_of_the_grace_is_given_back(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]

@@ -182,7 +182,7 @@ async def test_an_error_whose_method_str_raises_is_reported(
     )
 
 
-async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
+async def test_a_worker_can_run_a_job_again_that_timed_out_in_a_thread(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks a handler that still runs at the next claim of its job. Its end must not end the new claim."""

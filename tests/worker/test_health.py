@@ -158,7 +158,7 @@ def test_a_health_directory_of_another_user_is_not_used(
     assert "belongs to another user" in caplog.text
 
 
-def test_the_age_that_health_shows_is_the_time_since_the_last_claim_of_the_worker(
+def test_health_shows_the_time_since_the_last_claim_of_a_worker(
     tmp_path: Path,
 ) -> None:
     pulse = health.Pulse(tmp_path / "workers")

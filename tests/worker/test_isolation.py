@@ -67,7 +67,7 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
-async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_the_process_and_the_import(
+async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_its_process(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks an import that blocks for 60 s. With a timeout of 0.5 s the job is dead within 10 s."""

@@ -36,7 +36,7 @@ def timed_out(ended: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
 @LOOPS
-def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_as_timed_out(
+def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_is_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
     """Checks that the log has no success of this run."""
@@ -55,7 +55,7 @@ def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_a
     assert timed_out(ended)
 
 
-def test_an_async_handler_that_suppresses_its_cancellation_at_the_timeout_counts_as_timed_out(
+def test_an_async_handler_that_suppresses_its_cancellation_is_timed_out(
     valkey_url: str,
 ) -> None:
     app = App(valkey_url)
@@ -112,7 +112,7 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_sync_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
+def test_a_sync_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
     """Checks that the blocked event loop does not delay the timeout. The handler is asked to stop."""
@@ -153,7 +153,7 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
-def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_could_not_announce(
+def test_a_session_of_a_handler_that_ends_late_is_rolled_back(
     valkey_url: str,
 ) -> None:
     """Checks that the database session does not commit. The job will run again."""
@@ -174,7 +174,7 @@ def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_coul
 
 @LOOPS
 @pytest.mark.slow
-def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_the_end_late(
+def test_a_sync_handler_that_ends_in_time_succeeds_despite_a_blocked_loop(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)
@@ -194,7 +194,7 @@ def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_n
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
 @pytest.mark.slow
-def test_an_isolated_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
+def test_an_isolated_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
     valkey_url: str,
     witness: crew.Witness,
     run: Callable[..., Any],

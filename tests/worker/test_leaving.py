@@ -229,7 +229,7 @@ async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_
     assert left(witness, 2) == both(None, "running")
 
 
-async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_the_event_loop_is_kept(
+async def test_asyncio_tasks_that_an_isolated_handler_leaves_running_are_cancelled(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker(concurrency=1):

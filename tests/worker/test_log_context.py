@@ -63,7 +63,7 @@ def test_log_records_of_a_handler_name_its_job(
     assert "job" not in started
 
 
-def test_job_log_filter_on_a_log_handler_of_the_user_adds_fields_only_inside_task_handlers(
+def test_job_log_filter_adds_fields_only_to_records_of_task_handlers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     handler = logging.StreamHandler()

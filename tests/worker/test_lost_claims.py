@@ -128,9 +128,7 @@ def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client,
     assert moved == [[True, True], [False, True]]
 
 
-def test_a_lease_is_counted_from_the_sending_of_the_heartbeat_and_not_from_its_answer(
-    client: Client, app: App
-) -> None:
+def test_a_lease_begins_when_its_heartbeat_is_sent(client: Client, app: App) -> None:
     """Checks a process that is suspended between a heartbeat and its answer. The lease may have expired meanwhile."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
@@ -147,7 +145,7 @@ def test_a_lease_is_counted_from_the_sending_of_the_heartbeat_and_not_from_its_a
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
-def test_the_old_claim_of_a_job_is_lost_at_once_when_the_same_worker_claims_the_job_again(
+def test_a_workers_old_claim_of_a_job_is_lost_when_it_claims_the_job_again(
     client: Client, app: App
 ) -> None:
     """Checks a lease that expired before the heartbeat. The heartbeat extends the lease of the new claim only."""

@@ -98,7 +98,7 @@ async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_for_deaths(
+async def test_the_hook_of_dead_jobs_does_not_wait_for_the_next_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a death after the search has asked Redis. The hook does not wait for the next search."""

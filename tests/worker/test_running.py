@@ -90,7 +90,7 @@ async def test_retry_later_sets_the_time_of_the_next_attempt(
     assert retried["due_ms"] == at + 20
 
 
-async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays_and_uses_no_attempt(
+async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
     """Checks a rolling deploy. A worker with old code gives back jobs of a new task, which newer workers know."""

@@ -89,7 +89,7 @@ def _no_database(url: str) -> None:
     ],
     ids=["foreign tables", "no database", "another log"],
 )
-def test_a_database_that_is_not_the_queues_own_log_is_refused_though_the_queue_has_a_log(
+def test_a_database_that_is_not_the_queues_own_log_is_refused(
     app: App,
     client: Client,
     witness: crew.Witness,
@@ -128,7 +128,7 @@ def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
-def test_workers_start_though_the_database_of_a_queue_that_has_a_log_does_not_answer(
+def test_workers_of_a_logged_queue_start_though_its_database_does_not_answer(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     """Checks a deploy during an outage of SQL. Redis keeps the events until the mirror can write again."""

@@ -98,7 +98,7 @@ def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("chosen", RELATIONS)
-def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
+def test_the_span_of_a_claim_refers_to_its_enqueue_as_configured(
     chosen: str, use_relation: Callable[[str], None], spans: Path, tmp_path: Path
 ) -> None:
     use_relation(chosen)
@@ -271,7 +271,7 @@ def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
     assert (None, ()) == (span.parent, tuple(span.links))
 
 
-def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_says() -> None:
+def test_the_names_in_spans_are_those_of_the_stated_version_of_the_conventions() -> None:
     from opentelemetry.semconv._incubating.attributes import messaging_attributes
     from opentelemetry.semconv.attributes import error_attributes
     from opentelemetry.semconv.schemas import Schemas
@@ -287,7 +287,7 @@ def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_sa
     assert conventions.SCHEMA_URL in {schema.value for schema in Schemas}
 
 
-def test_the_page_has_each_name_and_the_version() -> None:
+def test_the_page_about_traces_has_each_name_and_the_version() -> None:
     page = (ROOT / "docs" / "how-to" / "traces.md").read_text()
     rows = [
         line

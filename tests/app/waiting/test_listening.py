@@ -200,7 +200,7 @@ def test_a_listener_whose_connection_was_killed_receives_later_messages(
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_the_wait_of_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
+def test_a_wait_without_the_right_to_subscribe_polls_and_logs_one_warning(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -325,7 +325,7 @@ def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App
 
 
 @pytest.mark.usefixtures("rare")
-def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_new_thread(
+def test_a_wait_after_an_error_of_the_wait_thread_starts_a_new_thread(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Checks that later waits are polled as before."""

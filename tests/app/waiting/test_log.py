@@ -33,7 +33,7 @@ def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     assert Succeeded is type(handle.wait(5))
 
 
-def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
+def test_a_wait_for_a_job_that_the_log_lacks_returns_gone_at_once(
     app: App, audited: Mirror
 ) -> None:
     app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))

@@ -140,7 +140,7 @@ def test_a_wait_for_a_pruned_job_returns_its_reason_and_error(app: App, audited:
     assert expected == handle.wait(LONG_S)
 
 
-def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_reported_as_gone(
+def test_without_an_audit_database_a_job_that_left_redis_is_reported_as_gone(
     app: App,
 ) -> None:
     handle = app.tasks["note"].enqueue(1)

@@ -165,7 +165,7 @@ def test_box_entries_whose_job_is_not_restored_are_removed_after_an_hour(
     assert 5 == len(boxes(client))
 
 
-def test_verify_accepts_a_signal_that_is_sent_again_because_its_value_could_not_be_restored(
+def test_verify_accepts_a_signal_that_is_sent_again_after_a_restore(
     client: Client, database: Database
 ) -> None:
     durable_job(client, database)

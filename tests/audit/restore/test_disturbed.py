@@ -32,7 +32,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
+def test_restore_logs_a_job_whose_keys_were_deleted_by_hand_as_gone(
     client: Client, database: Database
 ) -> None:
     """Checks keys that are deleted without the beginning of a new epoch. The log still shows the job as alive."""

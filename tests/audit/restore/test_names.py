@@ -94,7 +94,7 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_of_two_lost_jobs_with_one_name_only_the_holder_is_restored_with_the_name(
+def test_only_the_holder_of_a_name_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """Checks each rule for names. With debounce, the claim of the first job frees the name, and a second job takes
@@ -153,7 +153,7 @@ def holder(client: Client) -> str | None:
     return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
 
 
-def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
+def test_a_restored_job_takes_its_name_back_from_a_revived_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks the order: the restore removes the revived job before it gives the name to the lost job."""
@@ -224,7 +224,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_the_window_of_a_name_is_restored_though_redis_forgot_how_it_began_and_how_its_job_ended(
+def test_a_window_of_a_name_that_a_failover_forgot_is_restored(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)

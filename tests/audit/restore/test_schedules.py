@@ -108,7 +108,7 @@ def test_restore_restores_live_schedules_after_a_flush(scene: Scene) -> None:
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_restores_an_operators_changes_of_a_schedule_that_workers_have_declared_again(
+def test_restore_restores_a_changed_schedule_that_workers_have_declared_again(
     scene: Scene,
 ) -> None:
     scene.declare()
@@ -185,7 +185,7 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
-def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the_log(
+def test_a_schedule_whose_rule_was_changed_is_restored_with_the_logged_job(
     scene: Scene,
 ) -> None:
     """Checks `rq-core schedule set` without --task. Its event has the new rule and not the arguments of the job."""

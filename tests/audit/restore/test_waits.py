@@ -78,7 +78,7 @@ def delete_boxes(client: Client) -> None:
 
 
 @pytest.mark.parametrize("lose", [flush, delete_boxes])
-def test_a_parked_job_is_restored_with_its_waits_and_the_signals_that_it_has_not_taken(
+def test_a_parked_job_is_restored_with_its_waits_and_untaken_signals(
     client: Client, database: Database, lose: Any
 ) -> None:
     before = parked(client, database)
@@ -132,7 +132,7 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
 
 
 @pytest.mark.parametrize("steps", [BATCH_MAX + 10, 10])
-def test_a_box_is_restored_though_a_signal_is_sent_between_the_calls_of_the_restore(
+def test_a_signal_that_is_sent_during_a_restore_does_not_prevent_the_restore(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """Checks a box that is restored in two calls. The second call writes the last entry or the last signal."""
@@ -260,7 +260,7 @@ def test_a_signal_with_the_number_of_a_forgotten_signal_is_restored_as_not_taken
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_signal_that_is_sent_again_after_redis_forgot_that_it_was_taken_counts_as_taken(
+def test_a_repeated_signal_that_a_wait_took_before_a_loss_is_restored_as_taken(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a signal that was sent twice under the same number. The log has its value once."""

@@ -23,7 +23,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_a_viewer_gets_from_an_alert_to_its_cause_and_to_the_moment_when_the_cause_began(
+def test_a_viewer_gets_from_an_alert_to_the_beginning_of_its_cause(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -142,7 +142,7 @@ def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_form_shows_a_moment_in_the_time_zone_of_the_reader_and_submits_the_same_moment(
+def test_the_form_shows_and_submits_a_moment_in_the_readers_time_zone(
     view: View,
 ) -> None:
     with view() as viewer:

@@ -45,7 +45,7 @@ def die(site: Site, count: int, error: str) -> None:
         seed.client.run(claims.fail(QUEUE, "w-1", failed))
 
 
-def test_an_engineer_on_call_requeues_the_dead_jobs_of_one_customer_and_copies_those_of_another(
+def test_an_engineer_on_call_requeues_and_copies_dead_jobs(
     browser: Any, site: Site, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect

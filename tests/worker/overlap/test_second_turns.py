@@ -113,7 +113,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_ended_jobs_that_are_too_few_for_a_second_turn_wait_for_the_turn_under_way(
+async def test_few_ended_jobs_wait_for_the_answer_to_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number of turns. One more turn costs Redis as much as tens of jobs in a larger turn."""
@@ -233,7 +233,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     assert worker.retired
 
 
-async def test_claims_on_a_shard_that_is_down_do_not_count_against_max_jobs_on_other_shards(
+async def test_unanswered_claims_of_one_shard_do_not_count_against_max_jobs_of_others(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that a claim without an answer occupies no places that jobs of other shards could use."""
