@@ -102,7 +102,7 @@ OF_OWN_QUEUE: list[Words] = [
 
 @pytest.fixture
 def queues(control: Any, redis_server: RedisServer) -> None:
-    """Make two queues with two jobs each, one of which is claimed."""
+    """Make two queues with two jobs each. One job of each queue is claimed."""
     with Client(redis_server.url) as client:
         for queue in ("mail", "images"):
             jobs = [NewJob(f"{queue}-{n}", queue, profile("send"), "{}") for n in range(2)]

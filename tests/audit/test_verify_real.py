@@ -589,7 +589,7 @@ def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
 def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
-    """Checks a deleted index, which the doctor repairs from Redis, and lost jobs, of which only SQL knows."""
+    """Checks a deleted index, which the doctor repairs from Redis, and lost jobs, whose events only SQL has."""
 
     def doctor(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)

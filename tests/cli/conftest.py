@@ -60,7 +60,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def kill(client: Client) -> Callable[..., None]:
-    """Return a function that enqueues jobs, each of which dies at its first failure."""
+    """Return a function that enqueues jobs, and lets each job die at its first failure."""
 
     def make_dead(queue: str, *ids: str, error: str = "null") -> None:
         from rq_core.model.job import NewJob, profile

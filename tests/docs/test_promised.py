@@ -1,4 +1,4 @@
-"""What the pages must tell callers: how long calls take, and what failovers, suspects and rights mean for them."""
+"""Facts that the pages must state: how long calls take, and what failovers, suspects and rights mean for callers."""
 
 from __future__ import annotations
 

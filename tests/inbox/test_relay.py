@@ -179,7 +179,7 @@ def test_only_the_refused_row_of_a_refused_call_is_parked(
 def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a batch of three calls, of which Redis refuses the second once."""
+    """Checks a batch of three calls. Redis refuses the second call once."""
     monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
     jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
     stage.insert(*jobs)
@@ -413,7 +413,7 @@ def test_a_relay_that_waits_for_a_lock_can_be_stopped(
 def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a backup that an operator moves over the file. The relay has the old file open, which nobody else uses."""
+    """Checks a backup that an operator moves over the file. Only the relay still has the old file open."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

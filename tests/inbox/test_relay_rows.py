@@ -1,4 +1,4 @@
-"""What a relay does with rows: it turns ordinary and unusual rows into jobs, and parks or counts the others."""
+"""Rows that a relay reads. It turns ordinary and unusual rows into jobs, and parks or counts the others."""
 
 from __future__ import annotations
 

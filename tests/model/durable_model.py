@@ -105,7 +105,7 @@ class DurableQueue(Queue):
         self.count = 0
 
     def box_of(self, job: Job) -> Box:
-        """Return the box of a job, and create it if there is none."""
+        """Return the box of a job. Create an empty box for a job that has no box."""
         if job.life is None:
             self.count += 1
             job.life = f"{self.count:016x}"

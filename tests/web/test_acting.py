@@ -1,4 +1,5 @@
-"""What operators and admins change on the page: jobs, queues and schedules. The log has their name and reason."""
+"""Changes that operators and admins make on the page, to jobs, queues and schedules. The log has their name and
+reason."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def fill(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request read Redis anew, without the shared overview."""
+    """Turn off the shared overview, so that each request reads Redis."""
     monkeypatch.setattr(sources, "SHARED_S", 0.0)
     monkeypatch.setattr(sources, "SharedOverview", functools.partial(SharedOverview, shared_s=0.0))
 

@@ -455,8 +455,10 @@ async def test_a_stop_during_the_handler_gives_its_jobs_back_after_the_grace(
 async def test_cancelled_lost_and_expired_jobs_affect_no_other_job_of_the_batch(
     shop: App, server: Client
 ) -> None:
-    """Checks two cancelled jobs, of which the handler fails one, a lost job, and a job that expires before the batch
-    begins."""
+    """Checks two cancelled jobs, one lost job, and one job that expires before the batch begins.
+
+    The handler fails one of the cancelled jobs.
+    """
     begun, seen = threading.Event(), threading.Event()
     batches: list[list[int]] = []
 

@@ -77,7 +77,7 @@ async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_
 
 @pytest.fixture
 def long_lease(app: App) -> Iterator[float]:
-    """Set a lease of which a third is long enough for a busy machine. Return its length in seconds."""
+    """Set a lease that is three times as long as usual, for busy machines. Yield its length in seconds."""
     app.queue("crew", lease=3 * crew.LEASE)
     yield 3 * crew.LEASE
     app.queue("crew", lease=crew.LEASE)

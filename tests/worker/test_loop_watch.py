@@ -1,4 +1,5 @@
-"""What a supervisor reads about a worker: the lag of its event loop, and the time since Redis last answered a claim."""
+"""Facts about a worker that its supervisor reads: the lag of its event loop, and the time of Redis' last answer to a
+claim."""
 
 import asyncio
 import inspect

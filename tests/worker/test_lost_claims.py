@@ -1,4 +1,5 @@
-"""Claims that are cancelled or lost while the handler runs. The worker tells the handler, and settles no lost claim."""
+"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and settles no lost
+claim."""
 
 from __future__ import annotations
 

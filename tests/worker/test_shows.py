@@ -175,7 +175,7 @@ async def test_readers_that_return_get_no_chunk_twice(own: App, client: Client) 
 
 
 async def read_by_three(own: App, client: Client, chunks: int) -> list[tuple[int, int]]:
-    """Let a job emit chunks for three readers, each of which leaves and returns repeatedly.
+    """Let a job emit chunks for three readers. Each reader leaves and returns repeatedly.
 
     Returns for each reader the number of chunks that it got, and the number that it missed.
     """

@@ -1,5 +1,7 @@
-"""What follows a loss of Redis: jobs are restored, a mirror dies while it records the loss, or a log was switched
-off."""
+"""The time after a loss of Redis: jobs are restored, and a mirror dies while it records the loss.
+
+In one test, the log was switched off.
+"""
 
 from __future__ import annotations
 

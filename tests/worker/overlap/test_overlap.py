@@ -206,8 +206,8 @@ async def test_jobs_that_end_shortly_after_one_another_are_settled_by_shared_tur
 async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_advance(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that no claim is under way while a handler blocks the event loop. Nobody would extend the leases of its
-    jobs."""
+    """Checks that no claim is under way while a handler blocks the event loop. The worker could not extend the new
+    leases."""
     under_way = []
 
     @app.task(queue="q")

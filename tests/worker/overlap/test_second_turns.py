@@ -104,7 +104,7 @@ async def full_worker(
 
 
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
-    """For each number in ``ends``, let so many jobs end, and wait until the worker has sent a turn for them."""
+    """For each number N in ``ends``, end N jobs, and wait until the worker has sent a turn for them."""
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
             ender.release()
