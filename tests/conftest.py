@@ -82,10 +82,10 @@ def _mark_repetitions(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return the rank of a test in the order of the run: alone tests come first, then long tests, then short tests.
+    """Return the rank of a test in the order of the run: alone tests first, then long tests, then short tests.
 
-    If alone tests came later, each of them would wait for the running tests, and no other test could begin in the
-    meantime. Short tests come last, so that all processes end at about the same time.
+    A later alone test would wait until all processes are idle. Short tests come last, so that all processes end at
+    about the same time.
     """
     if item.get_closest_marker("alone") is not None:
         return 0
@@ -128,15 +128,17 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 class Shares(LoadScopeScheduling):
-    """A scheduler that gives each process its next test when the process has finished a test. The tests of some files
-    stay in one process."""
+    """A scheduler that gives a process its next test when the process has finished a test.
+
+    The tests of some files stay in one process.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Record that a test has finished, and forget the test. xdist otherwise counts all tests of a process again
-        after each test."""
+        """Record that a test has finished, and forget the test. Without this, xdist counts all tests of a process again
+        each time."""
         super().mark_test_complete(node, item_index, duration)
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):

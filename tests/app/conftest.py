@@ -28,7 +28,8 @@ def control(redis_server: RedisServer) -> Iterator[Any]:
 
 @pytest.fixture
 def as_(control: Any, redis_server: RedisServer) -> As:
-    """Return a function that makes a user with the rights of a role by `rq-core acl`, and returns the user's URL."""
+    """Return a function that makes a Redis user for a role, and returns the user's URL. `rq-core acl` prints the
+    rights."""
 
     def make(role: str, *options: str, without: str = "") -> str:
         result = CliRunner().invoke(root, ["acl", role, *options])

@@ -1,7 +1,7 @@
 """A user with the rights of one role of `rq-core acl` tries commands that this role must not send.
 
-The attacks are on the role's own queue, on other queues, and on the server. A new role is attacked, too; only the keys
-that it must not use have to be added here.
+The attacks are on the role's own queue, on other queues, and on the server. To attack a new role, add the keys that the
+role must not use.
 """
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user:
 
 
 def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
-    """Checks two preparations in a row. The second loads nothing, unless a function was changed."""
+    """Checks two runs of `server prepare`. The first run replaces a changed function, and the second run loads
+    nothing."""
     url = as_("preparer")
     claim = function("claim").function
     control.function_load(

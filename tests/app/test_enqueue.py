@@ -175,7 +175,8 @@ async def test_an_error_that_an_async_generator_raises_carries_the_jobs_accepted
 
 
 def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
-    """Checks that the producer's own exception lists the accepted jobs. The producer can continue after them."""
+    """Checks that the producer's own exception lists the accepted jobs. The producer can continue after the last of
+    these."""
 
     def generate() -> Iterator[NewJob]:
         for n in range(600):

@@ -1,4 +1,4 @@
-"""The lists of `rq_core.views`, as a program without the command line reads them."""
+"""The lists of `rq_core.views`, read by a program that does not use the command line."""
 
 import json
 from collections.abc import Iterator

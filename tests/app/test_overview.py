@@ -302,7 +302,7 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
 def test_the_error_of_a_key_of_the_wrong_type_names_the_key(
     seed: Seed,
 ) -> None:
-    """Checks that the error has the key's name. It once had the beginning of the Lua script."""
+    """Checks the error of a script. Once, the error showed the beginning of the Lua script and not the key's name."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("state"))
     seed.control.set(seed.keys("state"), "x")

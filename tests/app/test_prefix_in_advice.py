@@ -1,4 +1,5 @@
-"""Commands that messages advise. Each has the option for the key prefix if the prefix is not the default."""
+"""Commands that messages advise. If the key prefix is not the default, an advised command has the option
+``--prefix``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users with the rights of `rq-core acl ROLE`. Each can do all work of the role, and no work of other roles."""
+"""Users with the rights of `rq-core acl ROLE`. Each user can do the work of the role, and no work of other roles."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
 
 
 def test_the_rights_of_a_producer_suffice_to_store_schedules(control: Any, as_: As) -> None:
-    """Checks each value of `overlap`. Two of them, queue and replace, need a cap that an operator stores."""
+    """Checks each value of `overlap`. The values "queue" and "replace" need a cap, which an operator stores."""
     operator = as_("operator")
     with app_at(as_("producer"), []) as app:
         job = app.tasks["send"].job("x")
@@ -266,8 +266,8 @@ def test_a_role_that_reads_jobs_may_follow_what_they_show(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks `queues`, `workers` and `job`. They say that they leave the other queue out, and do not call it
-    unreadable."""
+    """Checks `queues`, `workers` and `job`. These commands say that another queue is left out, and not that it is
+    damaged."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})
@@ -294,7 +294,7 @@ def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
 def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
-    """Checks that `metrics --once` and `top` fail, and that no alert says that Redis does not answer."""
+    """Checks that `metrics --once` and `top` fail. No alert says that Redis is silent."""
     with App(redis_url) as app:
         app.enqueue("mail", "send", {})
     control.execute_command(
@@ -322,7 +322,8 @@ def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
 def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks the keys and the commands of each script. Redis itself says whether the role may use them."""
+    """Checks the keys and the commands of each script. Redis itself answers whether the role may use the keys and
+    commands."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -359,7 +360,7 @@ def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name:
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
-    """Checks a producer that knows the fence. Its rights on keys are too few, although the functions are loaded."""
+    """Checks a producer that knows the fence of a claim. The producer lacks the right to the keys."""
     url = as_("producer")
     with Client(redis_url) as owner, Client(url) as producer:
         owner.run(owner.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))

@@ -104,7 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the supervisor, the workers, their heartbeats and the mirror. Each of them has a connection of its own."""
+    """Checks the supervisor, the workers, the heartbeats and the mirror. Each has a connection of its own."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -266,7 +266,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks both kinds of client. Each uses the URL's TLS options for the Sentinel and for the primary."""
+    """Checks the blocking and the async client. The URL's TLS options apply to the Sentinel and to the primary."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

@@ -1,8 +1,8 @@
-"""Adds two fields to the table of a job's fields, and follows them from a producer to a restore.
+"""Adds two fields to the table of a job's fields, and follows both fields from a producer to a restore.
 
 :func:`grow` copies the source of rq-core, and adds two rows to the table in the copy. Then this module runs in the
-copy. It enqueues jobs with the two fields. It deletes the outbox, and later all data in Redis. It prints the fields
-that each store has.
+copy. The module enqueues jobs with the two fields, deletes the outbox, and later deletes all data in Redis. At the end
+it prints the fields in each store.
 
     python -m tests.audit.added_field REDIS_URL AUDIT_URL
 """

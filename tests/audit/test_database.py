@@ -63,7 +63,7 @@ POSTGRES_OBJECTS = (
 
 
 def objects(database: Database) -> list[dict[str, list[str]]]:
-    """Return all objects of the schema, as the database describes them."""
+    """Return all objects of the schema, in the form in which the database describes an object."""
     found = auditlog.rows(
         database, SQLITE_OBJECTS if database.dialect == "sqlite" else POSTGRES_OBJECTS
     )
@@ -132,9 +132,8 @@ def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
 
 
 def test_a_mirror_knows_all_schema_versions_without_an_import_of_alembic() -> None:
-    """Checks the list that spares a mirror the import of alembic. This import takes as long as all other imports
-    together.
-    """
+    """Checks the list of schema versions in the code. An import of alembic takes as long as all other imports of a
+    mirror."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
 
@@ -441,7 +440,7 @@ def test_the_function_copy_text_writes_the_same_text_as_postgres(postgres_url: s
 def test_concurrent_reading_threads_share_one_engine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that no thread creates an engine of its own. The connection of such an engine would stay open."""
+    """Checks that no thread creates an engine of its own, whose connection would stay open."""
     both, make = threading.Barrier(2), database._make_engine
 
     def made_beside_the_other(*, writer: bool) -> Engine:

@@ -24,7 +24,7 @@ EVENTS = 40_000
 def long_log(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database]:
-    """Yield a long log that the tests of this file only read. One process runs all these tests."""
+    """Yield a long log. The tests of this file only read the log, so that they can share it."""
     if request.param == "sqlite":
         url = f"sqlite:///{Path(tmp_path_factory.mktemp('long')) / 'audit.db'}"
     else:

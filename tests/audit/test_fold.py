@@ -33,7 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs. The table of transitions allows most of them."""
+    """Random entries about a few jobs. The table of transitions allows most of these entries."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -158,7 +158,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
-    """Checks valid entries with up to five invalid ones among them."""
+    """Checks valid entries, with up to five invalid entries in between."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -338,7 +338,7 @@ def test_the_words_for_terminal_states_and_outcomes_are_the_expected_words() -> 
 
 
 def fold(*told: tuple[str, int, list[Any]]) -> Folder:
-    """Fold entries. Each argument is the event, its time in ms, and the array of its one job."""
+    """Fold entries. An entry is given as its event, its time in ms, and the array of its one job."""
     folder = Folder("q", ())
     for seq, (event, at_ms, array) in enumerate(told):
         raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}

@@ -84,7 +84,7 @@ def test_a_deleted_outbox_is_followed_by_a_baseline_of_the_live_jobs(
 def test_a_queue_that_lost_its_log_before_the_first_mirror_gets_a_baseline(
     valkey_url: str, sqlite_url: str
 ) -> None:
-    """Checks an outbox that begins with its epoch's first entry, although older jobs exist."""
+    """Checks jobs that are older than the first entry of the outbox."""
     database = Database(sqlite_url)
     with Client(valkey_url) as client:
         old = client.run(client.calls.enqueue.many(new_jobs(2))).ids

@@ -42,7 +42,7 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
-    """Yield a function that creates a role with the printed rights, and returns a database that is opened as this
+    """Yield a function that creates a role with the printed rights. The function returns a database opened as this
     role."""
     made: list[tuple[str, Database]] = []
     name = postgres_url.rpartition("/")[2]

@@ -1,6 +1,5 @@
-"""Queries about many jobs that become ready together. Each query reads a bounded number of claims, and says if it
-stops.
-"""
+"""Queries about many jobs that become ready together. A query reads a bounded number of claims, and says if it stops
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Repairs of boxes with many large values. Each call is short, and the box is right after the last call."""
+"""Repairs of boxes with many large values. A repair makes several short calls, and the box is right after the
+last one."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def sizes(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list. Each call of a repair appends to it the size of its members in bytes."""
+    """Return a list to which each call of a repair appends its size: the bytes of its members."""
     told: list[int] = []
     send = seed.client.calls.audit.repair
 

@@ -155,9 +155,10 @@ def test_the_database_refuses_changes_to_logged_rows(
 def test_the_database_refuses_to_replace_an_event(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks INSERT OR REPLACE in SQLite, which may skip the DELETE triggers, and a second INSERT in PostgreSQL.
+    """Checks INSERT OR REPLACE in SQLite, which skips DELETE triggers by default, and a second INSERT in PostgreSQL.
 
-    In PostgreSQL an event with the same number and another time has another key. The mirror checks for such an event.
+    In PostgreSQL, an event with the same number and another time has another key. The mirror itself looks for this
+    event.
     """
     writer.life("a")
     auditlog.drain(mirror)

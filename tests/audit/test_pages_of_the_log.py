@@ -121,7 +121,7 @@ def test_a_page_without_matches_says_how_far_back_it_read(
 
 
 def test_a_page_ends_when_its_time_limit_has_passed(long_log: Database) -> None:
-    """Checks a slow database. Each page still begins further back than the page before."""
+    """Checks a slow database. Every page gets further back than the page before."""
     now = [0.0]
 
     def clock() -> float:

@@ -1,4 +1,5 @@
-"""Partitions of PostgreSQL, one for each month: mirrors create them in advance, and old ones are dropped."""
+"""Partitions of PostgreSQL, one for each month. Mirrors create a partition in advance, and an operator drops old
+ones."""
 
 from __future__ import annotations
 
@@ -181,9 +182,8 @@ def test_a_month_is_dropped_once_none_of_its_rows_is_needed(
 def test_an_entry_number_that_exists_in_another_month_is_refused(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
-    """Checks an event with a used number and another time. The table's key, which contains the time, allows such an
-    event.
-    """
+    """Checks an event with a used number and another time. The table's own key includes the time, and would allow the
+    event."""
     from sql_audit.errors import PlaceTaken
     from sql_audit.store.connection.copy import EventRows
 

@@ -40,7 +40,7 @@ def pooled(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Datab
 
 
 def session(database: Database) -> dict[str, Any]:
-    """Return the settings of the shared connection, as another client of the pool sees them."""
+    """Return the settings of the shared connection, read by another client of the pool."""
     url = database.address.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
         found: dict[str, Any] = {

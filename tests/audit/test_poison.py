@@ -453,7 +453,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
 def test_an_entry_whose_number_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks rows of unknown origin with the number of a new entry. These rows stay in their table."""
+    """Checks a row of unknown origin with the number of a new entry. The row stays in its table."""
     writer.life("a")
     with database.writing() as connection:
         assert connection is not None

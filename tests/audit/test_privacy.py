@@ -1,4 +1,4 @@
-"""Secrets in arguments reach no event, table or log line. With a redactor, secrets in errors do not either.
+"""Secrets in arguments reach no event, table or log line. With a redactor, no secret in an error gets there.
 
 Real workers and a mirror run the real scripts, and log at the level DEBUG.
 """
@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """Yield an app without the tasks' code. It cannot validate arguments."""
+    """Yield an app without the tasks' code. This app cannot validate arguments."""
     with App(valkey_url) as stranger:
         yield stranger
 

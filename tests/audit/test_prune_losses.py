@@ -85,7 +85,8 @@ def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iter
 def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks a cut after the first loss, and a cut after the second. Each remaining log agrees with Redis."""
+    """Checks a prune after the first loss, and a prune after the second. Both times the remaining log agrees with
+    Redis."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(40)
@@ -150,7 +151,7 @@ def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
 
 
 def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Database) -> None:
-    """Checks an answer without events. It says that events may have been pruned."""
+    """Checks an answer without events. The answer says that events may have been pruned."""
     enqueue(seasons.client, "done", "waits")
     (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]

@@ -184,7 +184,7 @@ def test_history_prints_a_table_or_json(log: str) -> None:
 def test_an_unreadable_row_does_not_hide_other_rows(
     detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
-    """Checks each command that reads the row. It prints the other rows without a traceback."""
+    """Checks each command that reads the row. The command prints all readable rows without a traceback."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b")
@@ -310,7 +310,7 @@ def test_a_tail_shows_new_events_and_new_queues(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Checks `tail -n 0 -f`. It begins with the next event, and includes queues that are created later."""
+    """Checks that `tail -n 0 -f` begins with the next event, and shows queues that are created later."""
     writer.life("a")
     auditlog.drain(make_mirror())
     (last,) = history.queue_tail(database.readers, QUEUE, 1)
@@ -355,7 +355,7 @@ def test_each_command_reports_that_nothing_is_mirrored_yet(database: Database) -
     ],
 )
 def test_an_invalid_value_of_an_option_is_refused(words: list[str], said: str, log: str) -> None:
-    """Checks a mistyped head. It counts as an error of usage, and not as proof of a rewritten log."""
+    """Checks a mistyped head. The command reports an error of usage, and no rewritten log."""
     result = call(*words, "--audit", log)
 
     assert (result.exit_code, result.stdout) == (2, "")

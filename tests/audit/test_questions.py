@@ -1,4 +1,5 @@
-"""The web page's questions to the log. Each has the command's answer, on both databases, within a time limit."""
+"""The web page's questions to the log. The answer equals the command's answer, on both databases, within a time
+limit."""
 
 from __future__ import annotations
 

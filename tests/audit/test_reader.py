@@ -1,4 +1,4 @@
-"""Sums of the log for metrics. They equal sums over all events, and never decrease when Redis forgets events."""
+"""Sums of the log for metrics. A sum includes events that Redis forgot, and never decreases."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def test_totals_keep_orphaned_claims_after_a_loss(
 
 
 def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Database) -> None:
-    """Checks that the query uses the index. PostgreSQL otherwise read eleven million events, for half a minute."""
+    """Checks that the query uses the index. Without the index, PostgreSQL read eleven million events in half a
+    minute."""
     asked = {"queue": QUEUE, "after_epoch": 1, "after_seq": 5, "before_epoch": 2}
 
     def ask(database: Database) -> object:

@@ -1,6 +1,4 @@
-"""The mirror reads a batch ahead, while SQL writes another. It uses the batch only if SQL's cursor is then at its
-beginning.
-"""
+"""The mirror reads the next batch while SQL writes a batch. The read is repeated if SQL's cursor does not match."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The replay of one queue's log, without SQL. It accepts true logs, and reports every lie."""
+"""The replay of one queue's log, without SQL. The replay accepts true logs, and reports every lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay of claims under rates that count a unit. It accepts what Redis admits, and reports every lie."""
+"""The replay of claims under rates that count a unit. The replay accepts what Redis admits, and reports every lie."""
 
 from __future__ import annotations
 

@@ -173,7 +173,8 @@ def test_the_doctor_removes_a_results_line_whose_job_the_log_lacks(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Checks the line of a call that was answered with another job. The log has no event of such a call."""
+    """Checks the results line of an enqueue that was answered with another job. This enqueue appended no event to the
+    log."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []

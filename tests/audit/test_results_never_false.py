@@ -1,4 +1,4 @@
-"""The doctor reports no true record of an ended job as false, whatever the queue does and whatever the log lacks."""
+"""The doctor never reports a true record of an ended job as false. The queue is busy, and its log may lack events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """States of a log. Each method makes one of them; in most of them the log lacks events."""
+    """Ways in which the log lacks events. Each method causes one; `nothing` leaves the log complete."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client

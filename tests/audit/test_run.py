@@ -1,5 +1,4 @@
-"""The mirror as a service. It finds new queues, survives outages of Redis and SQL, and stops without losing an
-event."""
+"""The mirror as a service, which finds new queues and survives outages of Redis and SQL."""
 
 import logging
 import threading
@@ -83,7 +82,7 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 def test_the_mirror_service_logs_the_queues_that_it_mirrors_or_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks the log lines at the first start without any queue, and after a start with a mistyped name of a queue."""
+    """Checks the log lines at a start without any queue, and at a start with a mistyped queue name."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:

@@ -1,4 +1,4 @@
-"""Verify and the saved steps of durable jobs (I20). It accepts true logs, and finds each planted lie."""
+"""Verify and the saved steps of durable jobs (I20). Verify accepts true logs, and finds each planted lie."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,6 @@
-"""Schedules in the log. Each instant must be the one that the event before named as next (I15). Verify reports every
-lie.
+"""Schedules in the log. An event names the next instant, and the next event must have this instant (I15).
+
+Verify reports every lie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules while operators change the queue's log: they prune it, attach it late, or switch it off and on.
+"""Schedules while operators change the queue's log: the log is pruned, attached late, or switched off and on.
 
 One test deletes the queue.
 """
@@ -44,7 +44,8 @@ def put(seed: Seed, name: str = "beat", **rule: Any) -> None:
 
 
 def go_on(seed: Seed, times: int = 3) -> None:
-    """Let a minute pass ``times`` times. Each time, fire the due schedules; every second time, run their jobs."""
+    """Advance the clock by a minute, ``times`` times, and fire the due schedules each time. Run their jobs every second
+    time."""
     for number in range(times):
         seed.advance(60_000)
         answer = seed.client.run(tick("q", "w-1"))

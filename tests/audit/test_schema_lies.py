@@ -127,7 +127,7 @@ def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Datab
 
 
 def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
-    """Checks an index without one of its rows. With such an index, `history` does not know the job."""
+    """Checks an index without one of its rows, which hides a job from `history`."""
     path = log.path
     log.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -1,6 +1,4 @@
-"""Settings and limits that a client changed without the scripts. The doctor finds them, and only SQL has the true
-values.
-"""
+"""Settings and limits that a client changed without the scripts. The doctor finds the changes with the log in SQL."""
 
 from __future__ import annotations
 

@@ -170,9 +170,9 @@ def test_a_second_source_changes_no_data_of_the_first_source(
 def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
 ) -> None:
-    """Checks that the refused commands change nothing in either Redis or in the log.
+    """Checks that the refused commands change no data in the first Redis, in the second Redis, or in the log.
 
-    The second Redis also has a queue without a mirror. `audit adopt` does not attach it.
+    The second Redis also has a queue without a mirror. `audit adopt` does not attach this queue.
     """
     theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
     there, here, log = first.contents(), second.contents(), contents_of_log(first)
@@ -229,9 +229,9 @@ def test_verify_gives_the_reason_only_once_if_it_cannot_compare_redis(
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
-    """Mirror a queue into another database, and add a queue without a mirror on the same server.
+    """Mirror a queue into another database, and add a second queue that is not mirrored.
 
-    Returns the audit id of the other database, and the source.
+    Returns the audit id of that database, and the source.
     """
     theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
     source.add("c")
@@ -263,7 +263,7 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that an empty Redis does not count as a loss while a mirror still copies events of the first Redis."""
+    """Checks that an empty Redis does not count as a loss while a mirror copies events of the first Redis."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)

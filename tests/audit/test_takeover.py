@@ -1,4 +1,4 @@
-"""Two mirrors in two processes. One of them is suspended within a transaction."""
+"""Two mirrors in two processes. The first mirror is suspended within a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`audit verify` on a mirrored log. It proves an unchanged log, and names every planted lie."""
+"""`audit verify` on a mirrored log. The command proves an unchanged log, and names every planted lie."""
 
 from __future__ import annotations
 

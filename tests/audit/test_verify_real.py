@@ -393,7 +393,8 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """Checks differences that leave the sizes of the keys unchanged. Only a comparison with the log finds them."""
+    """Checks changes that leave the sizes of the keys as they are. Only a comparison with the log finds such a
+    change."""
     says = plant(client, kept)
 
     for _ in range(2):

@@ -21,7 +21,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Yield a queue with a parked job. It waits for the signal `approval`, for at most 5 s, and sleeps for 9 s."""
+    """Yield a queue with a parked job. The job waits for the signal `approval` for at most 5 s, and sleeps for 9 s."""
     with Seed(valkey_url) as made:
         auditlog.drain(Mirror(Outbox(made.client), database, made.queue))
         claim = made.running("a")

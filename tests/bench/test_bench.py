@@ -90,7 +90,8 @@ def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
 def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
     figures: dict[str, Any],
 ) -> None:
-    """Checks 250,000 jobs per second. They meet the first part of the target, and are less than twice the best peer."""
+    """Checks 250,000 jobs per second. This meets the first part of the target, and is less than twice the best peer's
+    figure."""
     code = "import targets; print(json.dumps([(r[0], r[4]) for r in targets.aimed_rows(d)]))"
 
     rows = dict(run_in_bench(code, figures))

@@ -267,9 +267,9 @@ class Gate:
 def counted(url: str, kind: str) -> float:
     """Return the number of calls per job while a worker drains a queue.
 
-    Only calls in the event loop's thread count. The loop is asyncio's own in Python, so that its calls count, too. At
-    each connection redis-py reads the metadata of its package, which would be ten calls per job here; these do not
-    count.
+    Only calls in the event loop's thread count. The event loop is asyncio's, which is written in Python, so that its
+    calls count, too. redis-py reads the metadata of its package at each connection. These calls are not counted: they
+    would be ten per job.
     """
     redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
     gate, barrier = Gate(), threading.Barrier(PLACES)
@@ -294,8 +294,8 @@ def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -
     """Checks a worker whose handlers wait for each other, so that all running jobs end together.
 
     A turn settles the jobs that have ended, and costs calls of its own. Without the wait, the machine's load would
-    decide how many jobs share a turn. The worker runs in a separate process, because the same code makes up to three
-    times as many calls after many other tests.
+    decide how many jobs share a turn. The worker runs in a separate process. After many other tests, one process made
+    up to three times as many calls.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -309,7 +309,7 @@ PACED = 30
 
 
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
-    """Counts the calls from a wake token to the next wait for one, for one job at a time, on asyncio's event loop.
+    """Counts the calls between two waits for a wake token, for one job at a time, on asyncio's event loop.
 
     The job with the fewest calls is compared with the budget. The counts of other jobs include work that a worker does
     every second.

@@ -243,8 +243,8 @@ def test_the_caps_command_shows_the_weights_of_a_fair_queue(cli: CommandLine, ap
 def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks the line of a family. It shows when its first exhausted rate admits a job, and that an operator set the
-    limit."""
+    """Checks the line of a family. The line says when the first exhausted rate admits a job, and that an operator set
+    the limit."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
     app.apply_settings()

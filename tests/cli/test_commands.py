@@ -130,7 +130,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_enqueue_with_a_held_unique_name_reports_the_existing_or_the_replaced_job(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """Checks two rules for names: the existing job is kept or replaced. Neither answer mentions a remembered id."""
+    """Checks two rules for names: the existing job is kept, or it is replaced. No answer mentions a remembered id."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip

@@ -83,7 +83,7 @@ def test_the_doctor_command_prints_the_command_that_begins_an_epoch_without_a_lo
 def test_the_workers_command_names_an_unreadable_queue(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that the answer is no empty list, which would mean that no worker runs."""
+    """Checks that the command does not print an empty list. An empty list means that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
 
@@ -196,7 +196,7 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 def test_the_doctor_command_reports_no_agreement_with_a_log_that_it_cannot_read(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Checks the last line of the output, for a database that does not exist, and for one without the newest event."""
+    """Checks the last line of the output. One database does not exist, and another lacks the newest event."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":
@@ -238,7 +238,7 @@ SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
 def test_an_unreadable_state_line_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, client: Client, line: bytes
 ) -> None:
-    """Checks that `unique` and each list print the other jobs without a traceback."""
+    """Checks that `unique` and each list print all readable jobs without a traceback."""
     for job_id in ("bad", "good"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")

@@ -1,4 +1,4 @@
-"""Errors of the command line. Each is one line, and the exit status is not 0."""
+"""Errors of the command line. An error is one line, and the exit status is not 0."""
 
 import contextlib
 import socket
@@ -400,7 +400,7 @@ def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks the lines for cron. Click joins lines of a help text unless a marker forbids it."""
+    """Checks the lines for cron in a help text. A marker in the text keeps click from joining these lines."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines

@@ -1,4 +1,4 @@
-"""`rq-core jobs` lists a queue's jobs in pages. It marks jobs whose task no running worker knows."""
+"""`rq-core jobs` lists a queue's jobs in pages, and marks each job whose task no running worker knows."""
 
 import re
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Texts from jobs, workers and servers. Commands print them as plain text, on one line, cut to a maximum length.
+"""Texts from jobs, workers and servers. Commands print such a text without control characters, on one line, and cut.
 
-The tests plant hostile text wherever commands read. A new command must be called here or be exempt, and must print with
+The tests plant hostile text wherever commands read. For a new command, add a call or an exemption here, and print with
 `rq_core.cli.text`.
 """
 
@@ -44,8 +44,7 @@ KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job, its error and its step, into reasons, a worker's row, a slot, and the list of
-    queues.
+    """Put hostile text into a job and its error, into reasons, a worker's row, a slot, and the list of queues.
 
     Returns the id of the job.
     """
@@ -269,7 +268,7 @@ def hostile_calls(name: str) -> Iterator[list[str]]:
 def test_commands_print_their_arguments_without_control_characters(
     planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks messages about a name that does not exist. They print the name."""
+    """Checks hostile text in each argument and each option of the commands."""
     redis_url, audit_url = planted
     monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)

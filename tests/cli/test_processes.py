@@ -49,7 +49,7 @@ def help_and_modules(*words: str) -> tuple[str, set[str]]:
 
 
 def test_help_imports_no_slow_module() -> None:
-    """Checks that `--help` prints at once. Slow modules are imported only by commands that use them."""
+    """Checks that `--help` prints at once. Only commands that need a slow module import it."""
     text, modules = help_and_modules("--help")
 
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
@@ -80,7 +80,7 @@ def test_help_of_audit_imports_none_of_its_commands() -> None:
 
 
 def test_help_of_audit_has_the_first_sentence_of_each_command() -> None:
-    """Checks the stored sentences. The list of commands prints them without an import of the commands."""
+    """Checks the sentences in the list of commands, which are stored apart from the commands."""
     context = click.Context(audit)
     for name, listed in audit.commands.items():
         command = audit.get_command(context, name)

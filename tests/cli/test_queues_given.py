@@ -1,4 +1,4 @@
-"""Commands with the option for a queue given twice. Each uses both queues, or refuses the second with a message."""
+"""Commands that get the option for a queue twice. A command uses both queues, or refuses the second queue."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
 def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluster(
     cluster: RedisCluster, place: int
 ) -> None:
-    """Checks that the client reads the setting of each node. It concerns the queues on this node."""
+    """Checks that the client reads this setting on every node. A node's setting applies to the queues on this node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
@@ -297,7 +297,7 @@ def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluste
 def test_an_unreachable_cluster_or_sentinel_is_reported_with_what_to_check(
     scheme: str, says: str
 ) -> None:
-    """Checks that the error gives no advice for a single server, such as to start the embedded one."""
+    """Checks that the error does not advise to start the embedded server, which is advice for a single server."""
     url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
     with (
         Client(url, patience=Patience(unsent=0.05)) as client,

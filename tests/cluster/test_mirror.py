@@ -1,4 +1,4 @@
-"""The mirror of a cluster with a frozen node. It still copies the queues of the other shards."""
+"""The mirror of a cluster with a frozen node. The mirror still copies the queues of the healthy shards."""
 
 from __future__ import annotations
 

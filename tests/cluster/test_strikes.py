@@ -19,9 +19,9 @@ from tests.rigs import shards
 def test_a_failed_node_delays_only_its_own_shard(
     cluster: RedisCluster, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that the new primary serves the shard's queue as soon as it is promoted.
+    """Checks that the promoted primary serves the shard's queue at once.
 
-    A process that starts then finds the new primary, although its URL names the failed node first.
+    A new process finds this primary, although the process' URL names the failed node first.
     """
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)

@@ -264,10 +264,10 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     frozen: bool,
     with_list: bool,
 ) -> None:
-    """Checks that the worker serves the other queues at once, and the shard's queue when the shard is back.
+    """Checks that the worker serves the reachable queues at once, and the shard's queue after the outage.
 
-    With ``with_list``, the shard also has the list of queues. All queues exist before the outage, since none can be
-    listed during it.
+    With ``with_list``, the shard also has the list of queues. All queues exist before the outage, since no queue can be
+    listed during the outage.
     """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)

@@ -1,4 +1,4 @@
-"""The demo as a test of the whole system. It reads real files, kills a worker, and compares three records."""
+"""The demo as a test of the whole system: real files, a killed worker, and the comparison of three records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines on pages. Each command exists, with its options. Arguments and values of options are not checked."""
+"""Command lines on pages. The commands and options exist. Arguments and values of options are not checked."""
 
 import re
 import shlex

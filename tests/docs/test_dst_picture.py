@@ -1,6 +1,6 @@
-"""The picture of the two nights in which clocks change, and of what schedules do then.
+"""The picture of the two nights in which clocks change, and of what schedules do in these nights.
 
-It has light and dark colours, and loads nothing from other hosts.
+The picture has light and dark colours, and loads nothing from other hosts.
 """
 
 from xml.etree import ElementTree as ET

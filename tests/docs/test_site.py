@@ -20,7 +20,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.slow
 def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
-    """Builds a copy of the pages, since Zensical writes files beside them."""
+    """Builds a copy of the pages. Zensical writes files beside the pages."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
 

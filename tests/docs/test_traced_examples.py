@@ -1,4 +1,4 @@
-"""The examples of traces, each in separate processes. Both configure their whole process."""
+"""The examples of traces. Each runs in a process of its own, since it configures its whole process."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def _masked(lines: list[str]) -> list[str]:
 def agrees(expected: list[str], printed: list[str]) -> bool:
     """Return whether a command has printed the lines of the page.
 
-    Neighbouring lines without ``…`` must be printed in the page's order. Otherwise the order is free, since two
-    processes may print at once.
+    Neighbouring lines without ``…`` must be printed in the page's order. All other lines may come in any order, since
+    two processes may print at once.
     """
     said = _masked(expected)
     left = _masked(printed)

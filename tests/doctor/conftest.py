@@ -1,7 +1,7 @@
 """Fixtures: the engines on which the doctor's tests run.
 
-`test_doctor.py` runs on both engines, and covers all commands and scripts that the doctor uses. The other tests run on
-one engine, since the doctor draws its conclusions in Python.
+`test_doctor.py` covers all commands and scripts of the doctor, and runs on both engines. All other files run on one
+engine, since the doctor draws its conclusions in Python.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The doctor compares a queue with its outbox. It finds each kind of damage in the table of damages.
+"""The doctor compares a queue with its outbox, and finds each kind of damage in the table of damages.
 
-It repairs the damage for which the log has the data.
+The doctor repairs the damage for which the log has the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return all data of a queue but its outbox, its key `meta` and its wake tokens, which each repair may change."""
+    """Return the data of a queue, without the outbox, the key `meta` and the wake tokens. Each repair may change
+    these."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -56,7 +57,7 @@ def gap(seed: Seed, at: str) -> None:
 
 
 def unreadable(seed: Seed, at: str) -> None:
-    """Write the outbox again, with an unknown type in the entry ``at``. A later release may have such a type."""
+    """Write the outbox again, with an unknown type in the entry ``at``, as if a later release had written the entry."""
     entries = seed.snapshot()["outbox"]
     seed.control.delete(seed.keys("outbox"))
     for entry_id, fields in entries:
@@ -68,7 +69,7 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job stays running. By the other events it is ready, and would run a second time."""
+    """Checks that the job stays running. The events in the log say that it is ready, and it would run a second time."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])

@@ -1,7 +1,8 @@
-"""Damage to each member of each index: it is removed or changed, a false member is added, or the key is deleted.
+"""Damage to each member of each index: the member is removed or changed, a false member is added, or the key is
+deleted.
 
-The doctor reports the key and repairs the index. The tests take the keys from the table of keys. They list the members
-that follow from no state line, each with its reason.
+The doctor reports the key and repairs the index. The tests take the keys from the table of keys. A list names the
+members that no state line implies, each with its reason.
 """
 
 from collections.abc import Callable, Iterator

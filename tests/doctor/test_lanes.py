@@ -1,4 +1,4 @@
-"""The doctor on a queue with caps. It reports and restores lost members of indexes, and its repairs exceed no cap."""
+"""The doctor on a queue with caps. The doctor reports and restores lost members of indexes. No repair exceeds a cap."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -241,7 +241,7 @@ def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> 
 def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
     seed: Seed, fair: bool
 ) -> None:
-    """Checks a lane that was empty at the examination, and that the doctor would otherwise remove."""
+    """Checks a lane that was empty when the doctor examined the queue. The doctor does not remove the lane."""
     seed.cap("tenant", 1)
     seed.configure(fair=int(fair))
     seed.control.hset(seed.keys("lanes"), "2+tenant=a", "open 2000000000000001")
@@ -436,7 +436,8 @@ def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None
 
 
 def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
-    """Checks a changed limit of a family. The call updated only some scopes; later claims update the others."""
+    """Checks a changed limit of a family. The call has updated a part of the scopes, and later claims update the
+    remaining ones."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
     seed.claim()

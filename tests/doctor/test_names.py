@@ -1,4 +1,4 @@
-"""The doctor and unique names: those that it restores, those that it removes, and those that it only reports."""
+"""Unique names in the doctor: names to restore, names to remove, and names that the doctor only reports."""
 
 from collections.abc import Iterator
 

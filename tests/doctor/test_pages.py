@@ -1,4 +1,4 @@
-"""The doctor reads a large queue in pages while the queue works. It finds planted damage, and nothing else."""
+"""The doctor reads a large queue in pages while the queue works. The doctor finds planted damage, and nothing else."""
 
 import itertools
 import random

@@ -85,7 +85,7 @@ def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: See
 def test_a_results_line_is_not_compared_without_the_first_event_of_its_job(
     seed: Seed, job_id: str
 ) -> None:
-    """Checks an outbox with only the last event of the job. It does not have the retention of the result."""
+    """Checks an outbox with only the last event of the job. The retention of the result is in the first event."""
     at = [e.id for e in seed.entries() if any(j.job_id == job_id for j in e.jobs)][-1]
     seed.control.xtrim(seed.keys("outbox"), minid=str(at), approximate=False)
     forge(seed, job_id, " until=18", " until=17")
@@ -184,9 +184,9 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks an enqueue that was answered with another job of its unique name. It appended no event.
+    """Checks an enqueue whose unique name another job held. This enqueue appended no event.
 
-    An earlier job of its id had ended before.
+    An earlier job of the same id had ended before.
     """
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))

@@ -1,4 +1,5 @@
-"""The doctor and the progress and streams of jobs. It removes what belongs to no job, and corrects a stream's line."""
+"""The doctor and the progress and streams of jobs. The doctor removes data of no job, and corrects the line of a
+stream."""
 
 from collections.abc import Iterator
 

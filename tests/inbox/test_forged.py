@@ -1,7 +1,7 @@
 """Changes by hand to a relay's batch, its slot in Redis or its rows, after Redis has accepted the batch.
 
-The relay has not yet deleted the rows. No row is lost without a finding, and none blocks the queue. The comparison with
-the log finds jobs that ran twice.
+The relay has not yet deleted the rows. No row is lost without a finding, and no row blocks the queue. The comparison
+with the log finds jobs that ran twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows with any content that no relay can turn into a job. A relay parks them, and no other row is delayed."""
+"""Rows that no relay can turn into a job, whatever their content. A relay parks such a row, and delays no other row."""
 
 from __future__ import annotations
 

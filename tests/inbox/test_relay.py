@@ -306,7 +306,8 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks also a token with an unknown queue, which any client of Redis may push. It creates no row."""
+    """Checks also a token with an unknown queue name, which any client of Redis may push. No row is created for this
+    queue."""
     with stage.relay() as relay:
         service = RelayService(relay._session, relay._client, relay)
         assert not service._turn_of(QUEUE)

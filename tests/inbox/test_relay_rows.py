@@ -1,4 +1,4 @@
-"""Rows that a relay reads. It turns ordinary and unusual rows into jobs, and parks or counts the others."""
+"""Rows that a relay reads. The relay turns ordinary and unusual rows into jobs, and parks or counts invalid rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rights that `rq-core acl` and `rq-core inbox grants` print. Each role can do its work with them, and no other
-work."""
+"""The rights that `rq-core acl` and `rq-core inbox grants` print. They suffice for the work of a role, and for nothing
+else."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engin
 def test_the_constraints_of_the_tables_refuse_invalid_rows(
     audit_url: str, engine: Engine, statement: str
 ) -> None:
-    """Checks a second row with a job's id, a second row in ``rqc_inbox_place``, and rows without a queue or a task.
+    """Checks a used job id, a second row in ``rqc_inbox_place``, and a row without a queue or a task.
 
     Also checks a row with the id 0, which has a special meaning in a batch.
     """
@@ -143,7 +143,7 @@ def test_the_constraints_of_the_tables_refuse_invalid_rows(
 
 @pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
 def test_sqlite_refuses_the_insert_of_bytes(sqlite_url: str, column: str) -> None:
-    """Checks bytes in each text column, which no relay could read. Programs insert them by json.dumps(…).encode()."""
+    """Checks bytes in each text column. No relay could read the bytes, which json.dumps(…).encode() makes."""
     migrate(sqlite_url)
     columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
     engine = create_engine(inbox_url(sqlite_url))

@@ -1,4 +1,4 @@
-"""The metrics, causes and alerts of an inbox: waiting rows and parked rows. To read them takes no lock."""
+"""The metrics, causes and alerts of an inbox: waiting rows and parked rows. A read of the inbox takes no lock."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound(
 
 
 def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
-    """Checks queue names that any INSERT may contain. They cause neither many samples nor duplicates."""
+    """Checks queue names that any INSERT may contain. Many names do not make many samples, and no two samples are
+    equal."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")

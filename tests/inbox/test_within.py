@@ -203,7 +203,7 @@ def ids_begin_at(url: str, number: int) -> None:
 
 
 def use_ids(url: str, app: App, count: int) -> None:
-    """Commit ``count`` rows, and set the sequence of ids back to the first of them."""
+    """Commit ``count`` rows, and set the sequence of ids back to the first row's id."""
     with opened("connection", url) as scene:
         app.within(scene.connection).enqueue_many(app.tasks["send"].job(n) for n in range(count))
         scene.commit()

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus sees them. Tests get them over HTTP or from a collector in this process."""
+"""Metrics as Prometheus sees them: scraped over HTTP, or collected in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exposition(collector: Collector) -> str:
 
 
 def value(found: Scrape, name: str, **labels: str) -> float | None:
-    """Return the value of one sample, or None if there is no such sample."""
+    """Return the value of one sample, or None if the sample is missing."""
     return found.get((name, frozenset(labels.items())))
 
 

@@ -1,4 +1,4 @@
-"""The sentences about causes in `rq-core top`. Each is true in its case, for one job and for several."""
+"""The sentences of `rq-core top` about causes. A sentence is true in its case, for one job and for several jobs."""
 
 from __future__ import annotations
 
@@ -137,8 +137,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
 
 
 def test_a_worker_that_stopped_in_an_orderly_way_does_not_count_as_silent(seed: Seed) -> None:
-    """Checks which worker the sentence names as the last one that was seen. It is not a worker that was killed long
-    ago."""
+    """Checks two workers that are gone. Only the worker that was killed counts as silent."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")

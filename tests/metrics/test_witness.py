@@ -87,8 +87,7 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
                 def died(kill: int = kill) -> bool:
                     """Return whether the metrics count this number of killed workers.
 
-                    If the last killed process had already retired, it does not count. This function then kills another
-                    worker.
+                    A killed process does not count if it had already retired. Then this function kills another worker.
                     """
                     gone = not lives(struck[-1])
                     scraped(0)

@@ -53,7 +53,7 @@ class CapsModel(Model):
     # What counts a job.
 
     def lane(self, job: Job) -> str | None:
-        """Return the lane of a job. It includes the task's scope if the task has a cap."""
+        """Return the lane of a job. The lane includes the task's scope if the task has a cap."""
         scopes = set(scopes_of(job.lane or ""))
         if f"task={job.task}" in self.caps:
             scopes.add(f"task={job.task}")
@@ -95,8 +95,8 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the theoretical arrival time of a rate, in µs. It lies between the present and the latest time that is
-        allowed."""
+        """Return the theoretical arrival time of a rate in µs, at least the present, and at most what the limit
+        allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
@@ -142,8 +142,8 @@ class CapsModel(Model):
     def before(self, job: Job) -> list[Job]:
         """Return the jobs that may run and come before this job.
 
-        The order is by priority, then by place in line. Jobs without a lane have exceptions: a job that returns to its
-        old place comes before those that never left. The order of returning jobs among themselves is open.
+        The order is by priority, then by place in line. Among jobs without a lane, a job that returns to its old place
+        comes before the jobs that never left. The order of returning jobs among themselves is open.
         """
         return [
             other
@@ -186,7 +186,7 @@ class CapsModel(Model):
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
-        """Return the outcome for a new job that a full scope or lane refuses, and the name of this scope or lane.
+        """Return why a new job is refused: the outcome, and the name of the full scope or lane.
 
         Returns None if nothing refuses the job.
         """
@@ -276,8 +276,8 @@ class CapsModel(Model):
         """Sweep as a claim does at its beginning: expire leases, promote due jobs, and forget dead jobs, at most
         ``most`` of each.
 
-        ``promoted`` and ``gone`` are the promoted and forgotten jobs by the server's log. The model cannot compute
-        them, since rates that resume count as due entries, too.
+        ``promoted`` and ``gone`` are the promoted and the forgotten jobs by the server's log. The model cannot compute
+        these jobs, since rates that resume count as due entries, too.
         """
         self.note_activity()
         if self.no_reap_before <= self.now:

@@ -7,8 +7,8 @@ from tests.kit.servers import RedisServer
 
 @pytest.fixture(autouse=True)
 def _few_functions(request: pytest.FixtureRequest) -> None:
-    """Remove all functions from the server. Each failover in a history loads them again, which takes less time if they
-    are few."""
+    """Remove all functions from the server. A failover in a history loads the server's functions again, which takes
+    time."""
     name = "valkey" if "valkey" in request.fixturenames else "redis_server"
     server: RedisServer = request.getfixturevalue(name)
     with server.client() as control:

@@ -278,7 +278,7 @@ class DurableQueue(Queue):
     def take_wait_and_park(
         self, numbers: list[int], name: str, about: str, what: Literal["wait", "sleep"]
     ) -> None:
-        """Claim jobs, let them wait, and park them. As separate steps these would rarely concern the same jobs."""
+        """Claim jobs, let them wait, and park them. Three separate rules would rarely pick the same jobs."""
         self.claim("w-1", 4, True)
         self.save(numbers, what, name, about, False, False, "w-1")
         self.park(numbers, False, False, "w-1")

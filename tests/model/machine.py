@@ -1,4 +1,5 @@
-"""The rules of random histories, which run on a real server and on a model in Python, and the checks after each step.
+"""The rules of random histories, and the checks after each step. The rules run on a real server and on a model in
+Python.
 
 After each step, the state lines in Redis equal those of the model. The indexes and the log agree with both. If a job
 can be claimed, a wake token exists. A failure prints its steps and the command that repeats them.
@@ -409,7 +410,7 @@ class Queue(RuleBasedStateMachine):
         return due
 
     def check_order(self, taken: list[Job], ready: Iterable[Job]) -> None:
-        """Check the order of claimed jobs: by priority, then returning jobs, then the others by place in line."""
+        """Check the order of claimed jobs: by priority, then returning jobs, then all other jobs by place in line."""
         assert [j.rank for j in taken] == sorted(j.rank for j in taken)
         names = {j.id for j in taken}
         left = [j for j in ready if j.id not in names]
@@ -423,7 +424,7 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
     def succeed(self, held: Iterable[tuple[str, str]], worker: str) -> dict[str, str]:
-        """Remove the succeeded jobs from the model. Return why each of the others was refused, by id."""
+        """Remove the succeeded jobs from the model. Return the reason of each refused success, by job id."""
         refused = {}
         for job_id, fence in held:
             if self.model.in_force(job_id, fence, worker) is not None:
@@ -479,7 +480,7 @@ class Queue(RuleBasedStateMachine):
     def take_and_settle(
         self, how: str, numbers: list[int], delay: int, worker: str, limit: int
     ) -> None:
-        """Claim jobs and settle them. As separate steps these would rarely concern the same jobs."""
+        """Claim jobs and settle them. Two separate rules would rarely pick the same jobs."""
         self.claim(worker, limit, True)
         self.settle(how, numbers, False, delay, worker)
 
@@ -638,7 +639,7 @@ class Queue(RuleBasedStateMachine):
         self.check_sleepers(snapshot)
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that a wake token exists if a job can be claimed. Idle workers would otherwise sleep until their next
+        """Check that a wake token exists if a job can be claimed. Without a token, idle workers sleep until their next
         poll."""
         if self.model.in_state("ready") and not self.model.paused:
             assert len(snapshot["wake"]) == 1

@@ -1,6 +1,6 @@
 """A model of unique names: which job holds a name, how each call ends, and what frees the name.
 
-It has the holder of each name, the rule of the name, and the deadline of each job. All jobs have one priority and no
+The model has the holder and the rule of each name, and the deadline of each job. All jobs have one priority and no
 lane. After each step, the names in Redis equal those of the model, and all indexes agree with the jobs.
 """
 

@@ -97,7 +97,7 @@ ONE_SCOPE = _of_one_scope()
 
 
 def in_small_sweeps(name: str) -> Script:
-    """Return a script. Its `cap` updates only one scope of a family at once, and leaves the others to claims."""
+    """Return a script. In place of `cap`, return a variant that updates only one scope of a family per call."""
     return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
@@ -272,7 +272,7 @@ class CapsQueue(Queue):
         return job.since + RETENTION_MS <= self.model.now
 
     def check_whole(self, claimed: Any, limit: int, cut: bool, ample: bool) -> None:
-        """Check that a claim returns all jobs that it can, or that its answer says that there are more."""
+        """Check that a claim returns as many jobs as it can, or says in its answer that more jobs are ready."""
         rest = [] if self.model.gated() else self.model.runnable()
         if not ample:
             soon = claimed.next_due_ms is not None and claimed.next_due_ms <= self.model.now
@@ -299,7 +299,7 @@ class CapsQueue(Queue):
         return lane_name(job.rank, [f"task={job.task}", *scopes])
 
     def take_up(self, snapshot: Snapshot) -> None:
-        """Move jobs of the model into the lanes into which a claim has moved them on the server."""
+        """Move jobs of the model into other lanes, if a claim has moved these jobs on the server."""
         for job_id, line in lines_of(snapshot).items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
@@ -386,8 +386,10 @@ class CapsQueue(Queue):
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that a wake token exists if jobs can be claimed, or that the last claim's answer said when they
-        can be."""
+        """Check that a wake token exists if jobs can be claimed.
+
+        No token is needed if the last claim's answer said when the jobs can be claimed.
+        """
         if snapshot["wake"] or self.model.gated():
             return
         due = snapshot["scheduled"]

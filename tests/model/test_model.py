@@ -20,7 +20,7 @@ def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: 
 
 
 def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
-    """Checks that a refused settlement stores no result, and that no job has the result of an earlier job of its id."""
+    """Checks that a refused settlement stores no result. No job has the result of an earlier job with its id."""
     run(lambda: KeptQueue(valkey_url), examples=8)
 
 

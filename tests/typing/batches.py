@@ -1,4 +1,4 @@
-"""Batch tasks that type checkers must accept or refuse. Only mypy and pyright read this file; nothing runs it.
+"""Batch tasks that type checkers must accept or refuse. Only mypy and pyright read this file.
 
 If a checker no longer finds an error, its `type: ignore` is unused, and the check fails.
 """

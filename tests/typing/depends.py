@@ -1,4 +1,4 @@
-"""Dependencies that type checkers must accept or refuse. Only mypy and pyright read this file; nothing runs it.
+"""Dependencies that type checkers must accept or refuse. Only mypy and pyright read this file.
 
 A dependency is a default or an annotation of a parameter. A caller may omit this parameter. A wrong argument stays an
 error.

@@ -38,8 +38,7 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Make jobs in very many open and blocked lanes, and lists that are longer than a page reads, with cancelled
-    jobs."""
+    """Make jobs in very many open and blocked lanes. Also make lists that are longer than a page reads."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)

@@ -1,4 +1,4 @@
-"""Hostile texts. Pages show them as plain text, and show arguments of jobs only to viewers with the right."""
+"""Hostile texts. Pages show a hostile text as plain text, and show arguments only to viewers with the right."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Brows
 def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
     secretive: Scene, browse: Browse
 ) -> None:
-    """Checks that the pages have the secret at all. It makes the test of viewers without the right meaningful."""
+    """Checks that the pages have the secret. Only then does the test of viewers without the right prove anything."""
     page = browse(see_arguments=True)
 
     for name in ("died", "carries", "alive", "again"):

@@ -390,7 +390,7 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
 def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks how often the page makes a document. To make fifty of them would keep a processor core busy."""
+    """Checks how often the page makes a document. To make fifty documents keeps a processor core busy."""
     made: list[str] = []
     page = PAGES[0]
 

@@ -52,7 +52,7 @@ def routes_of(page: TestClient) -> set[tuple[str, str]]:
 
 
 def role_needed(method: str, path: str) -> str | None:
-    """Return the lowest role that may send a request, or None if no role is needed, by the tables in this file."""
+    """Return the lowest role that may send a request, by the tables in this file. None means that no role is needed."""
     if (method, path) in ANYONE:
         return None
     if path in NEEDED:

@@ -113,8 +113,10 @@ def log_of(client: Client, queue: str = "crew") -> list[Entry]:
 def begin(
     url: str, *, transport: AsyncTransport | None = None, **options: Any
 ) -> tuple[Worker, asyncio.Task[bool]]:
-    """Start a worker for the crew's queue. Return the worker and its asyncio task; the caller must stop and await
-    them."""
+    """Start a worker for the crew's queue. Return the worker and its asyncio task.
+
+    The caller stops the worker and awaits the asyncio task.
+    """
     crew.app.connect_to(url)
     worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), transport=transport)
     return worker, asyncio.create_task(worker.run())

@@ -108,7 +108,7 @@ SUCCEEDED = ["enqueued", "claimed", "succeeded"]
 async def test_one_call_runs_a_full_batch_of_jobs_with_separate_claims_and_ends(
     shop: App, server: Client, is_async: bool
 ) -> None:
-    """Checks a batch that is larger than a claim. It collects the jobs of several claims in one place."""
+    """Checks a batch with more jobs than one claim may take. One place collects the jobs of several claims."""
     calls: list[list[int]] = []
 
     def store(jobs: list[Job[Event]]) -> None:
@@ -220,7 +220,7 @@ async def test_a_batch_handler_can_give_up_or_snooze_one_member(shop: App, serve
 async def test_an_exception_of_a_batch_handler_fails_each_job_by_its_own_attempts(
     shop: App, server: Client
 ) -> None:
-    """Checks jobs with different numbers of attempts. The handler fails one of them before it raises the exception."""
+    """Checks jobs with different numbers of attempts. Before the exception, the handler fails one job itself."""
 
     def store(jobs: list[Job[Event]]) -> None:
         for job in jobs:

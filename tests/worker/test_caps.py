@@ -25,7 +25,7 @@ RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
 
 
 class Crowd:
-    """A task that counts its running jobs, and ends them when the test says so."""
+    """A task that counts its running jobs. The test decides when the jobs end."""
 
     def __init__(self) -> None:
         self.running: list[str] = []
@@ -222,7 +222,7 @@ async def test_a_worker_keeps_and_logs_a_cap_that_an_operator_set(
 async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
-    """Checks a backlog of one tenant. It does not delay the first job of another tenant."""
+    """Checks that the backlog of one tenant does not delay the first job of another tenant."""
     app, other = make_app(), make_app()
     order: list[str] = []
     for tenant in [*["big"] * 20, "small"]:
@@ -279,7 +279,7 @@ async def test_workers_declare_their_caps_again_after_redis_lost_everything(
 
 
 class Late(AsyncPoolTransport):
-    """A transport that delays the answers to claims until the test releases them, one by one."""
+    """A transport that delays the answers to claims. The test releases the answers one by one."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

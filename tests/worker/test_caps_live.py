@@ -25,10 +25,10 @@ def client(valkey_url: str) -> Iterator[Client]:
 def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks caps of 1, 2, 3 and 10 per task, per queue, per key, and all three at once, with four worker processes.
+    """Checks caps of 1, 2, 3 and 10 with four worker processes: per task, per queue, per key, and all together.
 
-    Both the log and the jobs' own records show that each cap is reached and never exceeded. At least 99 % of the places
-    that become free are taken within 50 ms.
+    By the log and by the jobs' own records, each cap is reached and never exceeded. At least 99 % of the places that
+    become free are taken within 50 ms.
     """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
     with crew(client.url, tmp_path, queues, 4) as running:

@@ -76,7 +76,7 @@ async def test_the_last_cost_that_a_handler_reports_is_settled_however_it_ends(a
 
 
 async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
-    """Checks a server that lacks only the script for costs. It has the other scripts that settle jobs."""
+    """Checks a server without the script for costs. The server has all other scripts that settle jobs."""
 
     @app.task(queue=QUEUE, name="plain")
     async def plain() -> None: ...
@@ -223,7 +223,7 @@ def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
 async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, made: str) -> None:
-    """Checks that the job does not begin again at once, although a rate without a limit cannot be paused."""
+    """Checks that the job does not begin again at once. A rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0
 

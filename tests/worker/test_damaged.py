@@ -24,7 +24,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_job_with_unreadable_counters_delays_no_other_job(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, field: str
 ) -> None:
-    """Checks that the other jobs of the claim begin at once. They do not wait until their leases expire."""
+    """Checks that all readable jobs of the claim begin at once, and not after their leases have expired."""
     bad = crew.coroutine.enqueue(1)
     state, line = (
         "rqc:{crew}:state",

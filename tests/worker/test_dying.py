@@ -76,7 +76,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
 def test_no_claim_is_lost_if_all_workers_are_suspended(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a machine that was suspended. The first worker that resumes must not end the claims of the others."""
+    """Checks a suspended machine. The first worker that resumes must not end the claims of the other workers."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
     with (
@@ -187,7 +187,8 @@ def test_a_job_that_kills_its_worker_repeatedly_dies(
 def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks jobs that run beside poison jobs, which kill their workers. Each such loss counts for the other jobs, too.
+    """Checks jobs that run beside poison jobs. A poison job kills its worker, which is a loss for every job of the
+    worker.
 
     The test takes long on a busy machine: a process starts six times, and a suspect may be delayed for 8 s.
     """
@@ -264,8 +265,7 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
 def test_workers_end_when_their_supervisor_ends(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a supervisor that is killed, and cannot signal its workers. They would otherwise run on after the next
-    deploy."""
+    """Checks a supervisor that is killed and cannot signal its workers. No worker may run on after the next deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

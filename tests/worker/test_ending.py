@@ -63,7 +63,7 @@ def _ends(
 def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     left: str, *, now: bool
 ) -> None:
-    """Checks a thread and an exit function that never end. Only a forced end stops such a process."""
+    """Checks a thread and an exit function that never end. The process ends itself by force."""
     line, named = LEAVES[left]
     by_force = bool(line) and (not now or "exit function" in left)
     # One that ends in order may take its time on a busy machine.

@@ -1,4 +1,5 @@
-"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers still run its jobs."""
+"""A server that has reached maxmemory. An enqueue call is refused as a whole, and workers still run the server's
+jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health checks. They report how long ago Redis answered a claim. A process that only runs is not healthy."""
+"""Health checks, which report how long ago Redis answered a claim. A process that only runs is not healthy."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_error_of_an_address_that_cannot_be_bound_names_the_address(host: st
 
 @pytest.fixture
 def clients() -> Iterator[list[socket.socket]]:
-    """Yield a list to which a test appends its connections. They are closed after the test."""
+    """Yield a list for a test's connections. After the test, close the connections in the list."""
     with contextlib.ExitStack() as ends:
         made: list[socket.socket] = []
         ends.callback(lambda: [each.close() for each in made])
@@ -210,7 +210,7 @@ def clients() -> Iterator[list[socket.socket]]:
 def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
     clients: list[socket.socket],
 ) -> None:
-    """Checks 60 clients that send one byte of a request. They must not use up the worker's file descriptors."""
+    """Checks 60 clients that send one byte of a request. The worker keeps enough file descriptors for Redis."""
     process = psutil.Process()
     with contextlib.closing(health.Probe("0")) as probe:
         before = process.num_fds()

@@ -1,4 +1,4 @@
-"""Handlers that end after their timeout. They count as timed out, also if a blocked event loop could not stop them."""
+"""Handlers that end after their timeout. Such a handler counts as timed out, even beside a blocked event loop."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
     """Checks five outages: a restart, a freeze, a network that drops all data, reset connections, and forgotten
     scripts.
 
-    It is a short form of `scripts/prove/live outages`.
+    The test is a short form of `scripts/prove/live outages`.
     """
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
@@ -107,8 +107,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
 async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the commands at the head of the pipeline, which Redis has carried out. None of them is lost or
-    repeated."""
+    """Checks the commands at the head of the pipeline, which Redis has carried out. No command is lost or repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True

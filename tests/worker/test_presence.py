@@ -190,8 +190,8 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 def test_a_worker_row_with_a_time_in_the_future_is_ignored(
     client: Client, valkey: RedisServer
 ) -> None:
-    """Checks a forged row, or a row from before the clock of Redis was set back. It would stay until that future
-    time."""
+    """Checks a forged row, or a row from before the clock of Redis was set back. The worker of the row is not
+    listed."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

@@ -213,7 +213,7 @@ async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: Ap
 
 
 async def test_a_hundred_long_results_of_one_turn_reach_their_handles(connected: App) -> None:
-    """Checks a hundred results of 60 KB. All of them in one call would block Redis for other clients."""
+    """Checks a hundred results of 60 KB each. A single call with all results would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]
     async with working(connected, queues=("results",), concurrency=100):
@@ -231,7 +231,7 @@ async def _long(n: int) -> str:
 
 
 async def test_a_result_expires_after_the_given_time(connected: App) -> None:
-    """Checks a late caller. It gets "expired", or Gone if Redis has already removed the result."""
+    """Checks a late caller. The caller gets "expired", or Gone if Redis has already removed the result."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)

@@ -169,7 +169,7 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker of several queues. It waits for the tokens of all of them at once."""
+    """Checks a worker of several queues, which waits for the wake tokens of all its queues at once."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:
@@ -263,7 +263,7 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
 async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_time(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker that waits for a token when a job with a due time arrives. It wakes up at the due time."""
+    """Checks a worker that waits for a token when a delayed job arrives. The worker wakes up at the job's due time."""
     queues = ("one", "two")
     for queue in queues:
         client.run(client.calls.delivery.handshake(queue))

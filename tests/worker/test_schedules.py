@@ -24,7 +24,7 @@ EVERY = 1.0
 
 
 def made(url: str, **rule: Any) -> tuple[App, list[int]]:
-    """Return an app with one schedule, and the list of instants (Unix time in ms) for which its handler has run."""
+    """Return an app with one schedule, and the instants (Unix time in ms) for which its handler has run."""
     app = App(url)
     seen: list[int] = []
 
@@ -65,9 +65,9 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that no instant is lost. Each event has the instant that the event before named as next.
+    """Assert that no instant is lost: the next event has the instant that the event before named as next.
 
-    An event that skips instants counts them as missed.
+    An event that skips instants counts the skipped instants as missed.
     """
     step = round(EVERY * 1000)
     for before, after in pairwise(told):

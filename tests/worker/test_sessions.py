@@ -54,8 +54,8 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Return job number ``n``. Ten of each 200 jobs run in separate processes; the others are async or sync, ten by
-    ten.
+    """Return job number ``n``. Ten of each 200 jobs run in separate processes. The remaining jobs are async or sync, by
+    turns.
 
     Some jobs of each kind fail or end too late.
     """

@@ -49,7 +49,7 @@ async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
 async def test_a_job_that_becomes_due_during_the_grace_does_not_end_the_grace(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker that is woken during its grace. It lets its jobs finish."""
+    """Checks a worker that is woken during its grace. The worker still lets its jobs finish."""
     handle = crew.sleeping.enqueue(1.0)
     async with run_worker(grace=10.0) as worker:
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")

@@ -1,4 +1,4 @@
-"""Workers that get a signal to stop while Redis is down or lacks its scripts. Each ends within its grace."""
+"""Workers that get a signal to stop while Redis is down or lacks its scripts. A worker ends within its grace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_down(
 async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks a claim that waits for the server when the signal arrives. It is never sent."""
+    """Checks a claim that waits for the server when the worker stops. The worker never sends this claim."""
     server = start_redis(appendonly="yes", appendfsync="always")
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=20.0)

@@ -1,4 +1,4 @@
-"""Workers under a supervisor, with a mirror beside them."""
+"""Workers under a supervisor, which also starts a mirror."""
 
 from __future__ import annotations
 
@@ -203,7 +203,8 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
 def test_a_signal_to_all_processes_counts_as_one_signal(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """Checks signals as terminals and systemd send them. Each worker gets one directly, and one from its supervisor."""
+    """Checks signals from terminals and from systemd. A worker gets the signal itself, and again from its
+    supervisor."""
     handle = crew.sleeping.enqueue(2.0)
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "20") as process:
         wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)

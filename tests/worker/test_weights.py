@@ -15,8 +15,8 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """Run ``jobs`` jobs in each of the queues mail and reports, and return the queue of each job in the order of the
-    runs.
+    """Run ``jobs`` jobs in the queue mail and ``jobs`` jobs in the queue reports. Return the queue of each job, in
+    order.
 
     ``weight`` is the weight of the queue mail.
     """
@@ -39,7 +39,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that all jobs run, and that three quarters of the first 120 belong to the queue with the weight 3."""
+    """Checks that all jobs run. Three quarters of the first 120 jobs belong to the queue with the weight 3."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

@@ -1,4 +1,4 @@
-"""Fixtures: an app with the tasks, and a producer's app without them, on the same server."""
+"""Fixtures: an app with tasks, and a producer's app that lacks the code of these tasks. Both use one server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Scopes as `rq-core caps` shows them: holders, waiting jobs, and when a rate admits the next job."""
+"""Scopes as `rq-core caps` shows a scope: its holders, its waiting jobs, and the time at which a rate admits a job
+again."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_app_caps_shows_when_an_exhausted_rate_admits_a_job_again(app: App) -> N
 
 
 def test_app_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """Checks the cap of a queue. It counts the waiting jobs of all lists and lanes, though no lane is blocked."""
+    """Checks the cap of a queue. The count includes the jobs of all lists and lanes, though no lane is blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

@@ -377,7 +377,7 @@ def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
 def test_a_missing_right_is_logged_once_for_all_wait_threads(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
-    """Checks a second thread. It logs no warning, and Redis' ACL log gets no second refusal."""
+    """Checks a second thread. The thread logs no warning, and Redis' ACL log gets no second refusal."""
     url = as_("producer", without="&rqc:{*}:ended")
     control.execute_command("ACL", "LOG", "RESET")
     with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):

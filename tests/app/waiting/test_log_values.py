@@ -1,4 +1,4 @@
-"""Results in the audit log (``audit_result="full"``), which a caller can read after Redis has forgotten them."""
+"""Results in the audit log (``audit_result="full"``). A caller can read a result there after Redis has forgotten it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handle's method ``wait``, on real servers. It returns when the job has ended, in whatever way."""
+"""The method ``wait`` of a handle, on real servers. A wait returns when the job has ended, in whatever way."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks more than twice TOGETHER_MAX jobs. The first poll comes when TOGETHER_MAX of them are registered."""
+    """Checks more than twice TOGETHER_MAX jobs. The first poll comes as soon as TOGETHER_MAX jobs are registered."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -552,7 +552,7 @@ def test_as_completed_yields_ended_jobs_before_it_times_out(app: App) -> None:
 
 
 def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -> None:
-    """Checks that the call raises an error. It must not report the other app's jobs as gone."""
+    """Checks that the call raises an error. Jobs of another app must not be reported as gone."""
     handle = app.tasks["note"].enqueue(1)
     with App(redis_url) as other, pytest.raises(InvalidOption, match="handles of this app"):
         next(other.as_completed([handle], 1))

@@ -23,7 +23,7 @@ from tests.kit.wait import wait_until
 
 
 class Pair:
-    """Two servers; the second is a replica of the first."""
+    """Two servers. The second server is a replica of the first."""
 
     def __init__(self, start_redis: Callable[..., RedisServer]) -> None:
         self.first = start_redis()

@@ -1,4 +1,4 @@
-"""Real losses: Redis forgets all or part of its data (by a flush or an old snapshot), and the log records the loss."""
+"""Real losses: Redis forgets all or part of its data after a flush or an old snapshot. The log records the loss."""
 
 from __future__ import annotations
 

@@ -113,9 +113,8 @@ def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
 def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a new queue without a stamp. It may belong to another server, until `audit adopt` binds this server to the
-    log.
-    """
+    """Checks a new queue without a stamp. The doctor knows the loss only after `audit adopt` has bound this server to
+    the log."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -144,8 +143,7 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify and the doctor report no finding about a queue that was deleted after the mirror had copied
-    all its events."""
+    """Checks verify and the doctor after the mirror has copied all events and the queue was deleted."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -191,8 +189,7 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a log whose last event is the switch to "off". The log is complete, although Redis loses all data
-    later."""
+    """Checks a log whose last event is the switch to "off". Redis loses all data after this event."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

@@ -104,9 +104,8 @@ def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
 def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a restore with an outdated list of lost jobs. Another restore has restored them, and workers have run
-    them.
-    """
+    """Checks a restore with an outdated list of lost jobs. Another restore has restored these jobs, and workers have
+    run them."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)

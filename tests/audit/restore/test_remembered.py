@@ -95,7 +95,8 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
 def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks two ended jobs after a failover. The promoted replica shows one of them as alive, and lacks the other."""
+    """Checks two ended jobs after a failover. On the promoted replica one job is still alive, and the other is
+    missing."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))

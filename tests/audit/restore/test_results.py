@@ -25,7 +25,7 @@ KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 
 
 def succeed(client: Client, value: str) -> list[str]:
-    """Claim all waiting jobs, settle each of them with this result, and return their ids."""
+    """Claim all waiting jobs, settle each job with this result, and return the job ids."""
     held = claim(client, 100)
     values = dict.fromkeys(range(1, len(held) + 1), pack_result(value, FULL))
     assert {} == client.run(claims.complete(QUEUE, "w-1", list(held.items()), values))

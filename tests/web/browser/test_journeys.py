@@ -194,7 +194,7 @@ def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
 def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks texts with attributes of htmx, which looks for them in all that it receives."""
+    """Checks texts that contain attributes of htmx. htmx looks for its attributes in each answer of the server."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))

@@ -52,7 +52,7 @@ class Gate(AsyncPoolTransport):
         self._cuts = 0
 
     def cut(self) -> None:
-        """Drop the claims that are held back. They never reach Redis."""
+        """Drop the claims that are held back, so that Redis never gets them."""
         self._cuts += 1
 
     @property
@@ -141,8 +141,7 @@ async def test_few_ended_jobs_wait_for_the_answer_to_the_turn_under_way(
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Checks four places that the first turn frees. The second turn may reach Redis first, and must not count on
-    them."""
+    """Checks four places that only the first turn frees. The second turn may reach Redis before the first turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
@@ -168,7 +167,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_
 async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Checks two turns that are sent again after a lost connection. Neither claims a job."""
+    """Checks two turns that are sent again after a lost connection. Their limit of jobs is 0 now."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
         assert gate.limits == [1, 8]

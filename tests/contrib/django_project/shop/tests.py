@@ -55,7 +55,7 @@ def rows(alias: str = "default") -> int:
 
 
 def work(*until: Any) -> None:
-    """Hand over the rows of both inboxes, and run a worker until no job is ready and these results have ended."""
+    """Hand over the rows of both inboxes, and run a worker until these results are finished."""
     for alias in ("default", "other"):
         run_relay(app.redis_url, app.prefix, database_url(alias), stop=threading.Event(), once=True)
     while True:
