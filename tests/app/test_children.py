@@ -77,7 +77,7 @@ def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_tas
 def test_children_have_the_headers_of_the_outgoing_functions(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
-    """Checks a map. rq-core calls the outgoing function once, while the parent's handler runs."""
+    """Checks a map of two children. rq-core calls the outgoing function once, while the parent's handler runs."""
 
     @app.outgoing
     def request_of_the_parent(call: Outgoing) -> dict[str, str]:

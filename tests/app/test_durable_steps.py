@@ -33,7 +33,7 @@ class Charge:
 
 
 class World:
-    """A fake service that steps change. ``did`` has each change."""
+    """A fake service that the steps of a job change. ``did`` lists all changes."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []

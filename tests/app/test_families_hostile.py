@@ -1,7 +1,6 @@
-"""Parents and children among durable jobs, at bad moments: processes are killed, queues are full, or a parent is
-changed.
+"""Durable jobs and their children at bad moments: a process is killed, a queue is full, or a parent is changed.
 
-Other jobs may also use a child's id.
+In one test, another job has a child's id.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The Python code of docs/how-to/handlers.md runs as written. The page's table is the one of
-tests/worker/test_leaving.py."""
+"""The Python code of docs/how-to/handlers.md runs as written. tests/worker/test_leaving.py has the same table as the
+page."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     seed: Seed, cap: str
 ) -> None:
-    """Checks ``full_scopes``, which `top`, `queues` and the alerts read."""
+    """Checks ``full_scopes``, the list that `top`, `queues` and the alerts read."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()
@@ -431,7 +431,7 @@ def test_the_overview_counts_the_queues_that_it_leaves_out(
 
 
 class Shard(PoolTransport):
-    """A shard whose server of one queue is unreachable."""
+    """A transport to a shard that cannot reach the server of one queue."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = super().exchange(commands, *how)

@@ -28,8 +28,8 @@ from tests.kit.servers import RedisServer
 def denied(control: Any) -> list[tuple[str, str]]:
     """Return the user and the name of each command that Redis refused, without three commands that no role needs.
 
-    redis-py introduces itself by CLIENT SETINFO. A client loads missing functions, and reads CONFIG for a better
-    description of the server.
+    Clients send CLIENT SETINFO to introduce themselves, FUNCTION LOAD for missing functions, and CONFIG GET for facts
+    about the server.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]

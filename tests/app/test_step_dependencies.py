@@ -15,7 +15,7 @@ AT_ONCE = RetryPolicy(max_attempts=5, backoff="fixed", base=0.0, jitter=False)
 
 
 class World:
-    """A fake service that steps change. ``did`` has each change."""
+    """A fake service that the steps of a job change. ``did`` lists all changes."""
 
     def __init__(self) -> None:
         self.did: list[str] = []

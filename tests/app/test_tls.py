@@ -216,7 +216,8 @@ def test_the_error_of_a_url_with_the_wrong_scheme_names_the_right_scheme(
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a client without its certificate. A probe of the port would only find TLS, as the URL says."""
+    """Checks a client without its certificate. The URL asks for TLS, and the port speaks TLS, so that a probe would
+    tell nothing."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -237,10 +238,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
 def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_names_the_right_scheme(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
-    """Checks that the error does not say that the connection timed out or was closed.
-
-    With asyncio the connection times out first, and a silent port looks like a port without TLS.
-    """
+    """Checks that the error does not say that the connection timed out or was closed."""
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
     else:

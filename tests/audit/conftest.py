@@ -98,13 +98,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Use one engine with each kind of database. The tests need no other pairs of engine and database."""
+    """Use one engine with each kind of database, and no other pair of engine and database."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 
 @pytest.fixture(autouse=True)
 def _no_mirror_of_another_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time for which a mirror with an empty Redis waits for a sign of another mirror."""
+    """Shorten the time for which a mirror that finds an empty Redis looks for another running mirror."""
     monkeypatch.setattr(service, "RECLAIM_S", 0.01)
 
 

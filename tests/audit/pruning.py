@@ -19,9 +19,8 @@ def days(writer: StreamWriter, number: int) -> None:
 
 
 def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
-    """Run a queue with caps twice, with a hundred days between the runs. Jobs left by the first run continue in the
-    second.
-    """
+    """Run a queue with caps, let a hundred days pass, and run the queue again. Jobs of the first run may end in the
+    second."""
     story = Story(writer, seed=5)
     story.run(200)
     auditlog.drain(mirror)

@@ -1,4 +1,4 @@
-"""A new row of the table of fields is enough: every store and every call then has the new field."""
+"""A row in the table of fields adds a field to all stores and calls: no other code changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Redis is compared with SQL while a mirror works, or with a database that lacks the last events.
 
 `audit verify --redis` and `doctor --audit` read SQL first, then Redis. The mirror commits and trims between the two
-reads. The comparison finds each planted difference, and reports no false one.
+reads. The comparison finds planted differences, and reports no false difference.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Return ``install(happens)``, which lets ``happens`` run during the next comparisons of SQL with Redis.
+    """Return ``install(happens)``. After this call, ``happens`` runs in each comparison of SQL with Redis.
 
-    ``happens`` runs after the read of SQL, or between two pages of Redis. Its events are then mirrored and trimmed.
+    It runs after the read of SQL, or between two pages of Redis. Then the new events are mirrored and trimmed.
     """
     look, page = Reads.snapshot, whole_queue._page
     calls = itertools.count(1)
@@ -155,8 +155,7 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, and a backup before its first use by a mirror. Redis has trimmed events that they
-    lack."""
+    """Checks a lagging standby, and a backup that no mirror has used. Both lack events that Redis has trimmed."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))

@@ -136,7 +136,7 @@ beyond the epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Delete the outbox, so that only SQL shows the loss. The mirror then makes Redis begin an epoch."""
+    """Delete the outbox. No data in Redis shows the loss, and the mirror makes Redis begin an epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")
     enqueue(writer, "b")

@@ -317,9 +317,8 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """Checks the transaction's first statement. After a plain BEGIN two mirrors could both read, and one could not
-    write.
-    """
+    """Checks the first statement of a transaction. After a plain BEGIN, two mirrors can read, and one of them cannot
+    write."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None

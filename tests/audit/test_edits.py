@@ -64,7 +64,7 @@ def test_the_event_of_an_edit_has_the_values_from_before_the_edit(
 def test_a_retry_that_is_edited_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
-    """Checks an edited priority. The edit removes the job's place in line until the job is ready again."""
+    """Checks an edit of the priority. After the edit, the job has no place in line until it is ready again."""
     with Seed(valkey_url) as seed:
         mirror = Mirror(Outbox(seed.client), database, seed.queue)
         seed.enqueue("a", expires_in_ms=5_000)

@@ -1,4 +1,4 @@
-"""The mirror's fold, which computes rows from events, agrees with the slower folds of other modules."""
+"""The mirror computes rows from events by a fast fold. The fast fold agrees with the slower folds of other modules."""
 
 import gc
 import json
@@ -45,9 +45,7 @@ class Story:
         self.now_ms = EPOCH
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return the next entry. Most entries are one transition, for all jobs in the state where this transition
-        begins.
-        """
+        """Return the next entry. In most cases it moves all jobs of one state by one transition of the table."""
         if self.random.random() < 0.05:
             return self._unmoved()
         arrow = self.random.choice(ARROWS)
@@ -184,7 +182,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
-    """Checks that the chain, which hashes these lines, is a hash of the rows in the database."""
+    """Checks that the chain, a hash of the copied lines, can be computed from the rows in the database."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
     log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
@@ -347,7 +345,7 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
 
 
 def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
-    """Checks a delayed job. The later claim promotes it, and the wait does not begin only then."""
+    """Checks a delayed job that is promoted only by a later claim. Its wait begins before the promotion."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
         ("promoted", 2600, ["a", 1]),

@@ -195,7 +195,7 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
 def test_a_signal_that_is_falsely_marked_as_taken_is_found(
     seed: Seed, database: Database, key: str
 ) -> None:
-    """Checks a signal without its value, as a restore writes a signal that a wait has taken."""
+    """Checks a signal whose value was removed. A restore writes taken signals in this form."""
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", name="refusal", value="7", key=key)

@@ -21,7 +21,8 @@ MOST = 50
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Write many jobs to SQL that are ready at the same time. The queries read at most MOST claims, not 5,000."""
+    """Write many jobs to SQL that are ready at the same time. Lower the limit of the queries from 5,000 claims to
+    MOST."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [

@@ -101,8 +101,9 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield rows, each with a copy that has a false value in the column. Rows without a value come only if all lack
-    one.
+    """Yield rows, each with a copy that has a false value in the column.
+
+    If any row has a value in the column, rows without a value are left out.
     """
     saying = [row for row in rows if row[column.name] is not None] or rows
     names = [key.name for key in column.table.primary_key]

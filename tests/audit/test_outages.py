@@ -186,7 +186,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Checks that other mirrors wait for the file's lock without a false message. Readers can still read."""
+    """Checks that another mirror waits for the lock, and logs no false message. Readers are not blocked."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")

@@ -1,5 +1,4 @@
-"""Pages of ended claims and of events: each row is on exactly one page, and each page reads a bounded number of
-rows."""
+"""Pages of ended claims and of events. A row is on exactly one page, and a page reads a bounded number of rows."""
 
 from __future__ import annotations
 

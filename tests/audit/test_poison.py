@@ -337,7 +337,7 @@ def alter(database: Database, *statements: str) -> None:
 def test_columns_that_an_operator_added_get_their_default(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that no job goes to quarantine, whether SQL already has its row or not."""
+    """Checks that no job goes to quarantine, whether the job is new to SQL or has a row there."""
     for table in (
         "job",
         "job_attempt",

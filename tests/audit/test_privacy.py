@@ -147,7 +147,7 @@ def test_a_secret_argument_is_stored_only_with_the_waiting_job(
 def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks a backoff function that raises an error while the handler's error, which is not redacted, is its
+    """Checks an error of the backoff function, whose context is the handler's error. No redactor has seen that
     context."""
     fails = task.enqueue(SECRET)
     with worker_process(app.redis_url, witness, "--redact", REDACT) as process:

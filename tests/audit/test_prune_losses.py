@@ -136,7 +136,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks a Redis that brings back pruned jobs. Verify notes that only a baseline says what came of these jobs."""
+    """Checks a Redis that brings back pruned jobs. SQL lacks their events, and has only a baseline with these jobs."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(60)

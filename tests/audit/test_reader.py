@@ -148,7 +148,7 @@ def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Dat
 def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that the reader reads each queue's minutes only since the last end in this queue."""
+    """Checks three queues whose last ends are hours apart. The reader reads the minutes of each queue separately."""
     server = start_redis()
     asked: list[str] = []
     with timed_client(server) as client, server.client(decode_responses=True) as control:
@@ -178,7 +178,7 @@ def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
 def test_a_loss_that_is_mirrored_during_a_read_is_counted_once(
     start_redis: Callable[..., RedisServer], database: Database, statement: str
 ) -> None:
-    """Checks that a read does not add up counts from before and after the loss."""
+    """Checks a mirror that records a loss between two statements of one read."""
     server = start_redis()
     reader = MetricsReader(address(database))
     with Client(server.url) as client:

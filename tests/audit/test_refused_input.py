@@ -127,7 +127,8 @@ IDS_OF_OTHER_CLIENTS = {
 def test_the_enqueue_script_refuses_an_invalid_job_id_of_any_client(
     app: App, name: str, beside: tuple[str, ...]
 ) -> None:
-    """Checks that no event has an invalid id. The mirror would put all events of the call into quarantine."""
+    """Checks that the script appends no event with an invalid id. The mirror would quarantine all events of the
+    call."""
     enqueue = app.client.calls.enqueue.many
     app.client.run(enqueue([NewJob("first", "q", profile("send"), "{}")]))
     before = outbox(app)

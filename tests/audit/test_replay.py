@@ -135,7 +135,7 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
-    """Checks the event with and without the field that says whether the job is dead. SQL omits null values."""
+    """Checks the event `expired` with and without the field that says whether the job is dead."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -172,8 +172,8 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Write the entries of a job a that job b replaces, and then entries of these kinds. ``another`` enqueues a job
-    d."""
+    """Write the entries of a job a that job b replaces, and then entries of these kinds. The kind "another" enqueues a
+    job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -190,8 +190,7 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """Write the entries of a job that is enqueued, claimed and settled. The last event has this kind and these
-    facts."""
+    """Write the entries of a job that is enqueued and claimed, and an event of type ``kind`` about the claim."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)
@@ -205,7 +204,7 @@ def paused(log: MemoryWriter, *kinds: str) -> None:
 
 
 def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
-    """Write an entry with two rows, and replace these values in the second row."""
+    """Write an entry with two rows. ``other`` replaces values of the second row."""
     log.jobs("enqueued", waiting("a"), waiting("b"))
     row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
     log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
@@ -220,8 +219,8 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """Write the entries of a job from its enqueue to its success. Replace these values in the one event of this
-    kind."""
+    """Write the entries of a job from its enqueue to its success. ``other`` replaces values in the event of type
+    ``kind``."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]

@@ -218,7 +218,8 @@ def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
 def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_if_the_log_has_gaps(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
-    """Checks that no other job of the id can begin. The doctor therefore leaves the line unchanged."""
+    """Checks a results line with the fence of another job's claim. Without the line, another job of the id could
+    begin."""
     pruned(seed, database, drain)
     other = seed.running("other")
     drain()

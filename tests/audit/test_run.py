@@ -101,8 +101,7 @@ def test_the_mirror_service_logs_the_queues_that_it_mirrors_or_waits_for(
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that the log has only the refusal. No line before it says that the queue is mirrored into this
-    database."""
+    """Checks that no log line says "is mirrored into" before the refusal."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
@@ -160,9 +159,8 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
 def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was unreachable. The server answers again, and the service mirrors the queue at its
-    stop.
-    """
+    """Checks a queue whose server failed a moment ago and answers again. Its entries are mirrored before the service
+    stops."""
     stop = threading.Event()
     stop.set()
     service = run.Service(source, database)

@@ -279,7 +279,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
 
 
 def test_the_old_server_is_refused_after_a_total_loss(first: Source, second: Source) -> None:
-    """Checks an empty server at another address. The old server returns later."""
+    """Checks a new, empty server at another address, which gets another stamp. Later the old server returns."""
     before = stamps(first)
     second.mirror()
     restored = audit("restore", "--apply", "--wait", "1", *second.words)

@@ -76,7 +76,8 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Checks a takeover within the timeout. The first mirror notices it when it resumes, and does no damage."""
+    """Checks a takeover within the timeout. When the first mirror resumes, it notices the takeover and does no
+    damage."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)

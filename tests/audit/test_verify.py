@@ -181,7 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a higher cap than the stored one, which allows more holders than Redis allowed."""
+    """Lie: a claim carries a cap that is higher than the stored cap."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -210,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: a job that only waited has a claim, in a scope that was full at the time."""
+    """Lie: the log has a claim of a job that only waited, because a scope of the job was full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -263,14 +263,14 @@ def too_many_failures(log: Log) -> Row:
 
 
 def missing_entry(log: Log) -> Row:
-    """Lie: an entry is missing. Returns the entry after it, which verify names."""
+    """Lie: an entry is missing. Return the next entry, which verify names."""
     gone = log.events("discarded")[0]
     log.delete(gone)
     return next(r for r in log.events() if r["seq"] > gone["seq"])
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: a claim carries a slower rate than the true one, which does not allow the claim so early."""
+    """Lie: a claim carries a rate that is slower than the true rate. By the slower rate, the claim comes too early."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))

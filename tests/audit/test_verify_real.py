@@ -130,7 +130,7 @@ def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
 def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """Checks entries that SQL refused. What Redis has of the jobs in these entries proves no violation."""
+    """Checks entries that SQL refused. A difference of a job in these entries is only a note."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
     fleet.run(120)
@@ -163,7 +163,7 @@ TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
 def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
     level: Fleet, client: Client, database: Database
 ) -> None:
-    """Checks that verify has no traceback."""
+    """Checks that verify does not end with a traceback."""
     with lying(database) as connection:
         connection.execute(text("UPDATE job_event SET detail = :detail"), {"detail": TOO_DEEP})
 
@@ -176,7 +176,7 @@ def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
 
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
-    """Return a fleet whose last entries are not mirrored. All its other entries are."""
+    """Return a fleet whose events are mirrored, except the last ones."""
     fleet = Fleet(client, 3, lanes=False)
     fleet.run(60)
     mirror_all()
@@ -534,7 +534,7 @@ def test_verify_uses_ends_that_only_the_outbox_has_after_the_log_is_on_again(
 def test_verify_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
-    """Checks an id with two jobs. The result of the second is compared with the end of the second."""
+    """Checks an id with two jobs. Verify compares the result of the second job with the end of the second job."""
     kept("a", '"1"')
     held = succeed(client, "a", '"2"')
     assert client.run(claims.complete(QUEUE, "w-1", [held])) == {"a": "gone"}

@@ -138,7 +138,7 @@ def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
 
 
 def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app: App) -> None:
-    """Checks a plain number. For this rate it is a number of units per window, and not a cap."""
+    """Checks that a plain number means units per window, and no cap."""
     rate = Rate(10, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9)
 
     @app.task(queue="mail", caps=[rate])
@@ -306,7 +306,8 @@ def test_the_job_command_shows_the_scope_for_which_a_job_waits(
 def test_the_job_command_counts_all_jobs_that_may_run_earlier_as_ahead(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks also jobs that are not ahead: those of blocked lanes, cancelled jobs, lower priorities, and later jobs."""
+    """Checks four kinds of jobs that do not count: jobs of blocked lanes, cancelled jobs, later jobs, and lower
+    priorities."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)

@@ -647,7 +647,7 @@ def test_server_commands_use_the_folder_that_the_environment_names(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks RQ_CORE_REDIS_URL, which all commands use. If it names no folder, the folder is .rq-core."""
+    """Checks RQ_CORE_REDIS_URL, which all commands use. A URL without a folder means the folder .rq-core."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

@@ -1,6 +1,6 @@
 """Commands on a queue whose keys a client changed without the scripts.
 
-The messages name the damage. If a command can mend it, they name the command.
+A message names the damage and, if there is one, the command that mends it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_an_invalid_name_in_the_list_of_queues_stops_neither_workers_nor_the_doc
 def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
-    """Checks that the error is not just Redis' WRONGTYPE."""
+    """Checks that the error names the key and the remedy, and is not Redis' WRONGTYPE alone."""
     control.delete("rqc:queues")
     control.set("rqc:queues", "x")
     expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
@@ -148,7 +148,7 @@ def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
 def test_the_doctor_command_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
-    """Checks that the printed command works. `rq-core set QUEUE lease_ms=N` would not."""
+    """Checks that the printed command works. Redis would refuse `rq-core set QUEUE lease_ms=N`, or change nothing."""
     cli.ok("set", "mail", "lease=5")
     control.hset(META, name, value)
 

@@ -416,7 +416,7 @@ def test_every_command_has_help(cli: CommandLine) -> None:
 
 
 def test_no_help_text_shows_the_marker_of_click_for_unwrapped_text() -> None:
-    """Checks the docstrings of all commands. In a raw string the marker would be printed, without effect."""
+    """Checks the docstrings of all commands. A raw docstring would print the marker as text."""
     helps = [command.help or "" for command in _commands(root)]
 
     assert len(helps) > 30

@@ -109,7 +109,7 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks 60 columns. A full cap comes with the blocked lanes, and a late mirror with the backlog."""
+    """Checks 60 columns. The blocked lanes stay visible if a cap is full, and the backlog if the mirror is late."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))

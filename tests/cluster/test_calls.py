@@ -234,7 +234,7 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
 def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that the first call already names the right URL. No error about a cluster slot comes before."""
+    """Checks that the first call raises the error with the right URL, and no error about a cluster slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 

@@ -147,7 +147,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
 async def test_an_end_of_a_job_during_the_grace_does_not_end_the_grace(
     cluster: RedisCluster, load: Load
 ) -> None:
-    """Checks a queue without a settlement to report. An error would make the worker give back the jobs of all
+    """Checks a queue without a settlement to report. After an error the worker would give back the jobs of all
     queues."""
     one, other, _ = (names[0] for names in cluster.queues(1).values())
     begun, ended = [], []

@@ -88,7 +88,7 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
 def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_others(
     load: Load,
 ) -> None:
-    """Checks an event that the handler fails, and one whose row the database refuses."""
+    """Checks an event that the handler fails, and an event whose row the database refuses."""
     example = load("batches")
     with testing.fake(example.app) as fake:
         for n in range(20):

@@ -84,7 +84,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_links_between_markdown_files_lead_to_existing_files() -> None:
-    """Checks all Markdown files with the README. Zensical checks only pages of the site."""
+    """Checks all Markdown files, also the README. Zensical checks only the pages of the site."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,

@@ -1,4 +1,4 @@
-"""The doctor reports each kind of damage, and repairs it if Redis and the log have the data."""
+"""The doctor reports each kind of damage. It repairs the damage if Redis and the log have the data."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -317,7 +317,7 @@ def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
 def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
-    """Checks a line of 2 MB. No reader loads it whole, and no message contains all of it."""
+    """Checks a state line of 2 MB. No reader loads the whole line, and no message contains it."""
     line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
     scene.write("a", line)
     calls = scene.client.calls
@@ -390,7 +390,8 @@ def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
 def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
-    """Checks an entry whose number is too high. No script can append an event after it, so that every call fails."""
+    """Checks an entry whose number is too high. No script can append an event with a higher number, and every call
+    fails."""
     outbox = scene.key("outbox")
     if not log_is_there:
         scene.hand.xtrim(outbox, maxlen=0, approximate=False)
@@ -462,7 +463,7 @@ def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scen
 
 
 def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: Scene) -> None:
-    """Checks two conditions that the next claim ends."""
+    """Checks two conditions that are not damage: the next claim ends the lease, and promotes the job."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
         pipe.execute()
@@ -504,7 +505,7 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Checks members of indexes that are removed, moved or added at random. The seed repeats a run."""
+    """Checks members of indexes that are removed, moved or added at random. A seed repeats the random choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

@@ -23,7 +23,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Return a function that lets a queue work while the doctor reads its pages. Its argument is the seed of the
+    """Return a function that lets a queue work while the doctor reads its pages. The function takes a seed of the
     work."""
     page, steps = whole_queue._page, itertools.count()
 

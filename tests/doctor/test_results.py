@@ -171,7 +171,8 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """Run a second job with the id of a job. The outbox keeps only its last entry, with an unknown type."""
+    """Run a second job with the id of a job. Of the second job, the outbox keeps only the last entry, with an unknown
+    type."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"
@@ -191,7 +192,7 @@ def run_again(seed: Seed) -> None:
 def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
-    """Checks that the last readable end, of an earlier job with the id, is not compared with the result."""
+    """Checks an id with two jobs. The result is not compared with the end of the earlier job, the last readable end."""
     plant(seed)
 
     assert "results" not in named(look(seed))

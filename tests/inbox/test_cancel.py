@@ -1,5 +1,5 @@
-"""Cancels of jobs in the inbox whose rows no relay has taken. The job may be of the same transaction or of an earlier
-one."""
+"""Cancels of jobs in the inbox whose rows no relay has taken. An earlier transaction or this one has enqueued the
+job."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, 
 def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
     pg_url: str, app: App
 ) -> None:
-    """Checks that the cancel waits for the relay's commit. Then it sees that the row belongs to a batch."""
+    """Checks that the cancel waits until the relay has committed its batch, and then leaves the row."""
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
         scene.commit()

@@ -172,7 +172,7 @@ def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage
 
 @pytest.fixture
 def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
-    """Hand three rows over. Yield a function that mirrors the queue, and compares the inbox with the log."""
+    """Hand three rows over. Yield a function that mirrors the queue and then compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")

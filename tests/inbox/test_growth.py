@@ -1,4 +1,4 @@
-"""Short forms of the parts rows, parked and losses of `scripts/prove/inbox`."""
+"""Short forms of three parts of `scripts/prove/inbox`: rows, parked and losses."""
 
 from __future__ import annotations
 

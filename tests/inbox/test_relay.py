@@ -77,7 +77,8 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
 
 
 def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
-    """Checks a relay that is suspended with an answer in hand. Another relay ends this batch and sends the next."""
+    """Checks a relay that is suspended after Redis has answered. Another relay ends this batch, and sends the
+    next one."""
     stage.insert("a")
 
     def fail() -> None:

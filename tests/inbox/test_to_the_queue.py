@@ -1,5 +1,5 @@
-"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as
-elsewhere."""
+"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as without
+inbox."""
 
 from __future__ import annotations
 

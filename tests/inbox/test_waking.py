@@ -1,4 +1,4 @@
-"""Wake tokens for relays: a program pushes one after each commit, and at no other time.
+"""Wake tokens for relays: a program pushes a token after each commit, and at no other time.
 
 Other tests check what handles report about a job in the inbox.
 """

@@ -333,7 +333,7 @@ async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
 async def test_an_enqueue_works_through_a_pooler_of_transactions(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
-    """Checks two clients that share one connection to the server by turns."""
+    """Checks two clients that take turns on one connection to the server."""
     send = app.tasks["send"]
     with pgbouncer(postgres_server.port) as port:
         url = make_url(pg_url).set(port=port).render_as_string()

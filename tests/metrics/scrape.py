@@ -58,6 +58,6 @@ def get(port: int, path: str = "/metrics") -> tuple[int, str]:
 
 
 def fell(before: Scrape, after: Scrape) -> dict[Any, tuple[float, float | None]]:
-    """Return the counters that are lower in the second scrape, or missing there."""
+    """Return the counters that fell between two scrapes, and the counters that the second scrape lacks."""
     counters = {k: n for k, n in before.items() if k[0].endswith(("_total", "_bucket", "_count"))}
     return {k: (n, after.get(k)) for k, n in counters.items() if after.get(k, -1) < n}

@@ -1,4 +1,4 @@
-"""Viewers that share one read of all queues in Redis, and its error."""
+"""Several viewers share one read of the queues in Redis. If the read fails, they share its error."""
 
 import threading
 import time

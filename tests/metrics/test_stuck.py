@@ -1,5 +1,7 @@
-"""Five stuck queues, each for a different cause. `rq-core top` and the alerts name it, and name none for a healthy
-queue."""
+"""Five stuck queues, each with a different cause. `rq-core top` and the alerts name the cause.
+
+For a healthy queue, no cause is named.
+"""
 
 from __future__ import annotations
 

@@ -174,14 +174,13 @@ class CapsModel(Model):
     # What another order may have to remember: see FairModel.
 
     def note_waiting(self) -> None:
-        """Record which jobs wait after a step. Only the fair model does it."""
+        """Record which jobs wait after a step. Only the fair model overrides this method."""
 
     def begin_claim(self) -> None:
-        """Prepare the model for a claim. Only the fair model does something here."""
+        """Prepare the model for a claim. Only the fair model overrides this method."""
 
     def end_claim(self, most: int) -> None:
-        """Note the end of a claim that removed at most ``most`` expired entries. Only the fair model does something
-        here."""
+        """End a claim that removed at most ``most`` expired entries. Only the fair model overrides this method."""
 
     # What people and producers do.
 
@@ -242,7 +241,7 @@ class CapsModel(Model):
         return "changed", made.version, limit
 
     def is_kept(self, old: Entry, limit: str) -> bool:
-        """Record the limit that the code declares. Return whether the stored limit, which differs, stays in force."""
+        """Record the limit that the code declares. Return whether another stored limit stays in force."""
         before = [*old.was, old.code]
         if old.source == "live" and limit not in before:
             old.declares(limit)

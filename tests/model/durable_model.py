@@ -234,7 +234,7 @@ class DurableQueue(Queue):
 
     @staticmethod
     def count_from_here(job: Job) -> None:
-        """Let the job's failures and losses until now count no longer."""
+        """Reset the count of the job's failures and losses, as a saved step does."""
         if job.failed or job.lost:
             job.base = f"{job.failed}/{job.lost}"
 

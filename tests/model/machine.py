@@ -88,9 +88,9 @@ class Job:
         return [str(p) for p in PRIORITIES].index(self.priority)
 
     def may_run_again(self) -> bool:
-        """Return whether a job has attempts and losses left.
+        """Return whether a job has attempts and losses left since its last saved step.
 
-        Only those since its last saved step count, up to ten times the limit in all.
+        Ten times as many failures or losses in all also end the job.
         """
         failed, lost = map(int, (self.base or "0/0").split("/"))
         counts = ((self.failed, failed, self.attempts), (self.lost, lost, self.losses))
@@ -392,10 +392,10 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire those overdue jobs in the model that a claim has expired on the server. Return their due times in the
+        """Expire the overdue jobs in the model that a claim has expired on the server. Return due times that are in the
         future.
 
-        A claim soon after another one does not sweep, and may leave overdue jobs.
+        A claim that follows another claim closely does not sweep, and may leave overdue jobs.
         """
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
@@ -434,8 +434,8 @@ class Queue(RuleBasedStateMachine):
         return refused
 
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
-        """Return each job with the fence that its worker presents: its last fence, or with ``wrong`` a fence of no
-        claim."""
+        """Return each job with the fence that its worker presents: the job's last fence or, with ``wrong``, an invalid
+        fence."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)

@@ -98,7 +98,7 @@ def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
 
 
 def make_busy(scene: Scene) -> None:
-    """Make jobs that are dead, running, ready, scheduled, ended or waiting for a cap, and a schedule."""
+    """Make a schedule, and jobs that are dead, running, ready, scheduled, ended or waiting for a cap."""
     seed = scene.seed
     scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")

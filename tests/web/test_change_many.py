@@ -405,7 +405,8 @@ def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_
 def test_a_change_of_many_jobs_pauses_between_its_steps(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the pauses by a clock that each read advances by 0.1 s. A step then takes 0.1 s."""
+    """Checks the length of the pauses. Each read of the test's clock advances it by 0.1 s, so that a step takes
+    0.1 s."""
     ticks = itertools.count()
     monkeypatch.setattr(bulk, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
     enqueue(scene, 900)

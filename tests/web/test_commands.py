@@ -1,4 +1,4 @@
-"""How many Redis commands a page sends: at most 70, including those of the overview that all viewers share.
+"""The number of Redis commands that a page sends: at most 70, with those of the overview that all viewers share.
 
 Only a search by an argument sends more.
 """

@@ -185,7 +185,7 @@ def test_dead_jobs_are_copied_once_and_the_log_says_who_did_it(
 
 
 def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
-    """Return the preview when the log has all deaths and all requeues."""
+    """Wait until the log has all deaths and all requeues, and return the preview."""
     return wait_until(
         lambda: (
             (seen := preview(page, "copy", DIED))["matched"] == count
@@ -281,7 +281,7 @@ def test_copies_whose_answer_was_lost_count_for_the_confirmed_number(
 def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
     mirrored: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks two deaths of a job that two requests read. The second request finds the copy."""
+    """Checks a job whose two deaths are read by two requests. The second request finds that the copy exists."""
     monkeypatch.setattr(copies, "CHANGE_S", 0.0)
     monkeypatch.setattr(copying, "PAGE", 4)
     seed = mirrored.seed

@@ -122,7 +122,7 @@ def test_each_tool_says_what_it_shows_and_what_its_arguments_mean() -> None:
 
 
 async def test_no_tool_changes_anything_or_shows_a_secret(busy: Scene, browse: Browse) -> None:
-    """Checks a command whose users in Redis and in SQL may write."""
+    """Checks the command with users of Redis and SQL who may write."""
     busy.mirror()
     pages = {name: browse().get(as_json(path)).json() for name, path in ADDRESSES.items()}
     before = contents(busy)

@@ -36,7 +36,7 @@ def strict(text: str) -> Any:
 
 
 async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
-    """Call a tool until it could read all its sources in time. Return its document."""
+    """Call a tool until all its sources answer in time. Return its document."""
     for _ in range(20):
         document = json.loads(text_of(await tools.call(name, given)))
         if not document["unread"]:

@@ -98,7 +98,7 @@ def expected_statuses(
 ) -> set[int]:
     """Return the HTTP statuses that are right for a request.
 
-    An allowed form without a body gets 415, since the role is checked first.
+    A form without a body gets 415 if the sender has the role, and 403 otherwise.
     """
     if (method, path) not in served:
         return {405}

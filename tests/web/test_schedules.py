@@ -25,10 +25,8 @@ def _serve(scene: Scene) -> None:
 
 @pytest.fixture
 def scheduled(scene: Scene) -> Scene:
-    """Make four schedules: one has fired, one was resumed after a pause, one is unreadable, and one was run twice.
-
-    The queue refused the second job of the last one.
-    """
+    """Make four schedules: one that has fired, one that was paused and resumed, one with a refused job, and an
+    unreadable one."""
     seed = scene.seed
     scene.schedule("beat", every=1, overlap="allow", args_json=f'{{"to":"{SECRET}"}}')
     scene.schedule("kept-out", cron="0 0 29 2 *")

@@ -123,7 +123,7 @@ def begin(
 
 
 def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
-    """End the claim of a running job, and pause the queue. No worker claims the job again."""
+    """End the claim of a running job, and pause the queue, so that no worker claims the job again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
     call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

@@ -79,7 +79,7 @@ async def run(app: App, client: Client, **options: Any) -> None:
 
 
 def worker_fence(worker: Worker, job_id: str) -> str:
-    """Return the fence of the claim of this job that the worker runs."""
+    """Return the fence of the worker's claim of this job."""
     running = worker._handlers.executor.running
     return next(fence for _, found, fence in running if found == job_id)
 

@@ -65,7 +65,7 @@ def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_soon_after_its_leases_expire(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks at each moment that the holders of a scope are its claimed jobs."""
+    """Checks at each moment that the holders of a scope are exactly its claimed jobs."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []

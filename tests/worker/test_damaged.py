@@ -70,7 +70,7 @@ def test_a_worker_with_only_damaged_queues_does_not_start(
 
 
 def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client) -> None:
-    """Checks the error of a call, and the command `rq-core queues`, which must not fail."""
+    """Checks the error of a call. The command `rq-core queues` must not fail."""
     crew.function.enqueue()
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))
 

@@ -94,7 +94,7 @@ async def test_a_worker_repeats_the_save_of_steps_that_redis_lost(
 async def test_a_signal_that_is_untaken_after_a_failover_is_not_taken_by_the_next_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica that had the first wait but not its end. The signal is untaken there."""
+    """Checks a failover to a replica on which the first wait has begun, and has not yet taken the signal."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -127,7 +127,7 @@ async def test_a_signal_that_is_untaken_after_a_failover_is_not_taken_by_the_nex
 async def test_the_log_has_the_values_of_steps_that_are_saved_again(
     own: App, client: Client
 ) -> None:
-    """Checks audit_result="full". The log has the values of steps a second time, and of the wait no value."""
+    """Checks audit_result="full". Each step is logged a second time with its value, and the wait without a value."""
 
     def note(n: int) -> int:
         return n

@@ -37,7 +37,7 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run these lines in a process, which then begins its end with status 3. Return the ended process."""
+    """Run these lines in a process that then ends with status 3. Return the ended process."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor

@@ -155,7 +155,7 @@ async def test_an_error_while_a_failure_is_being_described_does_not_end_the_work
 async def test_a_cancellation_that_no_caller_requested_counts_as_a_failure(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks a future that a library cancelled. Without an attempt used, the job would run again forever."""
+    """Checks a future that a library cancelled. The job uses an attempt, since it would otherwise run again forever."""
     handle = task.enqueue("CancelledError")
 
     async with run_worker():
@@ -185,7 +185,8 @@ async def test_an_error_whose_method_str_raises_is_reported(
 async def test_a_worker_can_run_a_job_again_that_timed_out_in_a_thread(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler that still runs at the next claim of its job. Its end must not end the new claim."""
+    """Checks a handler that still runs when its job is claimed again. The end of this handler must not end the new
+    claim."""
     handle = crew.gated_in_thread.with_options(timeout=1.0, max_attempts=2).enqueue()
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")

@@ -31,7 +31,7 @@ async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
 
 
 async def begun_apart(client: Client) -> None:
-    """Run one job, and so start the process for isolated handlers. Timeouts of later jobs do not include this start."""
+    """Run one job to start the process for isolated handlers. Timeouts of later jobs then do not include this start."""
     first = crew.apart.enqueue(n=0)
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 

@@ -1,6 +1,6 @@
 """Claims whose answers arrive late. A job whose lease has expired does not begin.
 
-If its lease may have expired, the worker extends the lease first, or gives the job back.
+If the lease may have expired, the worker extends the lease before the job begins, or gives the job back.
 """
 
 from __future__ import annotations

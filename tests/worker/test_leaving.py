@@ -37,7 +37,7 @@ ALL = pytest.mark.parametrize("kind", sorted(TASKS))
 
 
 def left(witness: crew.Witness, claim: int = 1) -> list[tuple[str, str | None, str]]:
-    """Return the exits of dependencies: the name, the error that the dependency got, and the state of its job then."""
+    """Return the exited dependencies, each with the error that it got and the state of its job at the exit."""
     lines = [line for line in witness.lines("left") if line["claim"] == claim]
     return [(line["name"], line["error"], line["state"]) for line in lines]
 

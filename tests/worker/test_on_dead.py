@@ -237,7 +237,7 @@ def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Let the watch search for deaths once. The time that Redis answers is moved ``ahead_ms`` ahead."""
+    """Let the watch search for deaths once, with Redis' clock ``ahead_ms`` ahead."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):

@@ -283,8 +283,7 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that a claim stays if its caps have counted it. A rollback would make the next claim use up a rate
-    again."""
+    """Checks a restart after which the caps still count the claim. A needless rollback would use up a rate twice."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []

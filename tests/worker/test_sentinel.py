@@ -192,10 +192,9 @@ def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
 async def test_a_client_of_a_demoted_server_opens_new_connections(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks a live server that answers READONLY.
+    """Checks a live server that answers READONLY on open connections.
 
-    On its open connections it would do so forever. A new connection reaches the new primary, by Sentinel or by host
-    name.
+    A new connection reaches the new primary, by Sentinel or by host name.
     """
     server = start_redis()
     for transport in (PoolTransport(server.url), AsyncPoolTransport(server.url)):

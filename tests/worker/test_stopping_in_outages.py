@@ -115,7 +115,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that loses its scripts on demand, and a user who may no longer load scripts then."""
+    """A server that can forget its scripts. Its user may load scripts only until then."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -212,7 +212,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
-    """Checks that the process does not wait for the handler, and can be replaced."""
+    """Checks that the process does not wait for the running handler. A new process can replace it."""
     crew.app.connect_to(forgetful.url)
     crew.stubborn.enqueue()
     crew.app.close()

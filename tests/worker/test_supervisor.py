@@ -34,7 +34,7 @@ from tests.worker.conftest import attached, event_types, gone, mirrored
 def test_the_mirror_of_a_killed_supervisor_ends(
     client: Client, witness: crew.Witness, app: App, sqlite_url: str
 ) -> None:
-    """Checks that the mirror of the next deploy finds the database free."""
+    """Checks that the database is free for the mirror of the next deploy."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(attached(client), "the mirror has attached", timeout=30)
@@ -98,7 +98,7 @@ def test_a_database_that_is_not_the_queues_own_log_is_refused(
     make: Callable[[str], None],
     expected: str,
 ) -> None:
-    """Checks that the stamp of the queue's own mirror does not count for a second database."""
+    """Checks a queue that is mirrored into another database. This mirror does not count as the supervisor's mirror."""
     handle = crew.function.enqueue(1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0

@@ -59,7 +59,8 @@ def spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def use_relation(
     valkey_url: str, spans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], None]]:
-    """Yield a function that imports the traced app again with this relation of its spans ("parent" or "link")."""
+    """Yield a function that imports the traced app again. The argument says how the app relates a claim's span to the
+    enqueue."""
 
     def use(relation: str) -> None:
         monkeypatch.setenv(traced.RELATION, relation)
@@ -86,7 +87,7 @@ def of_job(found: list[dict[str, Any]], job_id: str) -> tuple[dict[str, Any], li
 
 
 def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
-    """Return how a span refers to another: as its "parent" or by a "link". Asserts that it does not do both."""
+    """Return how a span refers to another span: "parent" or "link". Asserts that it does not do both."""
     if span["parent"] == to["id"]:
         assert span["trace"] == to["trace"]
         assert [] == span["links"]

@@ -1,4 +1,4 @@
-"""Waits that a message about the job's end wakes. With the fixture ``rare``, waits poll only once an hour."""
+"""Waits that end when Redis publishes the end of the job. With the fixture ``rare``, waits poll only once an hour."""
 
 from __future__ import annotations
 
@@ -173,7 +173,8 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_all_awaited_jobs(
     app: App, control: Any
 ) -> None:
-    """Checks a job that ended before the new subscription. Its wait ends at once then."""
+    """Checks a job that ends while the listener has no subscription. The wait ends when the listener subscribes
+    again."""
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     control.execute_command("CLIENT", "PAUSE", 300, "ALL")
@@ -295,7 +296,7 @@ def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
 def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a server that refuses RESP3, like some proxies."""
+    """Checks a server that refuses RESP3. Some proxies speak only RESP2."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")

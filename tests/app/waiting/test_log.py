@@ -45,7 +45,7 @@ def test_a_wait_for_a_job_that_the_log_lacks_returns_gone_at_once(
 def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
-    """Checks an id whose row in SQL is about a later job. That job still lives, or has another outcome."""
+    """Checks an id whose row in SQL is about a later job. The later job still lives, or has another outcome."""
     task = app.tasks["note"].with_options(id="again", max_attempts=1)
     task.enqueue(1)
     succeed(app, *take(app))

@@ -513,7 +513,7 @@ def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
 def test_a_wait_thread_whose_start_was_interrupted_ends(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a close of the app still ends the waits of the next thread."""
+    """Checks also that a later close of the app ends the waits of the next thread."""
     handle = app.tasks["note"].enqueue(1)
     begun: list[threading.Thread] = []
     begin = threading.Thread.start

@@ -1,6 +1,4 @@
-"""Losses of all data in Redis while no mirror runs. The log records the loss even if no client uses the queue
-afterwards.
-"""
+"""Losses of all data in Redis while no mirror runs. The log records the loss even if no client uses the queue later."""
 
 from __future__ import annotations
 
@@ -161,7 +159,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify does not exit with 0 if Redis was trimmed for a queue that SQL no longer has."""
+    """Checks a queue whose rows were deleted from SQL. Redis still knows how far the mirror has trimmed its outbox."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))

@@ -1,4 +1,4 @@
-"""Fixture: a client of the Redis server under test."""
+"""Fixture: a client of the test's Redis server."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from tests.kit.fleet import QUEUE
 def test_restore_logs_a_job_whose_keys_were_deleted_by_hand_as_gone(
     client: Client, database: Database
 ) -> None:
-    """Checks keys that are deleted without the beginning of a new epoch. The log still shows the job as alive."""
+    """Checks deleted keys in an epoch that continues. The log still shows the job as alive."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)

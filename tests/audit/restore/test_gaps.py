@@ -39,7 +39,7 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """Yield a backup of SQL from before seven jobs ended, and mirror all events into it that Redis still has."""
+    """Yield a database with a gap: it was restored from a backup, and lacks the ends of seven jobs."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:

@@ -58,7 +58,7 @@ def lose_all(client: Client, database: Database) -> None:
 def test_restore_lists_a_lost_job_whose_name_another_job_took(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
-    """Checks that only one job runs: the job that its producer enqueued after the loss under the same name."""
+    """Checks that the lost job does not run. A producer has enqueued another job under the same name after the loss."""
     enqueue(client, "lost", rule)
     lose_all(client, database)
     assert ("other",) == enqueue(client, "other", rule).ids

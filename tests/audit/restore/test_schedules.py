@@ -188,7 +188,7 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
 def test_a_schedule_whose_rule_was_changed_is_restored_with_the_logged_job(
     scene: Scene,
 ) -> None:
-    """Checks `rq-core schedule set` without --task. Its event has the new rule and not the arguments of the job."""
+    """Checks `rq-core schedule set` without --task. The event of this change lacks the arguments of the job."""
     scene.put("tenant", every=60)
     scene.put("tenant", spec_max=0, every=90)
     scene.lose()

@@ -87,8 +87,7 @@ def test_signals_that_a_failover_forgot_are_sent_again_in_any_order(
     keyed: bool,
     is_box_lost: bool,
 ) -> None:
-    """Checks a server that returns with an older state. In one case its box is lost too, and a restore writes it
-    back."""
+    """Checks a server that returns with an older state. In one case the box is lost too, and a restore puts it back."""
     server = start_redis()
     with Client(server.url) as client:
 

@@ -1,6 +1,6 @@
-"""An engineer on call works with the page alone. The engineer finds jobs that died of one error, and reads a traceback.
+"""An engineer on call works with the page alone: finds jobs that died of one error, and reads a traceback.
 
-Then the jobs of one customer are requeued, and those of another are copied. The log shows who did it, and why.
+The engineer requeues the jobs of one customer, copies those of another, and sees both changes in the log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A worker's turns overlap with its handlers. A turn is one call that settles ended jobs and claims new ones.
+"""A worker's turns overlap with its handlers. A turn is one call that settles ended jobs and claims new jobs.
 
-Many jobs share a turn, no job begins late, and none begins twice.
+Many jobs share a turn. No job begins late, and no job begins twice.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks that the job begins before the worker waits for the next token. To begin this wait takes as long as all
-    other work."""
+    """Checks that the job begins before the worker waits for the next token. The start of this wait takes time."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -306,7 +305,7 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks the order. To build the scripts blocks the event loop for tens of milliseconds."""
+    """Checks the order, since this work blocks the event loop for tens of milliseconds."""
 
     @app.task(queue="q")
     async def fails() -> None:

@@ -217,7 +217,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """Checks that the second turn subtracts what the first may claim. No claimed job is given back."""
+    """Checks that the second turn leaves out the jobs that the first turn may claim. No claimed job is given back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -235,7 +235,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
 async def test_unanswered_claims_of_one_shard_do_not_count_against_max_jobs_of_others(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a claim without an answer occupies no places that jobs of other shards could use."""
+    """Checks a shard that is down. Jobs of the other shards can use all places."""
     monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")
