@@ -56,7 +56,7 @@ def outcomes(fake: testing.Fake, task: str) -> list[str]:
     return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
 
 
-def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_task(
+def test_a_parent_gets_the_result_of_its_child_in_the_childs_type(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -232,7 +232,7 @@ def test_a_retried_parent_does_not_run_children_again(
     assert [1, 2, [1, 2], [1, 2], [1, 2]] == did
 
 
-def test_a_crash_between_the_enqueue_of_children_and_its_save_makes_no_second_child(
+def test_a_crash_after_the_enqueue_of_children_makes_no_second_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

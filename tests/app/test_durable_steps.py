@@ -142,9 +142,7 @@ def test_each_step_of_parallel_branches_is_saved_under_the_key_of_the_branch(
     assert 5 == len(world.did)
 
 
-def test_after_a_branch_has_failed_running_steps_are_saved_and_no_further_step_begins(
-    app: App, world: World
-) -> None:
+def test_no_step_begins_after_a_branch_has_failed(app: App, world: World) -> None:
     async def slow() -> None:
         world.did.append("slow")
         for _ in range(5):
@@ -376,7 +374,7 @@ def test_durable_is_refused_outside_of_a_handler() -> None:
         durable()
 
 
-def test_a_step_beyond_the_largest_number_of_steps_is_refused_before_it_is_done(
+def test_a_step_beyond_the_largest_number_is_refused_before_it_runs(
     app: App, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 10_000 == ENTRIES_MAX

@@ -130,7 +130,7 @@ def test_edit_fails_if_the_state_line_is_not_the_expected_line(handle: JobHandle
 
 
 @pytest.mark.parametrize("line", [None, 5, b"ready"])
-async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent(
+async def test_an_edit_with_a_state_line_that_is_no_str_is_refused(
     handle: JobHandle[None], line: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="line"):

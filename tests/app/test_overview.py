@@ -91,7 +91,7 @@ def test_the_overview_counts_jobs_by_state(seed: Seed) -> None:
     assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
-def test_the_overview_has_the_number_of_parked_jobs_and_the_age_of_the_first(seed: Seed) -> None:
+def test_the_overview_counts_parked_jobs_and_has_the_age_of_the_first(seed: Seed) -> None:
     seed.parked("a")
     assert look(seed).oldest_parked_ms is not None
     seed.control.zadd(seed.keys("parked"), {"a": seed.now - 7 * MINUTE_MS})
@@ -126,7 +126,7 @@ def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> 
     assert found.oldest_ready_exact
 
 
-def test_the_age_of_the_oldest_ready_job_is_unknown_if_all_read_jobs_are_cancelled(
+def test_the_oldest_age_is_unknown_if_all_read_jobs_are_cancelled(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c", "old")
@@ -187,7 +187,7 @@ def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     assert found.full_scopes == ()
 
 
-def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_many_lanes_are_blocked(
+def test_the_oldest_age_is_a_lower_bound_if_many_lanes_are_blocked(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 0)
@@ -355,7 +355,7 @@ def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str)
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_a_job_is_unreadable(
+def test_the_oldest_age_is_a_lower_bound_if_a_job_is_unreadable(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -379,9 +379,7 @@ DAMAGED: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_the_overview_reports_a_damaged_queue_as_unreadable_and_shows_the_other_queues(
-    seed: Seed, how: str
-) -> None:
+def test_the_overview_reports_a_damaged_queue_as_unreadable(seed: Seed, how: str) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
 

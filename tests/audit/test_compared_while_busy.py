@@ -183,7 +183,7 @@ def test_an_epoch_that_is_not_mirrored_yet_causes_a_note_and_no_violation(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_comparison_with_a_database_that_does_not_mirror_the_queue_causes_only_a_note(
+def test_a_queue_that_is_not_mirrored_into_the_database_causes_only_a_note(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"

@@ -322,9 +322,7 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
-def test_the_log_says_who_enqueued_a_copy_and_why_and_verify_accepts_this_log(
-    app: App, database: Database
-) -> None:
+def test_the_log_says_who_enqueued_a_copy_and_why(app: App, database: Database) -> None:
     with mirrored(app):
         (first, second) = enqueue(app, 2)
         run(app, error="TimeoutError")
@@ -363,7 +361,7 @@ def test_a_replay_refuses_an_outdated_log_and_unsupported_filter_terms(
         app.replay(TIMED_OUT)
 
 
-def test_the_command_replay_copies_only_if_the_confirmed_number_is_the_number_of_jobs(
+def test_the_command_replay_copies_only_the_confirmed_number_of_jobs(
     app: App,
 ) -> None:
     def cli(*words: str) -> Any:

@@ -47,7 +47,7 @@ def copy(fleet: Fleet, database: Database) -> Iterator[Database]:
         yield copy
 
 
-def test_a_mirror_refuses_a_copied_database_and_the_error_names_fork_and_rebind(
+def test_the_error_of_a_copied_database_names_the_commands_fork_and_rebind(
     client: Client, database: Database, fleet: Fleet, copy: Database, valkey_url: str
 ) -> None:
     fleet.run(10)

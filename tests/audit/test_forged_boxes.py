@@ -145,7 +145,7 @@ def found_by_doctor(seed: Seed, database: Database) -> list[Finding]:
 
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda each: each.__name__)
-def test_a_forged_box_is_found_by_verify_and_the_doctor_and_is_written_back(
+def test_the_doctor_finds_and_restores_a_forged_box(
     seed: Seed, database: Database, forge: Forge
 ) -> None:
     durable(seed)
@@ -432,7 +432,7 @@ def test_a_save_that_broke_between_its_event_and_its_box_is_found(
         assert {Kind.NO_BOX if is_new else Kind.BOX_DIFFERS} == {each.kind for each in left}
 
 
-def test_one_statement_reads_the_events_of_a_bounded_number_of_jobs_and_entries() -> None:
+def test_one_statement_reads_events_of_a_bounded_number_of_jobs() -> None:
     lives = {f"j-{n}": f"{n:016x}" for n in range(1_000)}
     large = {f"{n:016x}": write_header(f"j-{n}", 4_000, 5, 10) for n in range(500)}
 

@@ -62,7 +62,7 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     return database
 
 
-def test_audit_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
+def test_audit_at_says_that_more_jobs_waited_than_it_lists(
     batch: Database,
 ) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)

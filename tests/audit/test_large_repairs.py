@@ -71,7 +71,7 @@ def test_a_box_with_large_values_is_repaired_in_short_calls(
     assert ([], []) == compare(seed.client, database, seed.queue)
 
 
-def test_entries_that_the_log_lacks_are_removed_in_parts_and_the_last_ones_first(
+def test_entries_that_the_log_lacks_are_removed_in_several_calls(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = seed.running("a")

@@ -68,9 +68,7 @@ def test_the_doctor_restores_a_lost_state_line_from_the_audit_log(
 
 
 @pytest.mark.parametrize("job", ["named", "lane", "late"])
-def test_the_doctor_without_the_log_keeps_the_data_of_a_job_without_a_state_line(
-    seed: Seed, job: str
-) -> None:
+def test_without_the_log_the_doctor_keeps_a_job_without_a_state_line(seed: Seed, job: str) -> None:
     seed.control.hdel(seed.keys("state"), job)
     before = seed.snapshot()
 

@@ -69,7 +69,7 @@ def said(database: Database, *arguments: str) -> str:
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_a_query_about_a_moment_returns_the_running_jobs_and_the_waiting_jobs(
+def test_a_query_about_a_moment_returns_running_and_waiting_jobs(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
     moment = moments.at(database.readers, QUEUE, T0 + at_ms)

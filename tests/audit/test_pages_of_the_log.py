@@ -57,7 +57,7 @@ WANTED = [
 ]
 
 
-def test_pages_of_ended_claims_have_each_claim_once_and_the_newest_first(
+def test_pages_of_ended_claims_have_each_claim_once(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "FIRST_STEP", 3)

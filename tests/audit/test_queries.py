@@ -286,7 +286,7 @@ def test_commands_accept_relative_times_and_dates(log: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["60", "80"])
-def test_a_report_on_a_narrow_terminal_keeps_words_whole_and_names_the_hidden_columns(
+def test_a_report_on_a_narrow_terminal_names_the_hidden_columns(
     log: str, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)

@@ -71,7 +71,7 @@ def test_a_read_ahead_that_found_nothing_is_repeated(writer: StreamWriter, mirro
     assert mirror.turn().events == 1
 
 
-def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
+def test_a_batch_that_another_mirror_committed_is_dropped_after_its_read(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -131,7 +131,7 @@ def test_a_read_ahead_that_failed_is_repeated(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_an_error_of_a_background_call_is_raised_when_its_result_is_asked_for() -> None:
+def test_the_result_of_a_failed_background_call_raises_its_error() -> None:
     def fail() -> None:
         raise ValueError("no")
 

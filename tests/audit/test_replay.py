@@ -437,7 +437,7 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_accepts_one_holder_of_a_cap_of_1_and_reports_a_second_holder(
+def test_replay_reports_a_second_holder_of_a_cap_of_1(
     log: MemoryWriter,
 ) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)

@@ -215,7 +215,7 @@ def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_if_the_log_has_gaps(
+def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Checks a results line with the fence of another job's claim. Without the line, another job of the id could
@@ -261,7 +261,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_a_second_job_of_an_id_that_is_not_mirrored_yet_is_no_difference(
+def test_a_job_that_is_not_mirrored_yet_causes_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")

@@ -67,7 +67,7 @@ def scene(valkey_url: str, client: Client, database: Database) -> Iterator[Scene
         yield made
 
 
-def test_the_history_says_that_an_instant_was_on_time_and_when_its_job_began(
+def test_the_history_says_that_an_instant_was_on_time(
     scene: Scene,
 ) -> None:
     scene.put()

@@ -68,7 +68,7 @@ def assert_agree(client: Client, database: Database) -> None:
     assert ([], []) == compare(client, database, "q")
 
 
-def test_a_prune_removes_the_instants_of_pruned_jobs_and_verify_proves_the_rest(
+def test_a_prune_removes_the_instants_of_pruned_jobs(
     seed: Seed, client: Client, database: Database
 ) -> None:
     mirror = mirror_of(client, database)
@@ -94,7 +94,7 @@ def test_a_prune_removes_the_instants_of_pruned_jobs_and_verify_proves_the_rest(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_schedule(
+def test_a_log_that_is_attached_late_begins_with_the_next_instants(
     seed: Seed, client: Client, database: Database
 ) -> None:
     put(seed)
@@ -153,9 +153,7 @@ def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_deleted_queue_keeps_no_schedule_and_verify_proves_its_log(
-    seed: Seed, client: Client, database: Database
-) -> None:
+def test_a_deleted_queue_keeps_no_schedule(seed: Seed, client: Client, database: Database) -> None:
     mirror = mirror_of(client, database)
     auditlog.drain(mirror)
     put(seed)

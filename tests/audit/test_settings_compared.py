@@ -74,7 +74,7 @@ def test_the_comparison_with_sql_finds_a_setting_that_was_changed_by_hand(
     assert violation.says.startswith(says)
 
 
-def test_the_doctor_reports_a_difference_once_though_outbox_and_sql_both_show_it(
+def test_the_doctor_reports_a_difference_of_outbox_and_sql_once(
     client: Client, mirrored: Database, valkey: RedisServer
 ) -> None:
     configure(client, lease_ms=6_000)

@@ -69,9 +69,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 @pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_the_schema_refuses_and_verify_finds_a_row_with_an_unusual_key(
-    log: Database, row: str
-) -> None:
+def test_a_row_with_an_unusual_key_is_refused_by_the_schema(log: Database, row: str) -> None:
     with pytest.raises(IntegrityError), log.writing(wait=True) as connection:
         assert connection is not None
         connection.execute(text(row))

@@ -520,7 +520,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_verify_uses_ends_that_only_the_outbox_has_after_the_log_is_on_again(
+def test_verify_uses_ends_that_only_the_outbox_has(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -565,7 +565,7 @@ def test_verify_reports_that_the_outbox_lacks_its_anchor(
     ]
 
 
-def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
+def test_verify_with_the_url_of_redis_compares_the_log_with_redis(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -587,7 +587,7 @@ def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
     assert command().exit_code == 0
 
 
-def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
+def test_the_doctor_with_the_url_of_sql_compares_redis_with_sql(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """Checks a deleted index, which the doctor repairs from Redis, and lost jobs, whose events only SQL has."""

@@ -87,7 +87,7 @@ def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
+def test_a_target_is_met_only_if_all_its_parts_are_met(
     figures: dict[str, Any],
 ) -> None:
     """Checks 250,000 jobs per second. This meets the first part of the target, and is less than twice the best peer's

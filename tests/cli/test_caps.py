@@ -123,9 +123,7 @@ def test_the_cap_command_refuses_an_unknown_task_unless_forced(
     assert "is now 3" in cli.ok("cap", "mail", "task=gone", "3")
 
 
-def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
-    cli: CommandLine, app: App
-) -> None:
+def test_the_cap_command_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -213,7 +211,7 @@ def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     }
 
 
-def test_the_caps_command_shows_who_set_a_limit_and_the_limit_in_code(
+def test_the_caps_command_shows_who_set_a_limit(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "3", "--by", "ada")
@@ -261,7 +259,7 @@ def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
-def test_the_caps_command_prints_no_more_scopes_than_its_limit_and_says_so(
+def test_the_caps_command_prints_no_more_scopes_than_its_limit(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for tenant in "abcde":

@@ -99,7 +99,7 @@ def test_the_workers_command_names_an_unreadable_queue(
     assert document.stdout == "[]\n"
 
 
-def test_an_invalid_name_in_the_list_of_queues_stops_neither_workers_nor_the_doctor(
+def test_an_invalid_name_in_the_list_of_queues_stops_no_worker(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.sadd("rqc:queues", "a b")
@@ -174,7 +174,7 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
 
 
-def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
+def test_the_doctor_command_finds_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
     """Checks a queue that no table, metric or alert shows."""

@@ -150,7 +150,7 @@ def test_commands_do_not_create_an_unknown_queue_and_name_the_known_queues(
 
 
 @pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
-def test_a_list_command_without_a_queue_shows_the_only_queue_or_names_all_queues(
+def test_a_list_command_without_a_queue_shows_the_only_queue(
     command: str, cli: CommandLine
 ) -> None:
     assert cli.line(1, command) == "this server has no queue"

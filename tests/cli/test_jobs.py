@@ -126,7 +126,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue(
+def test_the_jobs_command_costs_the_same_for_a_longer_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
     """Checks a filter without a match. The command stops after a fixed number of jobs."""

@@ -342,7 +342,7 @@ def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
     assert [status for _, status in ERRORS] == answers
 
 
-def test_the_inbox_example_commits_an_order_and_its_job_together_and_shows_the_queue(
+def test_the_inbox_example_commits_an_order_and_its_job_together(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
 ) -> None:
     monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.db"))

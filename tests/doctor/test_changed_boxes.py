@@ -42,7 +42,7 @@ def test_a_changed_value_of_a_step_or_a_signal_is_found(seed: Seed, what: str) -
     assert f"the value of {what}" in found.says
 
 
-def test_a_job_in_whose_box_one_entry_was_written_over_another_does_not_continue(
+def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
     seed: Seed,
 ) -> None:
     """Checks that the overwritten step does not run again."""

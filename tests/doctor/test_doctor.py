@@ -222,7 +222,7 @@ def test_a_lost_ready_list_is_restored_in_order(scene: Scene) -> None:
     assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
 
 
-def test_a_lost_lease_is_restored_and_its_worker_can_settle_the_job(scene: Scene) -> None:
+def test_a_worker_can_settle_a_job_whose_lost_lease_was_restored(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
 
     scene.repair()
@@ -359,7 +359,7 @@ def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
         assert scene.diagnose() == []
 
 
-def test_a_refused_settlement_after_a_trim_proves_nothing_about_the_state_of_its_job(
+def test_a_refused_settlement_alone_proves_no_state_of_its_job(
     scene: Scene,
 ) -> None:
     """Checks an outbox with one event about a running job: the refused settlement of another worker."""

@@ -65,7 +65,7 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_the_results_lines_of_jobs_agree_with_their_events_after_every_kind_of_end(
+def test_results_lines_agree_with_the_events_after_every_kind_of_end(
     seed: Seed,
 ) -> None:
     assert {

@@ -79,7 +79,7 @@ def test_a_row_without_packed_data_gets_the_lane_of_the_policy_that_workers_regi
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )  # fmt: skip
-def test_an_unreadable_row_is_parked_with_the_reason_and_delays_no_other_row(
+def test_an_unreadable_row_is_parked_with_the_reason(
     stage: Stage, columns: dict[str, Any], why: str
 ) -> None:
     stage.insert("before")

@@ -130,9 +130,7 @@ def test_enqueue_many_inserts_many_rows_in_order_with_one_statement(
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_the_rollback_to_a_savepoint_deletes_the_rows_that_were_inserted_after_the_savepoint(
-    kind: str, url: str, app: App
-) -> None:
+def test_the_rollback_to_a_savepoint_deletes_later_rows(kind: str, url: str, app: App) -> None:
     send = app.tasks["send"]
     with opened(kind, url) as scene:
         scene.execute("INSERT INTO orders VALUES (1)")
@@ -245,7 +243,7 @@ def test_an_enqueue_succeeds_though_the_sequence_of_ids_is_a_little_behind(
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_a_row_is_committed_or_rolled_back_with_the_order_in_an_event_loop(
+async def test_an_async_transaction_commits_or_rolls_back_a_row_with_the_order(
     kind: str, url: str, app: App
 ) -> None:
     if not may_be(kind, url):

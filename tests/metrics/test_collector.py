@@ -101,7 +101,7 @@ def worked() -> FlowTotals:
     return totals
 
 
-def test_every_sample_is_in_the_table_of_metrics_and_every_family_has_a_sample(
+def test_every_sample_is_in_the_table_of_metrics(
     collector_at: Callable[..., QueueCollector], seed: Seed, database: Database, tmp_path: Path
 ) -> None:
     seed.enqueue("first")

@@ -68,7 +68,7 @@ def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> No
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_the_waiting_time_of_a_job_is_counted_if_the_claim_has_this_time() -> None:
+def test_a_claim_without_a_waiting_time_is_not_counted_in_the_waits() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):

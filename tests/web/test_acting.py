@@ -60,9 +60,7 @@ def last_event(scene: Scene, browse: Browse, kind: str) -> dict[str, Any]:
 # Jobs.
 
 
-def test_an_operator_cancels_a_job_and_the_log_says_who_did_it_and_why(
-    busy: Scene, browse: Browse
-) -> None:
+def test_an_operator_cancels_a_job_and_is_named_in_the_log(busy: Scene, browse: Browse) -> None:
     page = admin_page(browse, role=OPERATOR)
 
     says = told(page, "job/cancel", id="ready", reason=WHY)
@@ -101,9 +99,7 @@ def test_a_waiting_job_is_edited(busy: Scene, browse: Browse, page: TestClient) 
     assert (event["worker"], event["detail"]["why"]) == ("ann", WHY)
 
 
-def test_a_delayed_job_is_made_ready_at_once_and_its_deadline_is_removed(
-    busy: Scene, page: TestClient
-) -> None:
+def test_a_delayed_job_is_made_ready_at_once(busy: Scene, page: TestClient) -> None:
     told(page, "job/edit", id="scheduled", expires="7200")
     told(page, "job/edit", id="scheduled", delay="0", no_deadline="1")
 
@@ -147,7 +143,7 @@ def test_a_job_with_an_odd_name_is_changed_and_shown_again(busy: Scene, page: Te
 # Queues.
 
 
-def test_a_queue_is_paused_and_resumed_and_the_page_shows_it_at_once(
+def test_the_page_shows_a_pause_and_a_resume_at_once(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     assert "/act/queue/pause" in read(page, f"/queues/{QUEUE}")
@@ -241,7 +237,7 @@ def test_a_schedule_is_paused_run_resumed_and_removed(
 # Who, and why.
 
 
-def test_the_log_has_an_actor_whose_name_is_made_from_an_e_mail_address(
+def test_an_actor_with_an_e_mail_address_gets_a_name_made_from_it(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")

@@ -385,7 +385,7 @@ def pressed(page: TestClient, form: dict[str, str]) -> str:
     return str(page.post("/act/bulk", data=form, headers=OWN).headers["location"])
 
 
-def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_number(
+def test_a_part_with_a_lost_answer_counts_for_the_confirmed_number(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 400)

@@ -84,7 +84,7 @@ def enqueued(scene: Scene) -> dict[str, tuple[str, str | None, int]]:
 # One job.
 
 
-def test_an_operator_copies_a_job_and_the_log_says_who_did_it_and_why(
+def test_an_operator_copies_a_job_and_is_named_in_the_log(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     with mirroring(scene.url, scene.audit_url):
@@ -353,7 +353,7 @@ def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     )
 
 
-def test_a_mounted_page_makes_copies_with_the_tasks_and_options_of_its_app(scene: Scene) -> None:
+def test_a_mounted_page_makes_copies_with_the_options_of_its_app(scene: Scene) -> None:
     app = App(scene.url, scene.audit_url, audit_payload="full", max_payload=100_000)
     keyed = Cap(1, per=lambda n, **_: str(n), name="by-n")
     task = app.task(queue=QUEUE, name="keyed", caps=[keyed])(lambda n: None)

@@ -216,7 +216,7 @@ async def test_without_an_audit_log_the_tools_of_the_past_say_how_to_name_one(bu
         ] * answer.is_error
 
 
-async def test_a_viewer_who_may_see_arguments_sees_them_and_may_search_by_them(busy: Scene) -> None:
+async def test_a_viewer_with_the_right_sees_arguments_and_may_search_by_them(busy: Scene) -> None:
     sources = Sources(busy.url, audit_url=busy.audit_url)
     with contextlib.closing(sources):
         tools = Tools(sources, Access("mcp", see_arguments=True))

@@ -349,7 +349,7 @@ def test_an_invalid_address_is_refused_with_a_sentence_that_says_why(
     assert "is not valid" in document.json()["error"]
 
 
-def test_an_unknown_address_has_a_page_that_says_that_there_is_no_such_page(
+def test_an_unknown_address_is_answered_with_a_page_that_says_so(
     scene: Scene, browse: Browse
 ) -> None:
     answer = browse().get("/nothing/of/this")

@@ -64,7 +64,7 @@ def test_the_page_of_schedules_shows_the_next_and_the_last_instant_of_each_sched
     assert "schedule broken of queue" in text
 
 
-def test_the_page_of_a_schedule_shows_its_rule_its_next_instants_and_its_changes(
+def test_the_page_of_a_schedule_shows_its_rule_and_its_instants(
     scheduled: Scene, browse: Browse
 ) -> None:
     page = browse()

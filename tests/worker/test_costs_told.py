@@ -105,7 +105,7 @@ async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: 
     assert [each["told"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
 
 
-async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt(app: App) -> None:
+async def test_a_paused_key_holds_back_all_its_jobs_without_an_attempt(app: App) -> None:
     answers: list[tuple[str, int]] = []
     asked = asyncio.Event()
 

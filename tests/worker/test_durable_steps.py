@@ -91,7 +91,7 @@ async def test_a_worker_repeats_the_save_of_steps_that_redis_lost(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
-async def test_a_signal_that_is_untaken_after_a_failover_is_not_taken_by_the_next_wait(
+async def test_a_signal_that_a_failover_returned_is_not_taken_by_the_next_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a failover to a replica on which the first wait has begun, and has not yet taken the signal."""
@@ -359,7 +359,7 @@ async def test_a_claim_that_a_save_finds_lost_is_no_longer_extended(
         assert {QUEUE: {}} == leases._held
 
 
-async def test_a_save_waits_while_the_backlog_of_the_log_is_at_twice_its_limit(
+async def test_a_save_waits_while_the_backlog_is_at_twice_its_limit(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, sent = list[AuditBacklogFull](), Saver._sent

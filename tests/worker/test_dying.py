@@ -216,7 +216,7 @@ def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     assert max(losses) <= len(bad), "one for each poison job at most"
 
 
-def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signal(
+def test_the_supervisor_replaces_a_killed_worker(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:

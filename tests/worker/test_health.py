@@ -85,7 +85,7 @@ def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
     assert ask()[1]["workers"] == []
 
 
-def test_health_lists_the_server_and_queues_of_each_worker_and_filters_by_queue(
+def test_health_lists_the_server_and_the_queues_of_each_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     """Checks a queue without workers. Workers of other queues or servers must not make it look healthy."""

@@ -36,7 +36,7 @@ async def begun_apart(client: Client) -> None:
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
 
-async def test_processes_of_isolated_handlers_are_reused_and_are_never_more_than_the_running_jobs(
+async def test_processes_of_isolated_handlers_are_reused(
     client: Client, run_worker: RunWorker, witness: crew.Witness, app: App
 ) -> None:
     app.enqueue_many(crew.apart.job(n=n) for n in range(40))
@@ -195,7 +195,7 @@ def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_process_that_an_isolated_handler_started_ends_with_the_process_of_the_handler(
+async def test_a_process_of_an_isolated_handler_ends_with_its_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -206,7 +206,7 @@ async def test_a_process_that_an_isolated_handler_started_ends_with_the_process_
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_a_process_that_an_isolated_handler_started_ends_with_a_killed_worker(
+def test_a_process_of_an_isolated_handler_ends_with_a_killed_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)

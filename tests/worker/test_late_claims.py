@@ -53,7 +53,7 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
     return transport, worker, ending
 
 
-async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_begun(
+async def test_a_job_whose_claim_is_answered_after_its_lease_does_not_begin(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks that the job does not run twice at once. The worker knows from its own clock that the lease has
@@ -83,7 +83,7 @@ def long_lease(app: App) -> Iterator[float]:
     app.queue("crew", lease=crew.LEASE)
 
 
-async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
+async def test_a_job_whose_claim_is_answered_within_its_lease_begins(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
     """Checks that the worker does not give the job back. After an outage all answers are late, and rollbacks waste
@@ -101,7 +101,7 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_given_back(
+async def test_claimed_jobs_that_wait_for_a_blocked_event_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks jobs that wait behind a handler which blocks the event loop. No heartbeat extends their leases."""

@@ -199,7 +199,7 @@ async def test_dependencies_are_exited_before_a_stopping_worker_gives_the_job_ba
 
 @ALL
 @pytest.mark.slow
-async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_all(
+async def test_a_killed_process_exits_no_dependency(
     app: App,
     client: Client,
     run_worker: RunWorker,

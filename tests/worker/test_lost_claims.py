@@ -146,9 +146,7 @@ def test_a_lease_begins_when_its_heartbeat_is_sent(client: Client, app: App) -> 
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
-def test_a_workers_old_claim_of_a_job_is_lost_when_it_claims_the_job_again(
-    client: Client, app: App
-) -> None:
+def test_a_new_claim_of_a_job_ends_the_workers_old_claim(client: Client, app: App) -> None:
     """Checks a lease that expired before the heartbeat. The heartbeat extends the lease of the new claim only."""
     lost: list[tuple[str, ...]] = []
     client.run(client.calls.delivery.handshake("crew"))

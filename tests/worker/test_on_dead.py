@@ -59,7 +59,7 @@ async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search_for_deaths(
+async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
     """Checks deaths among a worker's first settlements, before its first search for deaths.
@@ -216,7 +216,7 @@ async def test_the_hook_of_dead_jobs_runs_for_an_unreadable_job(
     assert facts["arguments"] == {}
 
 
-def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
+def test_the_hook_of_dead_jobs_runs_for_many_jobs_that_die_together(
     client: Client, app: App
 ) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7

@@ -70,7 +70,7 @@ def app(valkey_url: str) -> Iterator[App]:
         yield made
 
 
-def test_a_changed_file_restarts_the_worker_and_its_running_job_is_given_back(
+def test_a_worker_that_restarts_for_a_changed_file_gives_its_job_back(
     project: Project, process: Child, app: App
 ) -> None:
     job = app.enqueue("reloaded", "note")

@@ -216,7 +216,7 @@ async def test_workers_repeat_the_declarations_of_their_schedules(
     assert ticker.DECLARE_S == 3600
 
 
-async def test_a_worker_that_was_suspended_for_hours_declares_its_schedules_before_it_fires_them(
+async def test_a_resumed_worker_declares_its_schedules_before_it_fires_them(
     valkey_url: str,
 ) -> None:
     """Checks a suspended machine. By Redis' clock the last declaration is over an hour old, and by the worker's clock

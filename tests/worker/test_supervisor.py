@@ -283,7 +283,7 @@ def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
 
 
 @pytest.mark.slow
-def test_workers_are_replaced_after_max_jobs_and_no_job_is_given_back(
+def test_workers_that_are_replaced_after_max_jobs_give_no_job_back(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     jobs = [crew.sleeping.job(0.1) for _ in range(20)]

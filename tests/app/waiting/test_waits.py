@@ -209,7 +209,7 @@ def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited:
     assert Succeeded(handle.id) == waiting.result(LONG_S)
 
 
-def test_a_wait_for_a_reused_id_does_not_return_the_outcome_of_its_earlier_job(
+def test_a_wait_for_a_reused_id_returns_the_outcome_of_the_later_job(
     app: App, audited: Mirror
 ) -> None:
     """Checks that the wait reads the log only when the log has the end of the second job."""
@@ -252,7 +252,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert seen in ([2], [3])
 
 
-def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
+def test_as_completed_polls_the_first_of_many_jobs_early(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks more than twice TOGETHER_MAX jobs. The first poll comes as soon as TOGETHER_MAX jobs are registered."""

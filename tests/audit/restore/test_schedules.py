@@ -155,7 +155,7 @@ def test_restore_does_not_restore_a_schedule_that_an_operator_has_released_to_th
     assert {} == scene.lost()
 
 
-def test_restore_reports_and_leaves_out_a_schedule_whose_job_is_not_in_the_log(
+def test_restore_leaves_out_a_schedule_whose_job_the_log_lacks(
     scene: Scene,
 ) -> None:
     scene.put("secret", spec_max=0)
@@ -230,7 +230,7 @@ def test_restore_restores_a_deleted_entry_of_a_schedule_with_the_next_version(
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_does_not_undo_a_change_of_a_schedule_that_is_not_mirrored_yet(
+def test_restore_keeps_a_change_of_a_schedule_that_is_not_mirrored_yet(
     scene: Scene, client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.put("tenant")

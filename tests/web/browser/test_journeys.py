@@ -167,9 +167,7 @@ def test_a_page_that_gets_no_answer_says_so_until_it_gets_an_answer(view: View) 
         viewer.wrong = [each for each in viewer.wrong if not any(word in each for word in own)]
 
 
-def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
-    browser: Any, site: Site, tmp_path: Any
-) -> None:
+def test_the_pages_about_tokens_are_accessible(browser: Any, site: Site, tmp_path: Any) -> None:
     tokens = tmp_path / "tokens"
     tokens.touch(0o600)
     options = ("--tokens", str(tokens))
