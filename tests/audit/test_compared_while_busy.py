@@ -204,7 +204,7 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     mirrored_between: Callable[[Callable[[], None]], None],
     valkey_url: str,
 ) -> None:
-    """Checks ids that are used several times. The retention and the task change from job to job."""
+    """Checks ids that are used several times, each time with another retention and another task."""
     rounds = itertools.count(1)
 
     def again() -> None:

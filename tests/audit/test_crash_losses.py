@@ -31,7 +31,7 @@ class Died(Exception):
 
 
 class Mortal:
-    """Mirrors of one queue, one after another. The first mirror dies at its n-th step."""
+    """Several mirrors of one queue, one after another. The first mirror dies at its n-th step."""
 
     def __init__(self, source: StreamSource, database: Database, queue: str, n: int) -> None:
         self.source, self.database, self.queue = source, database, queue

@@ -69,7 +69,7 @@ class Story:
         return at, raw
 
     def _unmoved(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return an entry that does not change the state of any job."""
+        """Return an entry after which each job has the same state as before."""
         self.seq += 1
         if self.random.random() < 0.5:
             kind = self.random.choice(("step_begun", "step_saved"))

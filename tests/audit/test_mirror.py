@@ -451,8 +451,8 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
 def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a Redis that is unreachable between commit and trim. The next trim subtracts the entries of both
-    batches."""
+    """Checks a Redis that is unreachable between commit and trim. The next trim also subtracts the entries of the
+    failed trim."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

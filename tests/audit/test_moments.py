@@ -100,7 +100,7 @@ def test_a_query_about_a_moment_outside_the_log_returns_a_caveat(
 def test_the_wait_of_a_lost_job_ends_at_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks a query about a moment before the loss, made after the loss."""
+    """Checks a question that is asked after the loss, about a moment before the loss."""
     outbox = writer.keys("outbox")
     entry, fields = writer.log[0] if knows == "the beginning" else writer.log[-1]
     writer.source.redis.delete(outbox)

@@ -1,4 +1,5 @@
-"""Two sources of one audit database: another Redis or another prefix takes no queue away from the first."""
+"""Two sources of one audit database: two Redis servers, or two prefixes. The second source takes no queue of the
+first."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def stale_fence(log: Log) -> Row:
 
 
 def skipped_claim(log: Log) -> Row:
-    """Lie: one claim number of a job is left out."""
+    """Lie: the numbers of a job's claims skip a number."""
     row = log.events("claimed")[5]
     log.change(row, claim=row["claim"] + 1)
     return row

@@ -161,7 +161,7 @@ def test_schedule_set_warns_of_a_task_that_no_worker_has_registered(
 def test_schedule_set_without_a_task_does_not_restore_an_older_job(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a command that changes only the rule. Meanwhile another client changes the schedule's job."""
+    """Checks a command that changes only the rule of a schedule, while another client changes the schedule's job."""
     with_stored_job = schedules._with_stored_job
     other = app.tasks["send"].job("b")
 

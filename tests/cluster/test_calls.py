@@ -191,7 +191,7 @@ def test_a_new_queue_is_listed_before_it_is_used(
 
 
 def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
-    """Checks the answer MOVED. The client calls the new node at once, in later calls, and in transactions."""
+    """Checks the answer MOVED. The client calls the new node at once, also in later calls and in transactions."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))

@@ -232,7 +232,7 @@ def test_a_worker_can_settle_a_job_whose_lost_lease_was_restored(scene: Scene) -
 
 
 def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
-    """Checks a running job that lost its state line. Its worker can still settle it."""
+    """Checks a running job that lost its state line. After the repair, its worker can still settle the job."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
 

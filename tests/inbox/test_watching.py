@@ -171,8 +171,7 @@ def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound(
 
 
 def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
-    """Checks queue names that any INSERT may contain. Many names do not make many samples, and no two samples are
-    equal."""
+    """Checks queue names that any INSERT may contain. The metrics stay few, and no sample appears twice."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")

@@ -131,8 +131,7 @@ class Model:
         return None if job is None or self._is_overdue(job) else job
 
     def let_yield(self, name: str | None) -> None:
-        """Take this name from its holder if the holder waits past its deadline. The holder continues without the
-        name."""
+        """Free this name if its holder waits past its deadline. The holder continues without the name."""
         job = self._named(name)
         if job is not None and self._is_overdue(job):
             job.unique = None
@@ -597,7 +596,8 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume_soon(self) -> None:
-        """Resume the queue. This second rule makes resumes twice as likely, since a paused queue does little."""
+        """Resume the queue. Together with `resume`, this rule makes resumes frequent, since few calls affect a paused
+        queue."""
         self.resume()
 
     @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))

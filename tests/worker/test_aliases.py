@@ -119,7 +119,7 @@ async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
 ) -> None:
     """Checks jobs of both names while the cap of the old name is stored.
 
-    `audit verify` proves the log, and SQL has each job under its own name.
+    `audit verify` proves the log. SQL has each job under the name with which it was enqueued.
     """
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []

@@ -95,7 +95,7 @@ entered: list[Any] = []
 
 
 async def session() -> AsyncIterator[str]:
-    """A dependency that records when it is entered and left."""
+    """A dependency that records each entry and each exit."""
     entered.append("session")
     yield "db"
     entered.append("left")

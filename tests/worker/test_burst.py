@@ -59,7 +59,7 @@ async def test_a_burst_logs_once_which_jobs_it_leaves_in_the_queue(
     caplog: pytest.LogCaptureFixture,
     concurrency: int,
 ) -> None:
-    """Checks a rate that is used up for hours. When the worker ends, it logs how many jobs still wait."""
+    """Checks a rate that is used up for hours. At its end, the worker logs how many jobs still wait."""
     client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})

@@ -95,7 +95,7 @@ async def test_a_worker_registers_its_caps_and_respects_them(
 async def test_a_worker_moves_jobs_that_were_enqueued_without_scopes_into_their_lanes(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
-    """Checks a producer without the task's code, whose jobs are older than the registered caps."""
+    """Checks a producer without the task's code. It enqueued jobs before a worker registered the caps."""
     app, other = make_app(), make_app()
     handles = [
         other.enqueue("mail", "crowd", {"tenant": tenant}, priority=priority)  # type: ignore[arg-type]

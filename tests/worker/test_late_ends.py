@@ -97,7 +97,7 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """Run a job of the task while another handler blocks the event loop for ``blocked_s``. Return the job's
+        """Run a job of the task beside a handler that blocks the event loop for ``blocked_s`` seconds. Return the job's
         outcome."""
 
         async def main() -> Any:

@@ -259,7 +259,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
 def test_the_hook_of_dead_jobs_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
-    """Checks a death whose time is before the mark. By its time, the hook of this death seems to have run."""
+    """Checks a death whose time is before the mark: the time up to which all hooks have run."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
     def watch() -> dead_hooks.DeathWatch:

@@ -1,4 +1,4 @@
-"""Rows in Redis that show which workers are present, busy or idle. The row of a vanished worker is removed."""
+"""Rows in Redis by which workers show that they are present. The row of a vanished worker is removed."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Failovers of Redis under Sentinel. To workers a failover is an outage, and lost events are reported."""
+"""Failovers of Redis under Sentinel. For workers, a failover is an outage; lost events are reported."""
 
 from __future__ import annotations
 

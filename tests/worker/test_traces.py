@@ -1,4 +1,4 @@
-"""Spans of enqueues and claims, with real workers. The tests check how spans are related, and that none is lost."""
+"""Spans of enqueues and claims, with real workers. The tests check how spans are related, and that no span is lost."""
 
 from __future__ import annotations
 

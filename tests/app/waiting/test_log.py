@@ -24,7 +24,7 @@ Mirror = Callable[[], Any]
 def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     app: App, audited: Mirror
 ) -> None:
-    """Checks a Redis that no longer knows that a mirror copies the queue. The wait still reads the log."""
+    """Checks that the wait reads the log, although Redis has lost the fact that a mirror copies the queue."""
     handle = app.tasks["note"].enqueue(1)
     succeed(app, *take(app))
     audited()

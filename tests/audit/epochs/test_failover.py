@@ -85,7 +85,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
 def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks three primaries in a row: server A, its lagging replica B, and A again. A lacks the events of B."""
+    """Checks two failovers: from server A to its lagging replica B, and back to A. Server A lacks the events of B."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, "before")

@@ -38,7 +38,7 @@ from tests.kit.wait import wait_until
 
 
 def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
-    """Checks waiting, delayed, dead, failed and blocked jobs. Three jobs cannot be restored, for two reasons."""
+    """Checks waiting, delayed, dead, failed and blocked jobs. Three other jobs cannot be restored."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
         client.calls.enqueue.many(

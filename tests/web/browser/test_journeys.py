@@ -1,4 +1,4 @@
-"""Journeys of a viewer: from an alert to its cause, by keyboard, without JavaScript, and during updates."""
+"""Journeys of a viewer: from an alert to its cause, by keyboard, without JavaScript, and while the page updates."""
 
 from __future__ import annotations
 
