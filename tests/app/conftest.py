@@ -1,4 +1,4 @@
-"""Fixtures: users of Redis. Each user has the rights that `rq-core acl` prints for a role."""
+"""Fixtures: users of Redis. A user has the rights that `rq-core acl` prints for one role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ As = Callable[..., str]
 
 @pytest.fixture
 def control(redis_server: RedisServer) -> Iterator[Any]:
-    """Yield a connection as the server's default user. At the end, delete the users that the test made."""
+    """Yield a connection as the server's default user. After the test, delete the users that the test made."""
     with redis_server.client(decode_responses=True) as client:
         client.execute_command("FUNCTION", "FLUSH")
         client.execute_command("ACL", "LOG", "RESET")
@@ -28,7 +28,8 @@ def control(redis_server: RedisServer) -> Iterator[Any]:
 
 @pytest.fixture
 def as_(control: Any, redis_server: RedisServer) -> As:
-    """Return a function that makes a user with the rights that `rq-core acl` prints, and returns the user's URL."""
+    """Return a function that makes a Redis user for a role, and returns the user's URL. `rq-core acl` prints the
+    rights."""
 
     def make(role: str, *options: str, without: str = "") -> str:
         result = CliRunner().invoke(root, ["acl", role, *options])

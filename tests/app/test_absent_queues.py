@@ -1,4 +1,4 @@
-"""A call that changes jobs creates no queue. In an unknown queue, the call finds no job."""
+"""Calls that change jobs create no queue. In an unknown queue they find no job."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_change_of_jobs_in_an_unknown_queue_creates_no_queue(client: Client, c
 def test_a_change_of_jobs_in_a_deleted_queue_creates_no_queue(
     client: Client, redis_url: str, call: str
 ) -> None:
-    """Checks a client that used the queue before the queue was deleted."""
+    """Checks a client that has used the queue before its deletion."""
     enqueue(client, "a")
     client.run(client.calls.admin.cancel(QUEUE, ["a"]))
     with Client(redis_url) as other:
@@ -64,7 +64,7 @@ def test_a_change_of_jobs_in_a_deleted_queue_creates_no_queue(
     assert client.run(client.calls.admin.cancel(QUEUE, ["b"])) == {"b": "cancelled"}
 
 
-def test_a_job_can_be_cancelled_though_the_key_meta_of_its_queue_is_lost(client: Client) -> None:
+def test_a_job_of_a_queue_without_its_key_meta_can_be_cancelled(client: Client) -> None:
     enqueue(client, "a")
     client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("meta")]]))
 

@@ -1,7 +1,7 @@
-"""A real user of Redis has the rights of one role of `rq-core acl`, and tries commands that the role must not send.
+"""A user with the rights of one role of `rq-core acl` tries commands that this role must not send.
 
-The attacks are on the role's own queue, on other queues, and on the server. The tests also attack a role that is added
-later. Only the keys that it must not use have to be added here.
+The attacks are on the role's own queue, on other queues, and on the server. To attack a new role, add the keys that the
+role must not use.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ OF_OWN_QUEUE: list[Words] = [
 
 @pytest.fixture
 def queues(control: Any, redis_server: RedisServer) -> None:
-    """Make two queues with two jobs each. In each queue, one of the jobs is claimed."""
+    """Make two queues with two jobs each. One job of each queue is claimed."""
     with Client(redis_server.url) as client:
         for queue in ("mail", "images"):
             jobs = [NewJob(f"{queue}-{n}", queue, profile("send"), "{}") for n in range(2)]
@@ -118,15 +118,15 @@ def role(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def user(role: str, as_: As, queues: None) -> Iterator[Any]:
-    """Yield a connection of a user who has the rights of this role, for the queue mail only."""
+    """Yield a connection of a user with the rights of this role for the queue mail."""
     with redis.Redis.from_url(as_(role, "--queue", "mail"), decode_responses=True) as client:  # type: ignore[no-untyped-call]
         yield client
 
 
 def refused(user: Any, *words: Any) -> bool:
-    """Return whether Redis refuses the command because the user lacks a right.
+    """Return whether Redis refuses the command for lack of a right.
 
-    A refusal inside a script counts as well, even if the reason is that no script may send the command.
+    An error of a script counts, too. Redis may also say that no script may send the command.
     """
     try:
         user.execute_command(*words)
@@ -139,7 +139,7 @@ def refused(user: Any, *words: Any) -> bool:
 
 
 def from_script(words: Words) -> list[Words]:
-    """Return the calls that send the command from a script of the user: one call for each way to send a script."""
+    """Return two calls that send the command from within a script: by EVAL and by EVAL_RO."""
     called = ", ".join(f"'{word}'" for word in words)
     text = f"return redis.call({called})"
     return [("EVAL", text, 0), ("EVAL_RO", text, 0)]
@@ -253,8 +253,7 @@ def test_a_role_may_use_only_the_keys_of_its_queue_that_it_needs(role: str, user
 
 
 def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user: Any) -> None:
-    """Checks FUNCTION LOAD REPLACE. A function that an attacker replaced would run with the rights of the next worker
-    that calls the function."""
+    """Checks FUNCTION LOAD REPLACE. Workers would run an attacker's function with their own rights."""
     made = function("claim")
     control.function_load(made.text, replace=True)
     evil = f"#!lua name={made.function}\nredis.register_function('{made.function}', function() return 1 end)"
@@ -267,8 +266,8 @@ def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user:
 
 
 def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
-    """Checks that a second preparation loads nothing. If an intruder changed a function, the preparation replaces the
-    function."""
+    """Checks two runs of `server prepare`. The first run replaces a changed function, and the second run loads
+    nothing."""
     url = as_("preparer")
     claim = function("claim").function
     control.function_load(

@@ -1,4 +1,4 @@
-"""Durable jobs that run other jobs and wait for their ends, on the fake server."""
+"""Durable jobs that enqueue other jobs and wait for their ends, on the fake server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def outcomes(fake: testing.Fake, task: str) -> list[str]:
     return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
 
 
-def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_task(
+def test_a_parent_gets_the_result_of_its_child_in_the_childs_type(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -77,7 +77,7 @@ def test_a_child_runs_once_and_its_parent_gets_its_result_in_the_type_of_the_tas
 def test_children_have_the_headers_of_the_outgoing_functions(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
-    """The functions are called in the parent's claim, where its span is the current one, and once for a map."""
+    """Checks a map of two children. rq-core calls the outgoing function once, while the parent's handler runs."""
 
     @app.outgoing
     def request_of_the_parent(call: Outgoing) -> dict[str, str]:
@@ -150,7 +150,7 @@ def test_an_empty_map_ends_at_once(app: App, fake: testing.Fake, did: list[Any])
     assert [[]] == did
 
 
-def test_enough_children_may_succeed_and_later_runs_see_the_same_items(
+def test_a_map_may_end_when_enough_children_have_succeeded(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -184,7 +184,7 @@ def test_enough_children_may_succeed_and_later_runs_see_the_same_items(
     assert [([0, 1, 2, 4], [(3, False)])] * 2 == did
 
 
-def test_a_parent_dies_if_too_few_children_succeed_and_runs_only_those_again_that_were_requeued(
+def test_only_requeued_children_of_a_dead_parent_run_again(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -232,7 +232,7 @@ def test_a_retried_parent_does_not_run_children_again(
     assert [1, 2, [1, 2], [1, 2], [1, 2]] == did
 
 
-def test_a_crash_between_the_enqueue_of_children_and_its_save_makes_no_second_child(
+def test_a_crash_after_the_enqueue_of_children_makes_no_second_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -261,7 +261,7 @@ def test_a_crash_between_the_enqueue_of_children_and_its_save_makes_no_second_ch
     assert ["crash", 1, 2, [1, 2]] == did
 
 
-def test_a_parent_that_gets_no_signal_looks_by_itself(
+def test_a_parent_without_a_signal_finds_the_ends_of_its_children_by_itself(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.testing.fake_app.calls_for", lambda *_: [])
@@ -346,7 +346,7 @@ def test_branches_run_children_at_the_same_time_under_two_names(
     assert [[1, 2], [3, 4]] == did[-2:]
 
 
-def test_calls_that_differ_between_two_runs_end_the_job(
+def test_a_durable_job_dies_if_its_second_run_makes_other_calls(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -365,7 +365,9 @@ def test_calls_that_differ_between_two_runs_end_the_job(
     assert "an earlier run has enqueued 1 children, and this one has 2 calls" in str(ran[-1].error)
 
 
-def test_what_cannot_be_a_child_is_refused(app: App, fake: testing.Fake, did: list[Any]) -> None:
+def test_a_call_that_cannot_be_a_child_is_refused(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
     @app.task(unique=Unique())
     def render() -> int:
         return 1
@@ -388,7 +390,9 @@ def test_what_cannot_be_a_child_is_refused(app: App, fake: testing.Fake, did: li
     assert "is unique, and a child must not give way" in did[0]
 
 
-def test_children_failed_has_the_items(app: App, fake: testing.Fake, did: list[Any]) -> None:
+def test_the_error_children_failed_has_the_outcomes_of_the_children(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
     @app.task(retry=ONCE)
     def render(n: int) -> int:
         if n:
@@ -408,7 +412,7 @@ def test_children_failed_has_the_items(app: App, fake: testing.Fake, did: list[A
     assert [([5], 1)] == did
 
 
-def test_a_requeue_of_the_parent_by_its_id_runs_only_the_children_again_that_failed(
+def test_a_requeue_of_a_parent_runs_only_its_failed_children_again(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -435,7 +439,7 @@ def test_a_requeue_of_the_parent_by_its_id_runs_only_the_children_again_that_fai
     assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
 
 
-def test_a_cancelled_parent_takes_its_children_with_it(
+def test_a_cancel_of_a_parent_cancels_its_children(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

@@ -1,4 +1,4 @@
-"""Errors of durable jobs, on the fake server: values that have no JSON form, and names that only rq-core may use."""
+"""Errors of durable jobs, on the fake server: values without a JSON form, and names that are reserved for rq-core."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def outcomes(fake: testing.Fake) -> list[str]:
         (strange_key, "value.sizes has a key that is of type object, which has no JSON form"),
     ],
 )  # fmt: skip
-def test_the_error_of_a_step_whose_value_has_no_json_form_names_the_step_and_the_place_and_what_to_do(
+def test_the_error_of_a_step_value_without_a_json_form_names_the_step(
     app: App, fake: testing.Fake, function: Any, says: str
 ) -> None:
     found: list[str] = []
@@ -114,7 +114,7 @@ def test_the_error_of_a_step_whose_value_has_no_json_form_names_the_step_and_the
     assert "under another name, the step runs again" in later
 
 
-def test_a_saved_value_that_does_not_fit_any_more_is_named_with_its_place(
+def test_the_error_of_a_saved_value_of_a_wrong_type_names_the_place(
     app: App, fake: testing.Fake
 ) -> None:
     runs: list[None] = []
@@ -137,7 +137,7 @@ def test_a_saved_value_that_does_not_fit_any_more_is_named_with_its_place(
     assert "value.sizes[1] does not fit the annotation: Input should be a valid integer" in said
 
 
-def test_the_value_of_a_signal_that_does_not_fit_its_wait_is_named_with_its_place(
+def test_the_error_of_a_signal_of_a_wrong_type_names_the_place(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(retry=AT_ONCE)
@@ -152,9 +152,7 @@ def test_the_value_of_a_signal_that_does_not_fit_its_wait_is_named_with_its_plac
     assert "value.sizes[1] does not fit the annotation" in str(ran.error)
 
 
-def test_the_error_of_a_signal_whose_value_has_no_json_form_names_the_signal_and_the_place() -> (
-    None
-):
+def test_the_error_of_a_signal_value_without_a_json_form_names_the_signal() -> None:
     with pytest.raises(InvalidOption) as caught:
         sending_of("job", "approval", with_a_lock())
 
@@ -165,7 +163,7 @@ def test_the_error_of_a_signal_whose_value_has_no_json_form_names_the_signal_and
     assert "value" == caught.value.option
 
 
-def test_the_error_of_a_signal_that_is_too_long_does_not_have_the_value() -> None:
+def test_the_error_of_a_long_signal_does_not_show_its_value() -> None:
     with pytest.raises(InvalidOption) as caught:
         sending_of("job", "approval", "x" * 70_000)
 

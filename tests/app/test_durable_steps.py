@@ -1,5 +1,4 @@
-"""Steps of durable jobs, on the fake server. A durable job saves each step that is done, and a later attempt does not
-do this step again."""
+"""Steps of durable jobs, on the fake server. A job saves each finished step, and later attempts do not repeat it."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Charge:
 
 
 class World:
-    """The services that the steps of a test change. Each change is recorded in ``did``."""
+    """A fake service that the steps of a job change. ``did`` lists all changes."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []
@@ -143,9 +142,7 @@ def test_each_step_of_parallel_branches_is_saved_under_the_key_of_the_branch(
     assert 5 == len(world.did)
 
 
-def test_after_a_branch_has_failed_running_steps_are_saved_and_no_further_step_begins(
-    app: App, world: World
-) -> None:
+def test_no_step_begins_after_a_branch_has_failed(app: App, world: World) -> None:
     async def slow() -> None:
         world.did.append("slow")
         for _ in range(5):
@@ -234,9 +231,7 @@ def test_undo_calls_the_undo_function_of_the_newest_step_first(app: App, world: 
     assert ["charge 1", "charge 2", "refund ch_2", "refund ch_1", "refund ch_1"] == world.did
 
 
-def test_a_key_is_the_same_in_each_run_of_a_job_and_differs_between_jobs(
-    app: App, world: World
-) -> None:
+def test_a_step_has_the_same_key_in_each_run_of_its_job(app: App, world: World) -> None:
     @app.task(retry=AT_ONCE)
     async def order() -> None:
         world.did.append(
@@ -255,9 +250,7 @@ def test_a_key_is_the_same_in_each_run_of_a_job_and_differs_between_jobs(
     assert 4 == len({key for pair in by_job.values() for key in pair})
 
 
-def test_a_step_whose_value_cannot_be_kept_is_not_done_again_and_ends_the_job(
-    app: App, world: World
-) -> None:
+def test_a_step_whose_value_cannot_be_kept_ends_the_job(app: App, world: World) -> None:
     def large() -> str:
         world.did.append("large")
         return "x" * 70_000
@@ -280,9 +273,7 @@ def test_a_step_whose_value_cannot_be_kept_is_not_done_again_and_ends_the_job(
     assert "step 'large' has happened, and what it returned is not kept" in world.did[1]
 
 
-def test_a_saved_value_that_does_not_fit_the_new_type_of_its_step_ends_the_job(
-    app: App, world: World
-) -> None:
+def test_a_saved_value_that_does_not_fit_the_new_code_ends_the_job(app: App, world: World) -> None:
     def old() -> str:
         return "text"
 
@@ -383,7 +374,7 @@ def test_durable_is_refused_outside_of_a_handler() -> None:
         durable()
 
 
-def test_a_step_beyond_the_largest_number_of_steps_is_refused_before_it_is_done(
+def test_a_step_beyond_the_largest_number_is_refused_before_it_runs(
     app: App, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 10_000 == ENTRIES_MAX

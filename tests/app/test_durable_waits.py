@@ -1,4 +1,4 @@
-"""Durable jobs that sleep and wait for signals, on the fake server: they are parked, and their handlers run again."""
+"""Durable jobs that sleep and wait for signals, on the fake server. They park, and their handlers run again later."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_retry_does_not_begin_a_sleep_again(app: App, fake: testing.Fake, did:
     assert ["succeeded"] == outcomes(fake)
 
 
-def test_a_signal_wakes_its_job_and_the_wait_returns_the_value_of_the_signal(
+def test_a_signal_wakes_its_job_and_gives_its_value_to_the_wait(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -205,7 +205,7 @@ def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
     assert ["slow", "end"] == did
 
 
-def test_a_branch_with_plain_code_between_two_steps_ends_before_the_job_is_parked(
+def test_a_running_branch_ends_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)

@@ -1,4 +1,4 @@
-"""Edits of a job through its handle: the arguments that the handle sends, the edits that it refuses, and the errors."""
+"""Edits of a job through its handle: what the handle sends, which edits are refused, and the errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_edit_and_edit_async_change_a_job(handle: JobHandle[None]) -> None
     await handle._producer.aclose()  # type: ignore[attr-defined]  # the app
 
 
-def test_edit_refuses_a_job_that_does_not_wait_and_the_error_says_what_to_do(
+def test_edit_refuses_a_job_that_does_not_wait(
     handle: JobHandle[None],
 ) -> None:
     handle.edit(now=True)
@@ -130,7 +130,7 @@ def test_edit_fails_if_the_state_line_is_not_the_expected_line(handle: JobHandle
 
 
 @pytest.mark.parametrize("line", [None, 5, b"ready"])
-async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent(
+async def test_an_edit_with_a_state_line_that_is_no_str_is_refused(
     handle: JobHandle[None], line: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="line"):
@@ -143,7 +143,7 @@ async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent
 def test_the_error_of_an_unknown_option_of_edit_lists_the_options(
     handle: JobHandle[None],
 ) -> None:
-    """Checks that the error names `edit`, the method that the caller called, and not an internal function."""
+    """Checks that the error names the method `edit`, and no internal function."""
     says = r"edit\(\) got an unexpected keyword argument 'bogus': its options are priority, delay, at, now, expires\."
     with pytest.raises(TypeError, match=says):
         handle.edit(bogus=1)  # type: ignore[call-arg]

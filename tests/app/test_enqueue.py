@@ -1,5 +1,4 @@
-"""Enqueues from an app to a real server: which jobs Redis accepts, which jobs are duplicates, and what handles
-report."""
+"""Enqueues from an app to a real server: accepted jobs, duplicates, and what handles report."""
 
 from __future__ import annotations
 
@@ -176,8 +175,8 @@ async def test_an_error_that_an_async_generator_raises_carries_the_jobs_accepted
 
 
 def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
-    """Checks that the producer's own exception has the list of accepted jobs. The producer can then continue after
-    these jobs."""
+    """Checks that the producer's own exception lists the accepted jobs. The producer can continue after the last of
+    these."""
 
     def generate() -> Iterator[NewJob]:
         for n in range(600):
@@ -241,7 +240,7 @@ def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
 async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """Checks that the error lists exactly the jobs that Redis accepted, without the chunk that was being sent."""
+    """Checks that the error lists each accepted job, and no job of the unfinished call."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
@@ -314,8 +313,7 @@ async def test_a_cancelled_enqueue_does_not_send_its_waiting_job(app: App, task:
 async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
     app: App, task: Noted, *, refused: bool, met: bool, survives: bool
 ) -> None:
-    """Checks that the cancelled job is not enqueued later. A caller that tries again would otherwise enqueue the job
-    twice."""
+    """Checks that a caller may enqueue the job again. The cancelled call does not enqueue it later."""
     client = app.async_client()
     if met:
         await client.run(client.calls.delivery.handshake("notes"))

@@ -1,5 +1,7 @@
-"""Families of durable jobs when processes are killed, queues are full, others use a child's id, or operators change the
-parent at a bad moment."""
+"""Durable jobs and their children at bad moments: a process is killed, a queue is full, or a parent is changed.
+
+In one test, another job has a child's id.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def did() -> list[Any]:
 
 
 def states(app: App, queue: str, ids: list[str]) -> list[str]:
-    """Return how jobs have ended, ``Absent`` if Redis has forgotten it; ``alive`` for those that have not."""
+    """Return the outcome of each job: ``alive`` if it has not ended, ``Absent`` if Redis has forgotten it."""
     ends = app.client.run(app.client.calls.endings.look(queue, ids))
     return [type(ends[each]).__name__ if each in ends else "alive" for each in ids]
 
@@ -55,7 +57,7 @@ def children_of(app: App, queue: str, job_id: str) -> list[str]:
 
 
 def crash_once(monkeypatch: pytest.MonkeyPatch, did: list[Any]) -> None:
-    """Let the first run that enqueues children fail before it has enqueued one."""
+    """Let the first attempt to enqueue children fail before any child is enqueued."""
     enqueue = JobSteps._enqueue
 
     async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
@@ -67,7 +69,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, did: list[Any]) -> None:
     monkeypatch.setattr(JobSteps, "_enqueue", crashing)
 
 
-def test_a_crash_before_the_enqueue_of_children_loses_none(
+def test_a_crash_before_the_enqueue_of_children_loses_no_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -164,7 +166,7 @@ def test_a_forged_name_of_a_childs_queue_is_refused(queue: Any) -> None:
         read_queues(json.dumps([queue, "pages"]))
 
 
-def test_a_run_after_a_crash_does_not_bring_back_a_child_that_was_cancelled(
+def test_a_run_after_a_crash_does_not_enqueue_a_cancelled_child_again(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -286,7 +288,7 @@ REQUEUES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CANCELS.values(), ids=CANCELS)
-def test_each_cancel_of_a_parent_takes_children_and_grandchildren_with_it(
+def test_each_kind_of_cancel_of_a_parent_cancels_children_and_grandchildren(
     app: App, fake: testing.Fake, did: list[Any], change: Change
 ) -> None:
     @app.task(queue="words", retry=ONCE)
@@ -416,7 +418,7 @@ def test_children_that_a_parent_enqueues_after_it_was_cancelled_are_cancelled(
     assert [] == fake.enqueued("pages")
 
 
-def test_children_are_cancelled_of_a_parent_that_was_cancelled_while_it_enqueued_them(
+def test_a_parent_that_is_cancelled_during_an_enqueue_of_children_cancels_them(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

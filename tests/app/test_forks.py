@@ -1,4 +1,4 @@
-"""An app in a process that forks at any moment, as preforking web servers do. The child process can use the app."""
+"""An app in a process that forks at any moment, like a preforking web server. The child process can use the app."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOMENTS = 3
 
 
 @pytest.mark.slow
-def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
+def test_a_process_forked_during_the_first_use_of_an_app_can_use_the_app(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks a fork while another thread of the parent holds a lock, such as the lock of a module's import."""
+    """Checks a fork while another thread of the parent holds a lock, for example of an import."""
     with python(
         "scripts.measure.once.forks", valkey_url, str(MOMENTS), log=tmp_path / "log"
     ) as process:
@@ -30,7 +30,7 @@ def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
 def test_two_threads_that_fork_at_once_leave_the_fork_gate_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that the second fork waits for the first fork, and that each fork releases only the lock that it took."""
+    """Checks that the second fork waits for the first. Each fork releases its own lock."""
     hooks: dict[str, Callable[[], None]] = {}
     monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.update(given))
     gate = ForkGate(30)

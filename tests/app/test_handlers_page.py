@@ -1,5 +1,5 @@
-"""The Python code of docs/how-to/handlers.md runs as written. The page's table equals the table of
-tests/worker/test_leaving.py."""
+"""The Python code of docs/how-to/handlers.md runs as written. tests/worker/test_leaving.py has the same table as the
+page."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def block(word: str) -> str:
-    """Return the only block of code that contains this word."""
+    """Return the one block of code on the page that contains this word."""
     (found,) = [each for each in BLOCKS if word in each]
     return str(found)
 
 
 class FakeSession:
-    """A fake database session. Its method ``execute`` does nothing, and may be awaited."""
+    """A database session whose method ``execute`` does nothing, with or without ``await``."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self
@@ -48,11 +48,11 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def run_in(names: dict[str, Any], source: str) -> None:
-    """Run a block of code that can use the names of the earlier blocks, and add the names that the block defines."""
+    """Run a block of code with these names, and add the names that the block defines."""
     names.update(run(source, **names))
 
 
-def test_a_session_is_created_for_each_job_and_is_not_an_argument_of_the_job(
+def test_the_session_of_a_handler_is_not_an_argument_of_its_job(
     page: dict[str, Any],
 ) -> None:
     app = page["app"]

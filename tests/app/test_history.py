@@ -1,5 +1,4 @@
-"""The state and the history of a job that has left Redis. The job's handle reads them with and without an audit
-database."""
+"""The state and the history of a job that has left Redis, with and without an audit database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lists of `rq_core.views`, as a program without the command line uses them: queries, cells and documents."""
+"""The lists of `rq_core.views`, read by a program that does not use the command line."""
 
 import json
 from collections.abc import Iterator
@@ -34,9 +34,7 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_each_list_of_the_command_line_can_be_read_and_printed_as_a_table_and_as_json(
-    seed: Seed, name: str
-) -> None:
+def test_each_list_can_be_printed_as_a_table_and_as_json(seed: Seed, name: str) -> None:
     view = LISTS[name]
     seed.enqueue("dies")
     seed.fail(*seed.claim().jobs, verdict="final")

@@ -1,4 +1,4 @@
-"""The overview of all queues: its counts and ages are correct, and a million jobs cost as much to read as one job."""
+"""The overview of all queues. Its counts and ages are right, and a million jobs cost no more to read than one job."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class CountingTransport(PoolTransport):
 
 
 def items(reply: Any) -> int:
-    """Return the number of items in a reply. The items of nested lists count as well."""
+    """Return the number of items in a reply, including the items of nested lists."""
     return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
@@ -53,7 +53,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Change the state line of a ready job so that the job is older."""
+    """Make a ready job look as if it had been ready for this number of minutes."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
@@ -91,7 +91,7 @@ def test_the_overview_counts_jobs_by_state(seed: Seed) -> None:
     assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
-def test_the_overview_has_the_number_of_parked_jobs_and_the_age_of_the_first(seed: Seed) -> None:
+def test_the_overview_counts_parked_jobs_and_has_the_age_of_the_first(seed: Seed) -> None:
     seed.parked("a")
     assert look(seed).oldest_parked_ms is not None
     seed.control.zadd(seed.keys("parked"), {"a": seed.now - 7 * MINUTE_MS})
@@ -126,7 +126,7 @@ def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> 
     assert found.oldest_ready_exact
 
 
-def test_the_age_of_the_oldest_ready_job_is_unknown_if_only_cancelled_jobs_were_read(
+def test_the_oldest_age_is_unknown_if_all_read_jobs_are_cancelled(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c", "old")
@@ -176,7 +176,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     seed: Seed, cap: str
 ) -> None:
-    """Checks the list from which `top`, `queues` and the alerts take full scopes: the cap is not in it."""
+    """Checks ``full_scopes``, the list that `top`, `queues` and the alerts read."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()
@@ -187,7 +187,7 @@ def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     assert found.full_scopes == ()
 
 
-def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lanes_were_read(
+def test_the_oldest_age_is_a_lower_bound_if_many_lanes_are_blocked(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 0)
@@ -203,7 +203,7 @@ def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lan
 
 
 def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
-    """Checks that the overview hides each key of the family, since a key may be the name of a customer."""
+    """Checks that keys are hidden. A key may be a customer's name."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
     seed.enqueue(*(seed.job(f"j{n}", scopes=["tenant=acme"]) for n in range(3)))
@@ -270,7 +270,7 @@ def schedules_in(found: QueueOverview) -> tuple[int | None, LateSchedule | None,
     return found.schedules, found.late_schedule, found.schedules_missed
 
 
-def test_the_overview_shows_the_last_activity_of_a_queue_and_when_its_leases_may_expire_again(
+def test_the_overview_shows_the_last_activity_of_a_queue(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -299,10 +299,10 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
-def test_a_key_of_the_wrong_type_that_a_script_reads_is_named_in_the_error(
+def test_the_error_of_a_key_of_the_wrong_type_names_the_key(
     seed: Seed,
 ) -> None:
-    """Checks an error that once contained the beginning of the Lua script in place of the key's name."""
+    """Checks the error of a script. Once, the error showed the beginning of the Lua script and not the key's name."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("state"))
     seed.control.set(seed.keys("state"), "x")
@@ -320,7 +320,7 @@ def in_meta(name: str, value: str) -> Callable[[Seed], object]:
 
 
 def line_of_head(line: str) -> Callable[[Seed], object]:
-    """Return a function that overwrites the state line of the first ready job."""
+    """Return a function that replaces the state line of the first ready job by ``line``."""
     return lambda seed: seed.control.hset(seed.keys("state"), "a", line)
 
 
@@ -355,7 +355,7 @@ def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str)
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_a_job_is_unreadable(
+def test_the_oldest_age_is_a_lower_bound_if_a_job_is_unreadable(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -379,9 +379,7 @@ DAMAGED: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_the_overview_reports_a_damaged_queue_as_unreadable_and_shows_the_other_queues(
-    seed: Seed, how: str
-) -> None:
+def test_the_overview_reports_a_damaged_queue_as_unreadable(seed: Seed, how: str) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
 
@@ -431,7 +429,7 @@ def test_the_overview_counts_the_queues_that_it_leaves_out(
 
 
 class Shard(PoolTransport):
-    """A shard that cannot connect to the server of one queue."""
+    """A transport to a shard that cannot reach the server of one queue."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = super().exchange(commands, *how)

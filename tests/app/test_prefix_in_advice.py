@@ -1,5 +1,5 @@
-"""Advice in messages: each command that a message advises has the option for the key prefix if the prefix is not the
-default."""
+"""Commands that messages advise. If the key prefix is not the default, an advised command has the option
+``--prefix``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_command_that_changes_a_kept_limit_names_the_prefix(redis_url: str) 
 
 
 def commands(of: click.Command, name: str) -> Iterator[tuple[str, bool]]:
-    """Yield each command below a command, and whether the command has the option ``--prefix``."""
+    """Yield each command of a group, and whether it has the option ``--prefix``."""
     if isinstance(of, click.Group):
         context = click.Context(of)
         for each in of.list_commands(context):

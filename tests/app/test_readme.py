@@ -19,13 +19,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def block(word: str) -> str:
-    """Return the only block of code that contains this word."""
+    """Return the one block of code in the README that contains this word."""
     (found,) = [each for each in BLOCKS if word in each]
     return str(found)
 
 
 def run(source: str, **names: Any) -> dict[str, Any]:
-    """Run a block of code as a module would, and return the names that it defines. The block may contain ``await``."""
+    """Run a block of code, which may use ``await``, as a module. Return the names that it defines."""
     names["__name__"] = "tasks"
     code = compile(source, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, names)  # noqa: S307 - it is our own README

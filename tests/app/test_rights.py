@@ -1,4 +1,4 @@
-"""Users with the rights of `rq-core acl ROLE`: each user can do all work of the role, and no work of other roles."""
+"""Users with the rights of `rq-core acl ROLE`. Each user can do the work of the role, and no work of other roles."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the commands that Redis refused to the role's user, without three kinds of commands that the role does not
-    need.
+    """Return the user and the name of each command that Redis refused, without three commands that no role needs.
 
-    These are: the command with which redis-py introduces itself; FUNCTION LOAD, which a client sends if functions are
-    missing; and CONFIG, from which a client learns more about the server than from INFO.
+    Clients send CLIENT SETINFO to introduce themselves, FUNCTION LOAD for missing functions, and CONFIG GET for facts
+    about the server.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
@@ -107,7 +106,7 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
 
 
 def test_the_rights_of_a_producer_suffice_to_store_schedules(control: Any, as_: As) -> None:
-    """Checks each value of `overlap`. The values queue and replace need a cap, which only an operator may store."""
+    """Checks each value of `overlap`. The values "queue" and "replace" need a cap, which an operator stores."""
     operator = as_("operator")
     with app_at(as_("producer"), []) as app:
         job = app.tasks["send"].job("x")
@@ -267,8 +266,8 @@ def test_a_role_that_reads_jobs_may_follow_what_they_show(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks that no command reports the other queue as unreadable. `queues`, `workers` and `job` say that they leave
-    it out."""
+    """Checks `queues`, `workers` and `job`. These commands say that another queue is left out, and not that it is
+    damaged."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})
@@ -292,11 +291,10 @@ def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
 
 
 @pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
-def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_as_down(
+def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
-    """Checks that `metrics --once` and `top` do not exit with 0, and that they raise no alert about a Redis that does
-    not answer."""
+    """Checks that `metrics --once` and `top` fail. No alert says that Redis is silent."""
     with App(redis_url) as app:
         app.enqueue("mail", "send", {})
     control.execute_command(
@@ -324,8 +322,8 @@ def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_a
 def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks the keys of each call and the commands of each script. The test asks Redis whether the role may use these
-    keys and commands."""
+    """Checks the keys and the commands of each script. Redis itself answers whether the role may use the keys and
+    commands."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -362,8 +360,7 @@ def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name:
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
-    """Checks that the rights on keys alone are enough to refuse the call: the producer knows the fence, and the
-    functions are loaded."""
+    """Checks a producer that knows the fence of a claim. The producer lacks the right to the keys."""
     url = as_("producer")
     with Client(redis_url) as owner, Client(url) as producer:
         owner.run(owner.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
@@ -389,7 +386,7 @@ def test_a_role_may_use_only_its_queues(as_: As) -> None:
 
 @pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
 def test_the_error_of_a_missing_right_names_the_right(as_: As, right: str) -> None:
-    """Checks each right in a new queue, since a call that Redis refuses may have done a part of its work."""
+    """Checks each right on a new queue. A refused call may have done a part of its work."""
     with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
         app.enqueue("mail", "send", {})
 

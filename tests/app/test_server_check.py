@@ -1,4 +1,4 @@
-"""Each client refuses an unsuitable server, and the error says what to do. An operator can overrule the refusal."""
+"""Clients refuse an unsuitable server, with an error that names the remedy. An operator can overrule this check."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_replica_is_refused_with_an_error_that_names_the_primary(
 def test_a_client_waits_for_the_promotion_of_a_replica(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks a client that connects during a failover: the client waits until the replica has been promoted."""
+    """Checks a client that connects during a failover."""
     primary = start_redis()
     replica = start_redis(replicaof=f"127.0.0.1 {primary.port}")
     with Client(replica.url, sleep=lambda _: promote(replica)) as client:

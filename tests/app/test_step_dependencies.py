@@ -1,5 +1,4 @@
-"""The dependencies of steps: the function of a step has dependencies of its own, and the steps of a job may be a
-dependency of its handler."""
+"""Dependencies and steps. A step's function can have dependencies, and a dependency can run steps of the job."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ AT_ONCE = RetryPolicy(max_attempts=5, backoff="fixed", base=0.0, jitter=False)
 
 
 class World:
-    """The service that the steps of a test change. Each change is recorded in ``did``."""
+    """A fake service that the steps of a job change. ``did`` lists all changes."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -47,7 +46,7 @@ def outcomes(fake: testing.Fake) -> list[str]:
 
 
 class Session:
-    """A session of a database. ``world`` records when it begins, what is written through it, and when it ends."""
+    """A database session that notes its beginning, its writes and its end in ``world``."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,5 +1,4 @@
-"""Connections over TLS: each connection uses TLS if its URL says so. The error of an invalid certificate says what is
-wrong."""
+"""Connections over TLS, which a client uses if the URL says so. An error about a certificate names the cause."""
 
 from __future__ import annotations
 
@@ -42,13 +41,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def port() -> int:
-    """Return the server's port for TLS."""
+    """Return a free port, on which the server speaks TLS."""
     return free_port()
 
 
 @pytest.fixture(autouse=True)
 def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
-    """Return a server that also requires a certificate from each client."""
+    """Return a server with TLS that requires a certificate from each client."""
     return start_redis(
         tls_port=str(port),
         tls_cert_file=files("server.crt"),
@@ -105,8 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the supervisor, the workers, their heartbeats and the mirror, since each of them has its own
-    connection."""
+    """Checks the supervisor, the workers, the heartbeats and the mirror. Each has a connection of its own."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -149,7 +147,7 @@ def test_workers_with_a_mirror_and_every_command_work_over_tls(
     ],
     ids=["authority", "client", "missing file"],
 )  # fmt: skip
-def test_the_error_of_an_invalid_certificate_is_one_line_that_says_what_to_do(
+def test_the_error_of_an_invalid_certificate_is_one_line_with_a_remedy(
     port: int, files: Certificates, given: dict[str, str | None], words: str
 ) -> None:
     with (
@@ -180,10 +178,10 @@ async def _enqueue(url: str) -> None:
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
 @pytest.mark.slow
-def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
+def test_the_error_of_a_url_with_the_wrong_scheme_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
-    """Checks that the error is not "no answer from Redis", and that the mirror exits and does not try again."""
+    """Checks that no error says "no answer from Redis". The mirror exits, and does not try again."""
     plain = server.url.partition("://")[2]
     if url_asks == "plain":
         url, says = f"redis://127.0.0.1:{port}/0", "it speaks TLS on this port"
@@ -218,8 +216,8 @@ def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the error of a missing certificate. The error says that the certificate is missing, even if a probe of the
-    port would find TLS."""
+    """Checks a client without its certificate. The URL asks for TLS, and the port speaks TLS, so that a probe would
+    tell nothing."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -237,13 +235,10 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     ],
 )
 @pytest.mark.slow
-def test_a_sentinel_url_with_the_wrong_scheme_is_refused_with_the_scheme_of_the_port(
+def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_names_the_right_scheme(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
-    """Checks that the error does not say that the connection timed out or was closed.
-
-    With asyncio, the connection times out before the client can tell a port without TLS from a port that never answers.
-    """
+    """Checks that the error does not say that the connection timed out or was closed."""
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
     else:
@@ -269,7 +264,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that both kinds of client use the TLS options of a Sentinel URL, for the sentinel and the primary."""
+    """Checks the blocking and the async client. The URL's TLS options apply to the Sentinel and to the primary."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

@@ -1,10 +1,10 @@
-"""Adds two fields to the table of a job's fields, and follows the two fields from a producer to a restore.
+"""Adds two fields to the table of a job's fields, and follows both fields from a producer to a restore.
 
-:func:`grow` copies the program and adds two rows to the copy's table. Then this module runs in the copy: it enqueues
-jobs that have these fields, lets Redis lose its log and then all its data, and prints the fields as each store has
-them.
+:func:`grow` copies the source of rq-core, and adds two rows to the table in the copy. Then this module runs in the
+copy. The module enqueues jobs with the two fields, deletes the outbox, and later deletes all data in Redis. At the end
+it prints the fields in each store.
 
-python -m tests.audit.added_field REDIS_URL AUDIT_URL
+    python -m tests.audit.added_field REDIS_URL AUDIT_URL
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def _follow(client: Client, database: Database) -> dict[str, Any]:
 
 
 def _through_a_row(new: NewJob) -> NewJob:
-    """Return a job after it was packed into a row of the inbox and unpacked again."""
+    """Pack a job into a row of the inbox, and return the job that is unpacked from this row."""
     return unpack(
         pack(new), queue=new.queue, job_id=new.id, task=new.profile.task, args=new.args_json
     )
 
 
 def _is_refused(client: Client, ties: str) -> bool:
-    """Return whether the inbox and the queue refuse a job with these values of the two fields."""
+    """Return whether both the inbox and the queue refuse a job with these values of the two fields."""
     try:
         _through_a_row(job("wrong", ties=ties))
     except Unreadable:
@@ -130,7 +130,7 @@ def _is_refused(client: Client, ties: str) -> bool:
 
 
 def _of_lines(client: Client) -> dict[str, list[str]]:
-    """Return the two fields as the state lines of jobs have them."""
+    """Return the two fields of each job's state line, by job id."""
     return {
         job_id: [word for word in line.split(" ") if word.startswith(("hue=", "shade="))]
         for job_id, line in lines(client).items()
@@ -153,7 +153,7 @@ def _of_rows(database: Database) -> dict[str, list[Any]]:
 
 
 def _lie(database: Database, lie: str) -> list[str]:
-    """Change a row in SQL to a false value, and return the findings of verify."""
+    """Change a row in SQL to a false value, return what verify finds, and undo the change."""
     with database.engine.begin() as connection:
         connection.execute(text(f"UPDATE job SET {lie} WHERE job_id = 'plain'"))
     found = [violation.says for violation in verify(database).queues[QUEUE].violations]

@@ -1,4 +1,4 @@
-"""A mirrored queue with events of many days. Tests prove and prune its log."""
+"""A mirrored queue with events of many days, whose log tests prove and prune."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def days(writer: StreamWriter, number: int) -> None:
 
 
 def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
-    """Run a queue with caps. A hundred days later, run the queue again, with the jobs that were left."""
+    """Run a queue with caps, let a hundred days pass, and run the queue again. Jobs of the first run may end in the
+    second."""
     story = Story(writer, seed=5)
     story.run(200)
     auditlog.drain(mirror)

@@ -1,4 +1,4 @@
-"""A field that is added only to the table of fields reaches each place that stores or sends the fields of a job."""
+"""A row in the table of fields adds a field to all stores and calls: no other code changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALUES = {
 
 
 def followed(tree: Path, valkey_url: str, audit_url: str) -> dict[str, Any]:
-    """Run the program with the two added fields, and return the fields as each store has them."""
+    """Run the program with two added fields, and return what each store has in these fields."""
     added_field.grow(tree)
     command = [sys.executable, "-m", "tests.audit.added_field", valkey_url, audit_url]
     with Child(command, tree / "log", {"PYTHONPATH": str(tree)}, directory=tree) as child:

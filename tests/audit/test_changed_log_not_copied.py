@@ -1,5 +1,7 @@
-"""A person changes events of a durable job in SQL. The doctor and the restore copy nothing from these events into
-Redis, and say what to do."""
+"""A person changes events of a durable job in SQL. The doctor and the restore copy no changed event into Redis.
+
+Their messages name the remedy.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def give_last_step_to_another(connection: Connection) -> None:
 
 
 def change_head(connection: Connection) -> None:
-    """Let the batch of a changed event have the digest and the head of its contents."""
+    """Compute the digest and the head of a batch again after a change of its events."""
     from sql_audit.store.chain import Link, rows_digest
     from sql_audit.store.connection.copy import copy_text
 
@@ -182,7 +184,7 @@ def test_a_box_is_mended_only_if_its_batches_are_not_too_large_to_check(
     assert true == text_of(seed, "|1")
 
 
-def test_events_that_a_prune_has_left_are_copied_only_if_they_are_those_that_it_left(
+def test_the_doctor_copies_events_that_a_prune_left_only_while_they_are_unchanged(
     seed: Seed, database: Database
 ) -> None:
     true = logged(seed, database)

@@ -1,7 +1,7 @@
 """Redis is compared with SQL while a mirror works, or with a database that lacks the last events.
 
-There is no false finding, and each planted difference is found. `audit verify --redis` and `doctor --audit` read first
-SQL and then Redis. The mirror commits and trims between the two reads.
+`audit verify --redis` and `doctor --audit` read SQL first, then Redis. The mirror commits and trims between the two
+reads. The comparison finds planted differences, and reports no false difference.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function ``install(happens)``. From then on ``happens`` runs when SQL was read and before Redis is read,
-    or between the pages in which Redis is read.
+    """Return ``install(happens)``. After this call, ``happens`` runs in each comparison of SQL with Redis.
 
-    Each time, the new events are then mirrored and trimmed.
+    It runs after the read of SQL, or between two pages of Redis. Then the new events are mirrored and trimmed.
     """
     look, page = Reads.snapshot, whole_queue._page
     calls = itertools.count(1)
@@ -156,8 +155,7 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, and a backup that no mirror has used yet. Redis has already trimmed events that such a
-    database lacks."""
+    """Checks a lagging standby, and a backup that no mirror has used. Both lack events that Redis has trimmed."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -185,7 +183,7 @@ def test_an_epoch_that_is_not_mirrored_yet_causes_a_note_and_no_violation(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_is_not_mirrored_into_this_database_causes_a_note_and_no_violation(
+def test_a_queue_that_is_not_mirrored_into_the_database_causes_only_a_note(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"
@@ -206,7 +204,7 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     mirrored_between: Callable[[Callable[[], None]], None],
     valkey_url: str,
 ) -> None:
-    """Checks ids that are used again and again, each time with another retention and for another task."""
+    """Checks ids that are used several times, each time with another retention and another task."""
     rounds = itertools.count(1)
 
     def again() -> None:

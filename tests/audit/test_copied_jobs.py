@@ -1,4 +1,4 @@
-"""Copies of jobs, and replays of jobs that died: a job is copied once for each name of a replay."""
+"""Copies of jobs, and replays of dead jobs. Under one replay name, each job is copied once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def enqueue(app: App, count: int, **options: Any) -> list[str]:
 
 
 def run(app: App, *, error: str | None = None) -> list[str]:
-    """Claim the ready jobs, and return their ids. All of them die of the error, or succeed if there is no error."""
+    """Claim all ready jobs, and return their ids. The jobs die of ``error``, or succeed without it."""
     client, ended = app.client, []
     while held := client.run(claims.claim("mail", "w-1", 50)).jobs:
         ended += [claim.id for claim in held]
@@ -135,10 +135,10 @@ def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_cop
 
 
 @pytest.mark.slow
-def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job_twice(
+def test_a_repeated_replay_after_a_kill_copies_no_job_twice(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks kills after 1, 3, 5, … round trips to Redis, some of them after Redis has made copies."""
+    """Checks kills after 1, 3, 5, … round trips. Some kills come after Redis has made copies."""
     transport = app.client._transport
     exchange, left = transport.exchange, iter(())
 
@@ -174,7 +174,7 @@ def test_a_replay_that_is_killed_after_any_round_trip_and_repeated_copies_no_job
             assert auditlog.one(database, asked, id=copy)["n"] == 1
 
 
-def test_a_replay_leaves_out_jobs_that_have_left_the_state_dead_after_their_death(app: App) -> None:
+def test_a_replay_leaves_out_jobs_that_are_no_longer_dead(app: App) -> None:
     with mirrored(app):
         died = enqueue(app, 3)
         run(app, error="TimeoutError")
@@ -234,9 +234,7 @@ def test_a_replay_counts_the_jobs_that_cannot_be_copied_by_reason(
         assert made_of.copied == 0
 
 
-def test_a_replay_counts_jobs_whose_copies_are_too_large_or_need_the_code_of_the_task(
-    app: App, valkey_url: str
-) -> None:
+def test_a_replay_counts_jobs_that_this_app_cannot_copy(app: App, valkey_url: str) -> None:
     app.task(queue="mail", name="keyed", caps=[Cap(1, per=lambda n, **_: str(n), name="by-n")])(
         lambda n: None
     )
@@ -286,7 +284,7 @@ def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:
         assert made.outcomes == {"copied": 1, "refused": 2}
 
 
-def test_the_log_keeps_the_arguments_of_a_copy_if_it_keeps_the_arguments_of_the_original_job(
+def test_a_copy_is_logged_with_arguments_only_if_its_original_was(
     app: App, valkey_url: str, database: Database
 ) -> None:
     with mirrored(app), App(valkey_url, app.audit_url) as digests:
@@ -324,9 +322,7 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
             app.copy("nobody")
 
 
-def test_the_log_says_who_enqueued_a_copy_and_why_and_verify_accepts_this_log(
-    app: App, database: Database
-) -> None:
+def test_the_log_says_who_enqueued_a_copy_and_why(app: App, database: Database) -> None:
     with mirrored(app):
         (first, second) = enqueue(app, 2)
         run(app, error="TimeoutError")
@@ -346,7 +342,7 @@ def test_the_log_says_who_enqueued_a_copy_and_why_and_verify_accepts_this_log(
         app.copy(first, by="a b")
 
 
-def test_a_replay_refuses_a_log_that_is_behind_redis_and_filter_terms_that_it_does_not_support(
+def test_a_replay_refuses_an_outdated_log_and_unsupported_filter_terms(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidOption, match="a replay asks for"):
@@ -365,7 +361,7 @@ def test_a_replay_refuses_a_log_that_is_behind_redis_and_filter_terms_that_it_do
         app.replay(TIMED_OUT)
 
 
-def test_the_command_replay_copies_only_if_the_confirmed_number_is_the_number_of_jobs(
+def test_the_command_replay_copies_only_the_confirmed_number_of_jobs(
     app: App,
 ) -> None:
     def cli(*words: str) -> Any:

@@ -1,5 +1,4 @@
-"""Copies of an audit database: a copy has the audit id of the original, and does not receive the events of the
-original."""
+"""Copies of an audit database. A copy has the audit id of its original, and gets none of the original's events."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def copy(fleet: Fleet, database: Database) -> Iterator[Database]:
         yield copy
 
 
-def test_a_mirror_refuses_a_copied_database_and_the_error_names_fork_and_rebind(
+def test_the_error_of_a_copied_database_names_the_commands_fork_and_rebind(
     client: Client, database: Database, fleet: Fleet, copy: Database, valkey_url: str
 ) -> None:
     fleet.run(10)
@@ -100,7 +99,7 @@ def test_a_database_that_was_moved_and_rebound_continues_its_log(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_database_is_bound_to_its_place_by_the_first_mirror_that_writes_into_it(
+def test_the_first_mirror_binds_its_database_to_its_place(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"
@@ -136,8 +135,7 @@ def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> N
 def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a role whose right to read the system identifier is revoked or granted between two starts of the
-    mirror."""
+    """Checks a mirror that starts twice. The right to read the identifier is granted or revoked between the starts."""
     database = Database(postgres_url)
     lay_schema(database)
     seen = database_identity.database_place(database)

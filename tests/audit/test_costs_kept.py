@@ -1,5 +1,7 @@
-"""Costs in SQL: the mirror writes them, verify proves claims with them, `audit why` shows them, and a restored job has
-its cost again."""
+"""Costs in SQL. The mirror writes costs, verify uses costs to prove claims, and `audit why` shows costs.
+
+A restored job has its cost again.
+"""
 
 from __future__ import annotations
 
@@ -82,10 +84,10 @@ def limit(client: Client, text: str) -> None:
 
 
 @pytest.mark.parametrize("later", ["none", "1000/60000ms/1000"])
-def test_a_job_that_was_claimed_while_its_rate_had_no_limit_may_say_its_cost_and_pause(
+def test_a_job_claimed_while_its_rate_had_no_limit_may_say_its_cost(
     client: Client, database: Database, later: str
 ) -> None:
-    """Checks a limit that an operator has set to none: the claim does not list the rate."""
+    """Checks a rate whose limit an operator set to none. The claim does not list this rate."""
     limit(client, "none")
     enqueue(client, "a", "b")
     held = claim(client, 2)
@@ -107,8 +109,10 @@ def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
 
 
 def test_a_rate_is_exhausted_for_a_job_until_its_cost_has_come_back() -> None:
-    """Checks a rate of 100 per 1,000 ms and a burst of 10; a claim took 30. Its debt is paid after 200 ms, and
-    each further unit comes back after 10 ms."""
+    """Checks a rate of 100 units per 1,000 ms with a burst of 10, after a claim that took 30 units.
+
+    The debt of 20 units is paid after 200 ms. Each further unit takes 10 ms.
+    """
     limit = [100, 1_000, 10]
     spent = [(1_000, cost_under([*limit, 30]))]
 

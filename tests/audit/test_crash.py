@@ -73,7 +73,8 @@ def test_mirrors_that_are_killed_repeatedly_complete_the_log(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Checks mirrors that die one after another, each mirror at another step. Together they write the complete log."""
+    """Checks one mirror after another. Each mirror is killed at another step, and together they write the
+    complete log."""
     for n in range(20):
         writer.life(f"{n}-a", f"{n}-b", f"{n}-c")
 

@@ -1,5 +1,5 @@
-"""A mirror that dies at any step, in a history with losses and gaps. Afterwards SQL has the same rows as after a run
-without a crash."""
+"""Mirrors that die while they copy a history with losses and gaps. SQL has the rows that a run without a crash
+writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Died(Exception):
 
 
 class Mortal:
-    """Mirrors of one queue, one after another. The first mirror dies at its n-th step."""
+    """Several mirrors of one queue, one after another. The first mirror dies at its n-th step."""
 
     def __init__(self, source: StreamSource, database: Database, queue: str, n: int) -> None:
         self.source, self.database, self.queue = source, database, queue
@@ -62,8 +62,7 @@ class Mortal:
 
 
 def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Make a history of a queue with a quarantined entry, a loss with orphaned events, a gap, a baseline, and an
-    emptied Redis."""
+    """Make a queue's history: a quarantined entry, orphaned events, a gap, a baseline, and an emptied Redis."""
     writer = StreamWriter(source, queue)
     writer.life("a", "b")
     writer.raw({"type": "nonsense", "by": "x"})
@@ -93,7 +92,7 @@ def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None
 
 
 def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of a queue in SQL, without the name of the queue and without the chain, which contains the
+    """Return the rows of a queue in SQL, without the queue's name and without the chain. The chain depends on the
     name."""
     found = {}
     for table, columns in TABLES.items():
@@ -104,7 +103,7 @@ def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.slow
-def test_a_mirror_that_dies_at_any_step_writes_the_same_rows_as_a_mirror_that_survives(
+def test_mirrors_that_die_at_any_step_write_the_same_rows_as_one_that_survives(
     source: StreamSource, database: Database
 ) -> None:
     alive = Mortal(source, database, "alive", 0)
@@ -137,8 +136,7 @@ beyond the epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Delete the outbox, so that no data in Redis show the loss. The mirror notices the loss and makes Redis begin an
-    epoch."""
+    """Delete the outbox. No data in Redis shows the loss, and the mirror makes Redis begin an epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")
     enqueue(writer, "b")

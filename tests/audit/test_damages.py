@@ -1,5 +1,5 @@
-"""Damage to a queue: with the help of SQL, verify and the doctor find each damage that the table of damages lists. The
-outbox no longer has the events of the jobs."""
+"""Damage to a queue whose outbox lacks the events of its jobs. Verify and the doctor find each kind of damage from
+SQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Make jobs whose events are only in SQL."""
+    """Yield a queue with jobs. Only SQL has their events."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first", delay_ms=1_000_000)
@@ -34,7 +34,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[str]:
-    """Run the doctor, and return the findings that are left afterwards."""
+    """Run `rq-core doctor` with these options, and return the findings that remain."""
     url = database.address.render_as_string(hide_password=False)
     redis = seed.calls.delivery.asking.url
     asked = ("doctor", seed.queue, "--redis", redis, "--force", "--audit", url, "--json", *words)
@@ -43,7 +43,7 @@ def left(seed: Seed, database: Database, *words: str) -> list[str]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return the jobs, names and limits of a queue. Leases and rates are left out, since they change with time."""
+    """Return the jobs, names and limits of a queue, without leases and rates, which change with time."""
     keys = ("jobs", "state", "slots", "holders", "caps", "results", "waiting")
     return {key: seed.snapshot()[key] for key in keys}
 

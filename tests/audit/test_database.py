@@ -63,7 +63,7 @@ POSTGRES_OBJECTS = (
 
 
 def objects(database: Database) -> list[dict[str, list[str]]]:
-    """Return all objects of the schema, as the database describes them."""
+    """Return all objects of the schema, in the form in which the database describes an object."""
     found = auditlog.rows(
         database, SQLITE_OBJECTS if database.dialect == "sqlite" else POSTGRES_OBJECTS
     )
@@ -75,14 +75,14 @@ def objects(database: Database) -> list[dict[str, list[str]]]:
 
 
 def _parts(said: str) -> list[str]:
-    """Split a definition into words. The constraints of a table are sorted, since their order has no meaning."""
+    """Return the words of a definition. The constraints of a table are sorted, since their order is arbitrary."""
     plain = " ".join(said.split()).replace(" ) WITHOUT ROWID", ", WITHOUT ROWID").removesuffix(" )")
     head, *constraints = re.split(r", (?=CONSTRAINT|CHECK|PRIMARY KEY|WITHOUT)", plain)
     return [head, *sorted(constraints)]
 
 
 def test_migrations_create_the_declared_schema(audit_url: str) -> None:
-    """Checks that the migrations create the schema that schema.py declares: tables, CHECKs, triggers and views."""
+    """Checks that the migrations create what schema.py declares: tables, CHECKs, triggers and views."""
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
@@ -115,7 +115,7 @@ def test_migrations_create_the_declared_schema(audit_url: str) -> None:
 def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
     change: str, audit_url: str
 ) -> None:
-    """Checks that the comparison of the migrations with the schema can find a difference."""
+    """Checks that alembic's comparison of the migrations with the schema finds a planted difference."""
     database = Database(audit_url)
     migrate.upgrade_schema(database)
     with database.writing() as connection:
@@ -131,10 +131,8 @@ def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
     database.close()
 
 
-def test_the_list_of_schema_versions_equals_the_migrations_and_a_mirror_does_not_import_alembic() -> (
-    None
-):
-    """Checks that a mirror does not import alembic. The import of alembic takes as long as all other imports of the
+def test_a_mirror_knows_all_schema_versions_without_an_import_of_alembic() -> None:
+    """Checks the list of schema versions in the code. An import of alembic takes as long as all other imports of a
     mirror."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
@@ -319,8 +317,8 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """Checks that the writer sends BEGIN IMMEDIATE. After the plain BEGIN of the driver, two mirrors could both read,
-    and one of them would fail when it writes."""
+    """Checks the first statement of a transaction. After a plain BEGIN, two mirrors can read, and one of them cannot
+    write."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
@@ -391,8 +389,7 @@ def test_postgres_writers_have_an_idle_timeout_and_readers_are_read_only(postgre
 def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
-    """Checks that SQL_ASCII and other encodings are refused at once. Otherwise they would later cause tracebacks or
-    quarantined entries."""
+    """Checks SQL_ASCII and other encodings that cannot store every text of an event."""
     name = postgres_server.create_database(encoding=encoding)
     url = postgres_server.url(name)
     done = CliRunner().invoke(root, ["audit", "migrate", "--audit", url])
@@ -406,8 +403,7 @@ def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
 def test_a_text_that_the_client_encoding_lacks_is_mirrored(
     postgres_url: str, source: StreamSource, writer: StreamWriter
 ) -> None:
-    """Checks entries with characters that the client encoding lacks. They are mirrored, and are not put into
-    quarantine."""
+    """Checks an entry with a character that the client encoding lacks. The entry is not put into quarantine."""
     database = Database(f"{postgres_url}?client_encoding=LATIN1")
     lay_schema(database)
     enqueue(writer, "a", task="send-\u65e5\u672c-\U0001f40d")
@@ -443,7 +439,7 @@ def test_the_function_copy_text_writes_the_same_text_as_postgres(postgres_url: s
 def test_concurrent_reading_threads_share_one_engine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that no thread creates a second engine, since the connection of this engine would stay open."""
+    """Checks that no thread creates an engine of its own, whose connection would stay open."""
     both, make = threading.Barrier(2), database._make_engine
 
     def made_beside_the_other(*, writer: bool) -> Engine:

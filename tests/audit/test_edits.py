@@ -1,4 +1,4 @@
-"""Edits in SQL, and in the output of the audit commands."""
+"""Edits of jobs: what SQL has of an edit, and what the audit commands print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_values(
+def test_the_event_of_an_edit_has_the_values_from_before_the_edit(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")
@@ -64,8 +64,7 @@ def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_val
 def test_a_retry_that_is_edited_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
-    """Checks an edit of the priority, which removes the job's place in line. The job would get a new place when it
-    becomes ready."""
+    """Checks an edit of the priority. After the edit, the job has no place in line until it is ready again."""
     with Seed(valkey_url) as seed:
         mirror = Mirror(Outbox(seed.client), database, seed.queue)
         seed.enqueue("a", expires_in_ms=5_000)

@@ -1,4 +1,4 @@
-"""Verify and the results of children that durable jobs save (I24): a true log is accepted, and each lie is found."""
+"""Verify and children's results that their parents save (I24). A true log is accepted, and each lie is found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def claimed(client: Client, queue: str, job_id: str, ties: str = "") -> Claim:
 
 
 def save(client: Client, held: Claim, saved: str) -> None:
-    """Save a result as that of child 0."""
+    """Let the parent save a result of its child 0."""
     records = [
         Saving(held.id, held.fence, LIFE, "save", 1, "pages", pack_result("{}")),
         Saving(held.id, held.fence, LIFE, "save", 2, "pages=0", pack_result(saved)),
@@ -46,7 +46,7 @@ def save(client: Client, held: Claim, saved: str) -> None:
 
 
 def run_family(client: Client, child_returns: str, saved: str) -> None:
-    """Run a child that returns a value, and let its parent save a value as the child's."""
+    """Run a child that returns a value, and let its parent save a value as the child's result."""
     child = claimed(client, PARTS, child_id(LIFE, "pages", 0), ties_of(keep_ms=60_000))
     held = [(child.id, child.fence)]
     client.run(claims.complete(PARTS, "w-1", held, {1: pack_result(child_returns)}))
@@ -84,7 +84,7 @@ def test_verify_finds_a_saved_result_that_the_child_did_not_return(
     assert f"child {child_id(LIFE, 'pages', 0)} did not succeed with it" in told[0][1]
 
 
-def test_verify_finds_a_saved_result_of_a_child_that_did_not_succeed_by_then(
+def test_verify_finds_a_saved_result_of_a_child_that_has_not_succeeded(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed(client, PARTS, child_id(LIFE, "pages", 0), ties_of(keep_ms=60_000))
@@ -99,7 +99,7 @@ def test_verify_finds_a_saved_result_of_a_child_that_did_not_succeed_by_then(
     assert "which did not succeed" in says
 
 
-def test_verify_says_nothing_of_a_child_whose_log_is_not_whole(
+def test_verify_does_not_judge_the_result_of_a_child_with_an_incomplete_log(
     client: Client, database: Database
 ) -> None:
     run_family(client, "7", "8")

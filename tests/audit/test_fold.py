@@ -1,5 +1,4 @@
-"""The fast fold of the mirror (the way in which it computes rows from events) agrees with rq_core.model.events. The
-additional fields that it keeps are right."""
+"""The mirror computes rows from events by a fast fold. The fast fold agrees with the slower folds of other modules."""
 
 import gc
 import json
@@ -34,8 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs. Most entries are legal according to the table of transitions, and some entries are
-    not."""
+    """Random entries about a few jobs. The table of transitions allows most of these entries."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -47,8 +45,7 @@ class Story:
         self.now_ms = EPOCH
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return the next entry. In most cases it is one transition of the table, for every job that is in the source
-        state of the transition."""
+        """Return the next entry. In most cases it moves all jobs of one state by one transition of the table."""
         if self.random.random() < 0.05:
             return self._unmoved()
         arrow = self.random.choice(ARROWS)
@@ -72,7 +69,7 @@ class Story:
         return at, raw
 
     def _unmoved(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return an entry that does not change the state of any job."""
+        """Return an entry after which each job has the same state as before."""
         self.seq += 1
         if self.random.random() < 0.5:
             kind = self.random.choice(("step_begun", "step_saved"))
@@ -158,8 +155,8 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_method_take_all_reads_each_entry_in_the_same_way_as_the_method_take(seed: int) -> None:
-    """Checks up to five invalid entries among valid entries."""
+def test_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
+    """Checks valid entries, with up to five invalid entries in between."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -185,7 +182,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
-    """Checks that the lines, from which the chain is hashed, equal the rows, which the database keeps."""
+    """Checks that the chain, a hash of the copied lines, can be computed from the rows in the database."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
     log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
@@ -198,8 +195,7 @@ def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> Non
 
 
 def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
-    """Checks that Python frees a batch without the cycle collector. A mirror seldom runs the cycle collector, and
-    batches are large."""
+    """Checks that a batch has no reference cycle. A mirror seldom runs the cycle collector, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
     for intake in entries.take_all([story.entry() for _ in range(20)]):
@@ -215,7 +211,7 @@ def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
-    """Fold entries in batches as the mirror does. Each batch begins with the rows that the previous batch has left."""
+    """Fold entries in batches, as the mirror does. Each batch begins with the rows of the batch before."""
     jobs: dict[str, tuple[Any, ...]] = {}
     events = []
     attempts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -259,7 +255,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
-    """Checks the fast fold against history.fold, which all other readers use."""
+    """Compares the fast fold with history.fold, which all other readers use."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
     records, _ = history.fold_all(history.decode(str(at), raw) for at, raw in told)
@@ -274,7 +270,7 @@ def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
 
 
 class ByTheTable(Folder):
-    """A fold that uses only the table of effects, without the fast steps."""
+    """A fold that takes each step from the table of effects, without shortcuts."""
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
@@ -283,7 +279,7 @@ class ByTheTable(Folder):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_and_a_fold_by_the_table_of_effects_make_the_same_rows(seed: int) -> None:
+def test_the_fast_fold_agrees_with_a_fold_by_the_table_of_effects(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(120)]
     fast, general = Folder("q", ()), ByTheTable("q", ())
@@ -319,8 +315,7 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_an_event_has_a_kind_that_the_mirror_checks() -> None:
-    """Checks that each field in machine.py has a kind, so that each value is checked before it is written to a
-    column."""
+    """Checks the fields in machine.py. The mirror checks a value by its kind before it writes the value to a column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)
@@ -341,7 +336,7 @@ def test_the_words_for_terminal_states_and_outcomes_are_the_expected_words() -> 
 
 
 def fold(*told: tuple[str, int, list[Any]]) -> Folder:
-    """Fold entries. Each entry is given as (event, at_ms, array of one job)."""
+    """Fold entries. An entry is given as its event, its time in ms, and the array of its one job."""
     folder = Folder("q", ())
     for seq, (event, at_ms, array) in enumerate(told):
         raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}
@@ -350,7 +345,7 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
 
 
 def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
-    """Checks that the waiting time does not begin at the promotion, which happens only inside the later claim."""
+    """Checks a delayed job that is promoted only by a later claim. Its wait begins before the promotion."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
         ("promoted", 2600, ["a", 1]),
@@ -382,9 +377,7 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_split_into_batches() -> (
-    None
-):
+def test_a_claim_gets_its_task_from_a_later_baseline_however_events_are_batched() -> None:
     """Checks an audit log that begins between a claim and the end of the claim.
 
     The mirror, a new fold and verify compute the same row for the claim.
@@ -410,7 +403,7 @@ def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_mirror_and_verify_compute_the_same_rows_from_a_log_that_begins_with_a_claim(
+def test_the_mirror_and_verify_agree_on_a_log_that_begins_with_a_claim(
     seed: int,
 ) -> None:
     story = Story(seed)

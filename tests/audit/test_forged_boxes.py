@@ -1,5 +1,7 @@
-"""A forger changes the box of a durable job in Redis. `verify --redis` and the doctor compare each box with the log,
-and the doctor writes the true box back if the log has what is needed."""
+"""A forger changes the box of a durable job in Redis. `verify --redis` and the doctor compare each box with the log.
+
+The doctor restores the true box if the log has all its values.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,12 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def mirror(seed: Seed, database: Database) -> None:
-    """Let SQL have all events. Redis then keeps only the last entry of the outbox."""
+    """Copy all events to SQL. Redis then keeps only the last entry of the outbox."""
     auditlog.drain(Mirror(Outbox(seed.client), database, seed.queue))
 
 
 def durable(seed: Seed, kept: str = "full") -> None:
-    """Let a job save a step, receive a signal, and park until the end of a sleep. The job has another attempt."""
+    """Let a job save a step, receive a signal, and park for a sleep."""
     claim = seed.running("a")
     seed.save(claim, value='"ch_1"', kept=kept)
     seed.wait(claim, "+50000", name="cool-off", what="sleep", entry=2)
@@ -143,7 +145,7 @@ def found_by_doctor(seed: Seed, database: Database) -> list[Finding]:
 
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda each: each.__name__)
-def test_a_forged_box_is_found_by_verify_and_the_doctor_and_is_written_back(
+def test_the_doctor_finds_and_restores_a_forged_box(
     seed: Seed, database: Database, forge: Forge
 ) -> None:
     durable(seed)
@@ -193,7 +195,7 @@ def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
 def test_a_signal_that_is_falsely_marked_as_taken_is_found(
     seed: Seed, database: Database, key: str
 ) -> None:
-    """Checks a signal whose value the log does not have. It reads as a restore leaves such a signal."""
+    """Checks a signal whose value was removed. A restore writes taken signals in this form."""
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", name="refusal", value="7", key=key)
@@ -244,7 +246,8 @@ def test_a_header_that_says_one_entry_more_is_named_and_mended(
 
 
 def two_durable_jobs(seed: Seed) -> Any:
-    """Let two jobs save a step and park until a sleep ends. Return all fields of their boxes. The log has no values."""
+    """Let two jobs save a step and park for a sleep, with a log that has no values. Return all fields of their
+    boxes."""
     durable(seed, kept="digest")
     other = seed.running("b")
     life = OTHER_LIFE
@@ -328,7 +331,7 @@ def test_a_job_keeps_its_box_though_its_row_in_sql_names_another(
     assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
 
 
-def test_made_up_members_with_odd_numbers_do_not_let_a_box_count_as_lost(
+def test_forged_members_with_odd_numbers_do_not_make_a_box_count_as_lost(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -346,7 +349,7 @@ def test_made_up_members_with_odd_numbers_do_not_let_a_box_count_as_lost(
     assert true == seed.control.hgetall(boxes(seed))
 
 
-def test_a_made_up_list_of_signals_does_not_count_as_a_signal_that_is_there(
+def test_a_forged_list_of_signals_does_not_wake_a_parked_job(
     seed: Seed, database: Database
 ) -> None:
     claim = seed.running("a")
@@ -429,7 +432,7 @@ def test_a_save_that_broke_between_its_event_and_its_box_is_found(
         assert {Kind.NO_BOX if is_new else Kind.BOX_DIFFERS} == {each.kind for each in left}
 
 
-def test_one_statement_reads_the_events_of_a_bounded_number_of_jobs_and_entries() -> None:
+def test_one_statement_reads_events_of_a_bounded_number_of_jobs() -> None:
     lives = {f"j-{n}": f"{n:016x}" for n in range(1_000)}
     large = {f"{n:016x}": write_header(f"j-{n}", 4_000, 5, 10) for n in range(500)}
 

@@ -84,7 +84,7 @@ def test_a_deleted_outbox_is_followed_by_a_baseline_of_the_live_jobs(
 def test_a_queue_that_lost_its_log_before_the_first_mirror_gets_a_baseline(
     valkey_url: str, sqlite_url: str
 ) -> None:
-    """Checks an outbox that begins with the first entry of its epoch, though some jobs are older than this entry."""
+    """Checks jobs that are older than the first entry of the outbox."""
     database = Database(sqlite_url)
     with Client(valkey_url) as client:
         old = client.run(client.calls.enqueue.many(new_jobs(2))).ids
@@ -122,8 +122,8 @@ def test_a_queue_can_be_detached_from_a_lost_audit_database(
 def test_the_mirror_continues_after_a_flush_between_its_commit_and_its_trim(
     valkey_url: str, audit_url: str
 ) -> None:
-    """Checks that the mirror drops the trim that it has not sent. Redis would always refuse this trim, since Redis has
-    forgotten which database mirrors the queue."""
+    """Checks that the mirror drops the trim that it has not sent. After the flush Redis would refuse this trim
+    forever."""
     database = Database(audit_url)
     with Client(valkey_url) as client:
         after: list[str] = []

@@ -1,6 +1,6 @@
-"""Rights in PostgreSQL: with the rights of `rq-core audit grants ROLE`, each role can do its work.
+"""Rights in PostgreSQL: each role can do its work with the rights that `rq-core audit grants ROLE` prints.
 
-If a right is missing, the error names this right.
+The error about a missing right names the right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
-    """Yield a function that creates a role with the rights that the command prints, and returns the role's database."""
+    """Yield a function that creates a role with the printed rights. The function returns a database opened as this
+    role."""
     made: list[tuple[str, Database]] = []
     name = postgres_url.rpartition("/")[2]
 
@@ -67,7 +68,9 @@ def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
 
 @pytest.fixture
 def owner(as_: As, superuser: psycopg.Connection) -> Database:
-    """Revoke the default rights of PUBLIC, and return the database of the owner, which has created the tables."""
+    """Revoke the default rights of PUBLIC, and return the database as its owner sees it. The owner has created the
+    tables.
+    """
     superuser.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     superuser.execute(f"REVOKE ALL ON DATABASE {superuser.info.dbname} FROM PUBLIC")
     owner = as_("owner")
@@ -166,7 +169,7 @@ def test_a_mirror_that_does_not_own_the_tables_logs_that_it_creates_no_partition
 def test_the_error_for_a_role_that_cannot_see_the_schema_names_the_schema(
     client: Client, owner: Database, as_: As, superuser: psycopg.Connection
 ) -> None:
-    """Checks that a mirror does not begin a second log in another schema of its search path."""
+    """Checks that the mirror does not begin a second log in another schema."""
     stranger = as_("reader")
     user, name = stranger.address.username, superuser.info.dbname
     superuser.execute("GRANT ALL ON SCHEMA public TO PUBLIC")
@@ -197,7 +200,7 @@ def test_the_mirror_reconnects_after_postgres_closed_an_idle_connection(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks connections that PostgreSQL ends, as it does after idle_session_timeout."""
+    """Checks a connection that PostgreSQL ends, as after idle_session_timeout."""
     monkeypatch.setattr("sql_audit.store.connection.database.PAUSE_S", 0.0)
     database = Database(postgres_url)
     migrate.upgrade_schema(database)

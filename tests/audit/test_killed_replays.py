@@ -1,4 +1,4 @@
-"""The programme that kills processes which replay jobs, and counts the copies."""
+"""The program that kills replays of jobs half-way, and counts the copies afterwards."""
 
 from __future__ import annotations
 

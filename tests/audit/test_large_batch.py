@@ -1,5 +1,5 @@
-"""Queries about many jobs that became ready together: each query reads a limited number of claims, and says if there
-are more."""
+"""Queries about many jobs that become ready together. A query reads a bounded number of claims, and says if it stops
+there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MOST = 50
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Write many jobs to SQL. All jobs are ready at the same time, and end. The constant MOST takes the place of the
-    limit of 5,000."""
+    """Write many jobs to SQL that are ready at the same time. Lower the limit of the queries from 5,000 claims to
+    MOST."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [
@@ -62,7 +62,7 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     return database
 
 
-def test_audit_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
+def test_audit_at_says_that_more_jobs_waited_than_it_lists(
     batch: Database,
 ) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
@@ -87,7 +87,7 @@ def test_audit_at_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     assert [each.job_id for each in moment.waiting] == [f"b{n:03}" for n in range(JOBS - 30, JOBS)]
 
 
-def test_audit_why_explains_a_long_wait_by_the_last_claims_before_the_end_of_the_wait(
+def test_audit_why_explains_a_long_wait_by_the_last_claims_before_its_end(
     batch: Database,
 ) -> None:
     (why,) = waits.why(batch.readers, "b150", QUEUE)

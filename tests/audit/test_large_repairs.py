@@ -1,4 +1,5 @@
-"""Repairs of boxes with many large values: each call of the repair is short, and the box is true in the end."""
+"""Repairs of boxes with many large values. A repair makes several short calls, and the box is right after the
+last one."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def sizes(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list, to which each call of a repair adds the number of bytes of its members."""
+    """Return a list to which each call of a repair appends its size: the bytes of its members."""
     told: list[int] = []
     send = seed.client.calls.audit.repair
 
@@ -70,7 +71,7 @@ def test_a_box_with_large_values_is_repaired_in_short_calls(
     assert ([], []) == compare(seed.client, database, seed.queue)
 
 
-def test_entries_that_the_log_does_not_have_are_removed_in_parts_from_the_last_one_on(
+def test_entries_that_the_log_lacks_are_removed_in_several_calls(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = seed.running("a")

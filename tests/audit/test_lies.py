@@ -1,4 +1,4 @@
-"""Lies: `audit verify` finds a false value in every column that people read.
+"""`audit verify` finds a false value in every column that people read.
 
 The tests take the tables and columns from the schema.
 """
@@ -55,7 +55,7 @@ COLUMNS: Final = [
 
 @dataclass
 class Log:
-    """A log in which each table has rows, with access that bypasses the protections of the schema."""
+    """A log with rows in each table. Its writes bypass the protections of the schema."""
 
     database: Database
     poison: Callable[[], None]
@@ -84,7 +84,7 @@ class Log:
 
 @pytest.fixture
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
-    """Return a log with caps, failures, running claims, and one complete loss of Redis."""
+    """Return a log with caps, failures, running claims, and a loss of all data in Redis."""
     mirror = make_mirror(limits=BatchLimits(events=25))
     Story(writer, seed=7).run(120)
     auditlog.drain(mirror)
@@ -101,7 +101,10 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield rows, each with a copy that has a false value in the column. Prefers rows with a value in the column."""
+    """Yield rows, each with a copy that has a false value in the column.
+
+    If any row has a value in the column, rows without a value are left out.
+    """
     saying = [row for row in rows if row[column.name] is not None] or rows
     names = [key.name for key in column.table.primary_key]
     keys = {tuple(row[name] for name in names) for row in rows}

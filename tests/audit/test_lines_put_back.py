@@ -1,5 +1,4 @@
-"""Lost or changed state lines of jobs whose events are no longer in the outbox: the findings and the repairs of the
-doctor."""
+"""The doctor's findings and repairs of lost or changed state lines. The outbox has no events of these jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ LOST = ["named", "lane", "late", "low", "moved", "runs"]
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Make jobs whose events are only in SQL."""
+    """Yield a queue with jobs. Only SQL has their events."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first")
@@ -69,9 +68,7 @@ def test_the_doctor_restores_a_lost_state_line_from_the_audit_log(
 
 
 @pytest.mark.parametrize("job", ["named", "lane", "late"])
-def test_without_the_audit_log_the_doctor_removes_no_data_of_a_job_that_lacks_a_state_line(
-    seed: Seed, job: str
-) -> None:
+def test_without_the_log_the_doctor_keeps_a_job_without_a_state_line(seed: Seed, job: str) -> None:
     seed.control.hdel(seed.keys("state"), job)
     before = seed.snapshot()
 
@@ -84,7 +81,7 @@ def test_without_the_audit_log_the_doctor_removes_no_data_of_a_job_that_lacks_a_
     assert all(before[key] == after[key] for key in before if key != "meta")
 
 
-def test_the_doctor_removes_the_arguments_of_a_job_that_has_ended_according_to_the_audit_log(
+def test_the_doctor_removes_arguments_of_a_job_that_has_ended_by_the_log(
     seed: Seed, database: Database
 ) -> None:
     seed.control.hset(seed.keys("jobs"), "first", '{"task":"t","args":{}}')
@@ -96,7 +93,7 @@ def test_the_doctor_removes_the_arguments_of_a_job_that_has_ended_according_to_t
     assert "first" not in seed.snapshot()["jobs"]
 
 
-def test_the_doctor_removes_the_arguments_of_a_job_without_a_state_line_if_the_queue_has_no_mirror(
+def test_the_doctor_removes_arguments_without_a_state_line_if_the_queue_has_no_mirror(
     valkey_url: str,
 ) -> None:
     with Seed(valkey_url) as seed:

@@ -155,10 +155,10 @@ def test_the_database_refuses_changes_to_logged_rows(
 def test_the_database_refuses_to_replace_an_event(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks INSERT OR REPLACE in SQLite, which skips the DELETE triggers unless a setting enables them.
+    """Checks INSERT OR REPLACE in SQLite, which skips DELETE triggers by default, and a second INSERT in PostgreSQL.
 
-    On PostgreSQL an event with another time has another key. There the mirror checks for such an event, and verify
-    reports it.
+    In PostgreSQL, an event with the same number and another time has another key. The mirror itself looks for this
+    event.
     """
     writer.life("a")
     auditlog.drain(mirror)
@@ -180,9 +180,9 @@ def test_the_database_refuses_to_replace_an_event(
 def turns_of_two(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], at: str
 ) -> tuple[Mirror, list[TurnOutcome]]:
-    """Run two mirrors. When the first mirror reaches this step of its turn, the second mirror makes a whole turn.
+    """Let a second mirror make a whole turn while the first mirror is at this step of its turn.
 
-    Returns both results, and the first mirror.
+    Returns the first mirror, and the outcomes of both turns.
     """
     first, second = make_mirror(), make_mirror()
     first.turn()
@@ -225,8 +225,7 @@ def test_a_trim_that_arrives_late_is_counted_once(
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
 ) -> None:
-    """Checks a first mirror that stops between its commit and its trim. Its trim arrives after the second mirror has
-    continued."""
+    """Checks a first mirror that stops before its trim. The trim arrives after a turn of the second mirror."""
     first, second = make_mirror(), make_mirror()
     writer.life("a", "b", "c")
 
@@ -340,12 +339,12 @@ def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     ]  # fmt: skip
 
 
-def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_used_again(
+def test_a_loss_whose_entry_numbers_were_used_again_is_recorded_once(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the baseline, which the mirror then requests, does not record a second loss.
+    """Checks that the baseline after the loss does not record a second loss.
 
-    The baseline begins an epoch in the same batch and continues from the last entry.
+    The batch with the reused numbers also begins an epoch.
     """
     writer.life("a")
     auditlog.drain(mirror)
@@ -368,10 +367,10 @@ def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_use
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
-def test_a_missing_entry_before_the_start_of_an_epoch_in_the_same_read_is_recorded_as_a_gap(
+def test_a_missing_entry_before_the_start_of_an_epoch_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the epoch begins a batch of its own, since it does not continue the previous entry."""
+    """Checks that the mirror begins a batch at the epoch, because an entry before the epoch is missing."""
     enqueue(writer, "a")
     auditlog.drain(mirror)
     enqueue(writer, "b")
@@ -452,8 +451,8 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
 def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a Redis that is unreachable between commit and trim. The later trim subtracts the entries of both batches
-    from the backlog."""
+    """Checks a Redis that is unreachable between commit and trim. The next trim also subtracts the entries of the
+    failed trim."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

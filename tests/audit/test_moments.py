@@ -1,4 +1,4 @@
-"""Moments of the log: which jobs ran and which jobs waited at a moment, and what a job waited for."""
+"""Moments of the log: which jobs ran at a moment, which jobs waited, and for what."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SCOPES = [["task=send", 2], ["tenant=acme", 1], ["queue", 9]]
 
 @pytest.fixture
 def one_at_a_time(writer: StreamWriter, mirror: Mirror) -> None:
-    """Run three jobs of one tenant with a cap of 1, one after another, and cancel a fourth job.
+    """Run three jobs of one tenant under a cap of 1, and cancel a fourth job.
 
-    Job a runs from 0 to 100 ms, and job b until 300 ms. Then job c runs. Job d is cancelled.
+    Job a runs from 0 to 100 ms, job b until 300 ms, and then job c. Job d is cancelled.
     """
 
     def at(ms: int) -> None:
@@ -69,7 +69,7 @@ def said(database: Database, *arguments: str) -> str:
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_a_query_about_a_moment_returns_the_running_jobs_and_the_waiting_jobs(
+def test_a_query_about_a_moment_returns_running_and_waiting_jobs(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
     moment = moments.at(database.readers, QUEUE, T0 + at_ms)
@@ -83,7 +83,7 @@ def test_a_query_about_a_moment_returns_the_running_jobs_and_the_waiting_jobs(
 def test_a_query_about_a_moment_outside_the_log_returns_a_caveat(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks that the answer warns of events that may have happened and are not in the log."""
+    """Checks moments before the first and after the last event. The caveat says where the log begins or ends."""
     first = auditlog.events(database, QUEUE)[0]["at_ms"]
 
     def caveats(at_ms: int) -> str:
@@ -100,7 +100,7 @@ def test_a_query_about_a_moment_outside_the_log_returns_a_caveat(
 def test_the_wait_of_a_lost_job_ends_at_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks a query after the loss about a moment before the loss."""
+    """Checks a question that is asked after the loss, about a moment before the loss."""
     outbox = writer.keys("outbox")
     entry, fields = writer.log[0] if knows == "the beginning" else writer.log[-1]
     writer.source.redis.delete(outbox)
@@ -182,8 +182,7 @@ def test_a_wait_shows_how_long_each_scope_was_full_and_its_holders(
 def test_a_wait_names_the_rate_that_held_the_job_back(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the answer names the rate of the tenant, which was exhausted by claims before the wait. The rate of
-    the task admitted jobs again after 1 s."""
+    """Checks two exhausted rates. The answer names the tenant's rate, which held the job back for longer."""
     task, tenant = ["task@1s=send", 1, 1_000, 1], ["tenant@60s=acme", 3, 60_000, 3]
     lane = "2+task@1s=send+tenant@60s=acme"
 
@@ -243,7 +242,7 @@ def test_audit_why_names_the_full_scope_and_its_holders(
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
-def test_audit_why_audit_at_and_audit_report_show_delays_suspects_and_lost_workers(
+def test_why_at_and_report_show_delays_suspects_and_lost_workers(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def at(ms: int) -> None:
@@ -279,7 +278,7 @@ def test_audit_why_audit_at_and_audit_report_show_delays_suspects_and_lost_worke
 def test_audit_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the delay of the retry ends where the wait for a worker begins, and does not last until the claim."""
+    """Checks that the delay ends when the job is due. From then on the job waits for a worker."""
 
     def at(ms: int) -> None:
         writer.now_ms = T0 + ms - 1

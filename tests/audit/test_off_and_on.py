@@ -78,8 +78,8 @@ def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
 def test_audit_off_succeeds_while_a_running_mirror_moves_the_cursor(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that `audit off` succeeds although Redis refuses the trim of the command. A running mirror has already
-    moved the cursor to the end."""
+    """Checks a running mirror that copies the last events before `audit off` can. Redis then refuses the trim of the
+    command."""
     with Client(valkey_url) as client:
         added = add(client)
         running, ending = (Mirror(Outbox(client), database, "q") for _ in range(2))

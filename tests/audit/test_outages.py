@@ -1,5 +1,4 @@
-"""Outages: SQL is down, slow or restored from a backup, a mirror is suspended, or an operator removes entries from the
-stream.
+"""Outages: SQL is down, slow or restored from a backup, a mirror is suspended, or an operator removes entries.
 
 Workers continue, no event is mirrored twice, and missing events are recorded.
 """
@@ -50,7 +49,7 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 def finish(client: Client, count: int) -> int:
-    """Claim and complete jobs, as a worker does."""
+    """Claim up to ``count`` jobs, complete them, and return their number."""
     claimed = client.run(claims.claim("q", "w-1", count)).jobs
     client.run(claims.complete("q", "w-1", [(c.id, c.fence) for c in claimed]))
     return len(claimed)
@@ -70,7 +69,7 @@ def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that running jobs end while SQL is unreachable, and that all their events are mirrored afterwards."""
+    """Checks that running jobs end while SQL is unreachable. Later the mirror copies all their events."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "LAG_TOLD", 20)
     monkeypatch.setattr(service, "LAG_EVERY_S", 0.05)
@@ -120,7 +119,7 @@ def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
 
 @pytest.fixture
 def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """Yield a function ``stopped(url, step)``. It starts a mirror that suspends itself (SIGSTOP) at this step.
+    """Yield a function that starts a mirror, which suspends itself (SIGSTOP) at the given step.
 
     The mirror is killed after the test.
     """
@@ -144,9 +143,9 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Checks that another mirror takes over within the stated timeouts.
+    """Checks that a second mirror takes over within the stated timeouts.
 
-    When the first mirror resumes, it causes no damage.
+    The first mirror does no damage when it resumes.
     """
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
@@ -187,8 +186,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Checks that other mirrors wait for the lock on the file and log no false message, and that readers can still
-    read."""
+    """Checks that another mirror waits for the lock, and logs no false message. Readers are not blocked."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
@@ -215,8 +213,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
 def restorable(
     audit_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
-    """Yield a database, a function that makes a backup of it, and a function that replaces the database by the
-    backup."""
+    """Yield a database, a function that makes its backup, and a function that restores the backup."""
     database = Database(audit_url)
     lay_schema(database)
     opened = [database]

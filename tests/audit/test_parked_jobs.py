@@ -43,8 +43,7 @@ def wake(log: MemoryWriter, cause: int | None = None, by: str = "ann") -> None:
 
 
 def parked(log: MemoryWriter) -> str:
-    """Begin a wait for the signal `ok` with a time limit, begin a sleep, and park the job. Return the fence of its
-    claim."""
+    """Park a job that waits for the signal `ok`, with a timeout, and sleeps. Return the fence of its claim."""
     fence = running(log)
     save(log, fence, 1, "charge")
     begin(log, fence, 2, "ok", "wait", UNTIL)

@@ -1,4 +1,5 @@
-"""Partitions of PostgreSQL, one for each month: they are created ahead of their month, kept, and dropped."""
+"""Partitions of PostgreSQL, one for each month. Mirrors create a partition in advance, and an operator drops old
+ones."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_each_partition_is_created_ahead_of_its_month_and_once(postgres: Databas
 def test_mirrors_that_start_together_create_partitions_without_a_warning(
     postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a slower mirror does not warn of a missing partition that another mirror has created meanwhile."""
+    """Checks a slower mirror whose missing partition another mirror has created meanwhile."""
     all_looked, first = threading.Barrier(3), threading.local()
 
     def look(connection: Connection) -> list[Month]:
@@ -181,8 +182,8 @@ def test_a_month_is_dropped_once_none_of_its_rows_is_needed(
 def test_an_entry_number_that_exists_in_another_month_is_refused(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
-    """Checks the entry number alone. The key of the table contains the time, and so would allow the same number in two
-    months."""
+    """Checks an event with a used number and another time. The table's own key includes the time, and would allow the
+    event."""
     from sql_audit.errors import PlaceTaken
     from sql_audit.store.connection.copy import EventRows
 

@@ -1,6 +1,6 @@
-"""The audit database behind PgBouncer in transaction mode: each transaction may use another connection.
+"""The audit database behind PgBouncer in transaction mode, in which each transaction may use another connection.
 
-Here the pool has one connection to the server, so that each client gets the session state that another client has left.
+The pool has only one connection to the server, which all clients share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pooled(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Datab
 
 
 def session(database: Database) -> dict[str, Any]:
-    """Return the session settings that another client of the pool gets with the shared connection."""
+    """Return the settings of the shared connection, read by another client of the pool."""
     url = database.address.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
         found: dict[str, Any] = {
@@ -57,7 +57,7 @@ def session(database: Database) -> dict[str, Any]:
 def mirrored_rounds(
     client: Client, database: Database, *, seed: int, rounds: int
 ) -> Iterator[None]:
-    """Let workers and producers work, and mirror their events, in several rounds."""
+    """Run several rounds: producers and workers work, and then a mirror copies their events."""
     fleet = Fleet(client, seed)
     mirror = Mirror(Outbox(client), database, QUEUE)
     for _ in range(rounds):
@@ -113,7 +113,7 @@ def test_readers_are_read_only_and_writers_have_an_idle_timeout(pooled: Database
 
 
 def test_no_temporary_table_outlives_its_transaction(client: Client, postgres_url: str) -> None:
-    """Checks that no temporary table holds back datfrozenxid while the connection of the mirror exists."""
+    """Checks that no temporary table of the mirror's connection holds back datfrozenxid."""
     database = Database(postgres_url)
     migrate.upgrade_schema(database)
     for _ in mirrored_rounds(client, database, seed=9, rounds=3):

@@ -1,4 +1,4 @@
-"""Entries that the mirror cannot read, or that SQL refuses, are kept byte for byte and do not stop the mirror."""
+"""Entries that the mirror cannot read, or that SQL refuses. The mirror keeps their bytes and continues."""
 
 import json
 from collections.abc import Callable
@@ -103,7 +103,7 @@ ONE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "array"), ONE, ids=[name for name, _ in ONE])
-def test_an_unreadable_job_in_an_entry_does_not_affect_the_other_jobs_of_the_entry(
+def test_an_unreadable_job_does_not_affect_the_other_jobs_of_its_entry(
     name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     good = [["a", *ENQUEUED], ["b", *ENQUEUED]]
@@ -142,8 +142,7 @@ SCOPES: dict[str, Any] = {
 def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one unreadable claim does not make the views and `audit at` fail. They read the scopes of all
-    claims."""
+    """Checks that the views and `audit at`, which read the scopes of all claims, do not fail."""
     good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
     enqueue(writer, "a", "b", "c")
     writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
@@ -258,8 +257,7 @@ def test_an_error_of_ten_megabytes_is_mirrored(
 def test_the_doctor_reports_and_removes_a_number_beyond_the_range_of_sql(
     stray: str, valkey_url: str, database: Database
 ) -> None:
-    """Checks that the mirror does not try to write the number again and again, and does not log it as quarantined each
-    time."""
+    """Checks that the mirror stops at this number with an error, and does not put it into quarantine."""
     with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
         job = NewJob(JobIds()(), "q", profile("task"), "{}")
         client.run(client.calls.enqueue.one(job))
@@ -287,7 +285,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks an event type of a later release, which the mirror knows and the CHECK of the schema refuses."""
+    """Checks an event type of a later release, which the mirror accepts and a CHECK of the schema refuses."""
     ids = [f"j{n}" for n in range(50)]
     for job_id in ids:
         enqueue(writer, job_id)
@@ -316,8 +314,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
 def test_an_error_of_a_database_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
-    """Checks two values for which a driver raises a built-in exception of Python and no exception of its own, and a
-    value that a CHECK refuses."""
+    """Checks a value that a CHECK refuses, and two values for which a driver raises a built-in exception."""
     row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
     rows = EventRows([tuple((row | {column: value}).values())])
 
@@ -340,7 +337,7 @@ def alter(database: Database, *statements: str) -> None:
 def test_columns_that_an_operator_added_get_their_default(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that jobs which already have a row are not put into quarantine. The staging table has the default, too."""
+    """Checks that no job goes to quarantine, whether the job is new to SQL or has a row there."""
     for table in (
         "job",
         "job_attempt",
@@ -427,8 +424,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks an entry that the mirror cannot process. The entry stays in Redis, where a later release without the bug
-    can read it."""
+    """Checks an entry at which the mirror raises an unexpected error. The entry stays in Redis for a repaired
+    release."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")
@@ -456,8 +453,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
 def test_an_entry_whose_number_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks rows of unknown origin with the number of a new entry. These rows stay, and the new entry is stored in
-    quarantine."""
+    """Checks a row of unknown origin with the number of a new entry. The row stays in its table."""
     writer.life("a")
     with database.writing() as connection:
         assert connection is not None

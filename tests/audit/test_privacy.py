@@ -1,6 +1,6 @@
-"""Secrets in arguments: they reach no event, table or log line. With a redactor this also holds for secrets in errors.
+"""Secrets in arguments reach no event, table or log line. With a redactor, no secret in an error gets there.
 
-Real workers and a mirror run with the real scripts and with the log level DEBUG.
+Real workers and a mirror run the real scripts, and log at the level DEBUG.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """Yield an app without the code of the tasks. It cannot check the arguments of the tasks."""
+    """Yield an app without the tasks' code. This app cannot validate arguments."""
     with App(valkey_url) as stranger:
         yield stranger
 
@@ -147,7 +147,8 @@ def test_a_secret_argument_is_stored_only_with_the_waiting_job(
 def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks the traceback of the backoff function. Its context is the handler's error, which no redactor has seen."""
+    """Checks an error of the backoff function, whose context is the handler's error. No redactor has seen that
+    context."""
     fails = task.enqueue(SECRET)
     with worker_process(app.redis_url, witness, "--redact", REDACT) as process:
         wait_until(lambda: fails.state() == "dead", "it has failed twice", timeout=30)

@@ -1,4 +1,4 @@
-"""Prune: it removes old jobs of a proven log and no other data, and the remaining log can still be proven."""
+"""Prune removes only old jobs of a proven log. The remaining log can still be proven."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.kit.story import Story
 
 @pytest.fixture
 def small(make_mirror: Callable[..., Mirror]) -> Mirror:
-    """Return a mirror with small batches, so that a prune may cut the log at any entry."""
+    """Return a mirror that writes small batches, between which a prune can cut the log."""
     return make_mirror(limits=BatchLimits(events=20))
 
 
@@ -78,7 +78,7 @@ def test_prune_removes_old_jobs_and_verify_proves_the_rest(
 def test_a_prune_that_removes_no_jobs_writes_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that a prune without effect does not replace the record of an earlier prune that removed jobs."""
+    """Checks that the record of an earlier prune stays."""
     two_seasons(writer, small)
     (first,) = prune_at(database, writer.now_ms)
     recorded = auditlog.rows(database, "SELECT * FROM mirror_prune")
@@ -88,10 +88,10 @@ def test_a_prune_that_removes_no_jobs_writes_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_verify_counts_jobs_that_were_alive_at_the_cut_of_a_prune_in_their_caps(
+def test_verify_counts_holders_that_were_alive_at_the_cut_of_a_prune(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that the replay after the cut begins with the jobs and the claims that were alive at the cut."""
+    """Checks that the replay of the remaining log begins with the jobs and claims that were alive at the cut."""
     story = two_seasons(writer, small)
     whole = verify(database)
     prune_at(database, writer.now_ms)
@@ -170,8 +170,7 @@ def test_pruning_a_log_with_gaps_needs_the_consent_of_the_operator(
 def test_prune_refuses_a_violated_log_despite_a_recorded_proof(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that prune verifies the log again. A role with the rights of a verifier may have inserted a false record
-    of a proof."""
+    """Checks a forged record of a proof, which the role of a verifier may insert. Prune verifies the log again."""
     Story(writer, seed=3, slack=4).run(300)
     auditlog.drain(small)
     days(writer, 100)
@@ -267,7 +266,7 @@ def test_the_next_prune_completes_a_prune_whose_process_died(
 
 
 def create_old_months(database: Database, writer: StreamWriter) -> None:
-    """Create partitions of past months, like those that a mirror would have created in these months."""
+    """Create the partitions of past months that a mirror would have created in those months."""
     create_ahead(database, writer.now_ms)
 
 
@@ -313,7 +312,7 @@ def test_verify_finds_a_change_to_the_events_or_the_record_of_a_prune(
     assert "I7" in found.queues[QUEUE].counts
 
 
-def test_a_saved_head_is_found_after_the_cut_of_a_prune_and_is_unknown_before_the_cut(
+def test_verify_finds_a_saved_head_only_if_its_batch_was_not_pruned(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -333,8 +332,7 @@ def test_a_saved_head_is_found_after_the_cut_of_a_prune_and_is_unknown_before_th
 def test_a_saved_head_from_before_a_forged_prune_proves_nothing(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks an attacker who can write the whole database. The attacker rewrites old jobs, and forges the record of a
-    prune."""
+    """Checks an attacker who may write all tables, rewrites old jobs, and forges the record of a prune."""
     two_seasons(writer, small)
     known = [
         r["head"] for r in auditlog.rows(database, "SELECT head FROM mirror_batch ORDER BY batch")
@@ -355,8 +353,7 @@ def test_a_saved_head_from_before_a_forged_prune_proves_nothing(
 def test_verify_finds_rewritten_events_despite_forged_records_of_a_prune(
     batch: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks rewritten events whose batches were deleted. The forged records of a prune name the true head of the
-    chain."""
+    """Checks rewritten events whose batches were deleted. The forged records name the true head of the chain."""
     two_seasons(writer, small)
     (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
     *_, known = auditlog.rows(database, "SELECT batch, head FROM mirror_batch ORDER BY batch")

@@ -1,5 +1,4 @@
-"""A prune after Redis lost events: the remaining log can be proven, and the answers of queries say that jobs were
-pruned."""
+"""A prune after a loss of Redis. The remaining log can be proven, and answers of queries mention the pruned jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tests.kit.servers import RedisServer
 
 
 class Seasons:
-    """A queue on the test's clock, which is mirrored in small batches, and a server that may lose data."""
+    """A queue on the test's clock with a mirror that writes small batches, and a server that can lose data."""
 
     def __init__(self, server: RedisServer, database: Database, seed: int) -> None:
         self.server = server
@@ -86,7 +85,8 @@ def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iter
 def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks a cut after one loss, and a cut after two losses. Each time the remaining log agrees with Redis."""
+    """Checks a prune after the first loss, and a prune after the second. Both times the remaining log agrees with
+    Redis."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(40)
@@ -136,8 +136,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks a Redis that brings back jobs which were pruned from SQL. Verify says what it cannot compare: a baseline
-    lists the live jobs, and the events before this baseline cannot be checked."""
+    """Checks a Redis that brings back pruned jobs. SQL lacks their events, and has only a baseline with these jobs."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(60)
@@ -152,7 +151,7 @@ def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
 
 
 def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Database) -> None:
-    """Checks that an answer without events says that there may have been events which were pruned."""
+    """Checks an answer without events. The answer says that events may have been pruned."""
     enqueue(seasons.client, "done", "waits")
     (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]

@@ -1,4 +1,4 @@
-"""Queries of the log: each query has the same answer on both databases."""
+"""Queries of the log. The answer to each query is the same on both databases."""
 
 import json
 import sqlite3
@@ -74,7 +74,7 @@ def test_a_report_counts_and_measures_claims(
 def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one job in a millisecond is not reported as 1,000 jobs per second."""
+    """Checks that a report about one job in 1 ms does not state 1,000 jobs per second."""
 
     def throughput(job_id: str, later_ms: int) -> float | None:
         writer.now_ms = begin + later_ms - 1
@@ -184,7 +184,7 @@ def test_history_prints_a_table_or_json(log: str) -> None:
 def test_an_unreadable_row_does_not_hide_other_rows(
     detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
-    """Checks that each command which reads the row prints the other rows, and prints no traceback."""
+    """Checks each command that reads the row. The command prints all readable rows without a traceback."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b")
@@ -217,8 +217,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch,
     width: int,
 ) -> None:
-    """Checks terminals of 80 and of 400 columns. The error of a dead job is readable, and is not printed with one
-    letter per line."""
+    """Checks terminals of 80 and 400 columns. The error of a dead job stays readable."""
     enqueue(writer, "a-job-with-a-long-name")
     fence = writer.jobs("claimed", ["a-job-with-a-long-name", 1], by="w-on-a-host-with-a-long-name")
     error = {"type": "ValueError", "message": "no such user [red] at all"}
@@ -237,7 +236,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
 def test_a_history_shows_where_the_job_failed(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the traceback is also printed without --json."""
+    """Checks that the history has the traceback, also without --json."""
     enqueue(writer, "a")
     fence = writer.jobs("claimed", ["a", 1])
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -287,7 +286,7 @@ def test_commands_accept_relative_times_and_dates(log: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["60", "80"])
-def test_a_report_on_a_narrow_terminal_keeps_words_whole_and_names_the_hidden_columns(
+def test_a_report_on_a_narrow_terminal_names_the_hidden_columns(
     log: str, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -311,7 +310,7 @@ def test_a_tail_shows_new_events_and_new_queues(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Checks that `tail -n 0 -f` begins with the next event, and that it also follows a queue that is created later."""
+    """Checks that `tail -n 0 -f` begins with the next event, and shows queues that are created later."""
     writer.life("a")
     auditlog.drain(make_mirror())
     (last,) = history.queue_tail(database.readers, QUEUE, 1)
@@ -356,7 +355,7 @@ def test_each_command_reports_that_nothing_is_mirrored_yet(database: Database) -
     ],
 )
 def test_an_invalid_value_of_an_option_is_refused(words: list[str], said: str, log: str) -> None:
-    """Checks that a mistyped head is reported as an error of usage, and not as a rewritten log."""
+    """Checks a mistyped head. The command reports an error of usage, and no rewritten log."""
     result = call(*words, "--audit", log)
 
     assert (result.exit_code, result.stdout) == (2, "")

@@ -1,5 +1,5 @@
-"""The questions of the web page about the log: each question has the same answer as the command, on both databases,
-within a time limit."""
+"""The web page's questions to the log. The answer equals the command's answer, on both databases, within a time
+limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUEUE = "mail"
 
 @pytest.fixture
 def mirrored(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Mirror a queue with a succeeded job, a dead job, a running job, and a job that waits for its cap."""
+    """Mirror a queue with four jobs: one succeeded, one dead, one running, and one that waits for its cap."""
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         seed.complete(seed.running("done"))
         seed.fail(seed.running("died"), verdict="final")
@@ -45,7 +45,7 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_the_page_gets_the_same_events_waits_and_claims_as_the_queries_of_the_log(
+def test_the_page_and_the_queries_return_the_same_events_waits_and_claims(
     asks: LogQuestions, database: Database
 ) -> None:
     engine, now = database.readers, int(time.time() * 1000)
@@ -132,8 +132,9 @@ def test_a_slow_statement_is_ended_at_its_time_limit(database: Database, audit_u
 def test_a_locked_table_causes_an_error_within_the_time_limit(
     asks: LogQuestions, database: Database
 ) -> None:
-    """Checks PostgreSQL, in which another session may hold a lock for hours. (On SQLite, readers do not wait for
-    writers.)"""
+    """Checks only PostgreSQL, where another session may lock a table for hours. SQLite's readers never wait for
+    writers.
+    """
     asks.minutes(0, 1, None)
     with database.writing() as lock:
         assert lock is not None

@@ -1,5 +1,4 @@
-"""Sums of the log for metrics: they equal the sums of the events, whatever events Redis forgot, and they never
-decrease."""
+"""Sums of the log for metrics. A sum includes events that Redis forgot, and never decreases."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def address(database: Database) -> str:
 
 
 def logged(database: Database) -> Counter[tuple[str, str, str]]:
-    """Count the claims that events of the log ended, including the events that Redis forgot."""
+    """Count the ends of claims in all events, including events that Redis forgot."""
     words = ", ".join(f"'{event}'" for event in CLAIM_ENDS)
     found = auditlog.rows(
         database,
@@ -128,8 +127,8 @@ def test_totals_keep_orphaned_claims_after_a_loss(
 
 
 def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Database) -> None:
-    """Checks the use of the index. Without it, PostgreSQL read all eleven million events to find a thousand forgotten
-    events, and one read of the metrics took half a minute."""
+    """Checks that the query uses the index. Without the index, PostgreSQL read eleven million events in half a
+    minute."""
     asked = {"queue": QUEUE, "after_epoch": 1, "after_seq": 5, "before_epoch": 2}
 
     def ask(database: Database) -> object:
@@ -149,8 +148,7 @@ def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Dat
 def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks which minutes are read. Earlier, the minutes of all queues since the last end in the quietest queue were
-    read, which took 3.6 s."""
+    """Checks three queues whose last ends are hours apart. The reader reads the minutes of each queue separately."""
     server = start_redis()
     asked: list[str] = []
     with timed_client(server) as client, server.client(decode_responses=True) as control:
@@ -180,7 +178,7 @@ def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
 def test_a_loss_that_is_mirrored_during_a_read_is_counted_once(
     start_redis: Callable[..., RedisServer], database: Database, statement: str
 ) -> None:
-    """Checks that the reader does not add counts from before the loss to counts from after the loss."""
+    """Checks a mirror that records a loss between two statements of one read."""
     server = start_redis()
     reader = MetricsReader(address(database))
     with Client(server.url) as client:

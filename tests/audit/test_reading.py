@@ -1,5 +1,4 @@
-"""Reading ahead: a batch that was read while SQL was writing is used only if SQL's cursor then points to the beginning
-of the batch."""
+"""The mirror reads the next batch while SQL writes a batch. The read is repeated if SQL's cursor does not match."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ LIMITS = BatchLimits(events=7)
 
 
 class Told(StreamSource):
-    """A source of entries. It records from which thread and from which position it was read."""
+    """A source that records the thread and the position of each read."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -72,7 +71,7 @@ def test_a_read_ahead_that_found_nothing_is_repeated(writer: StreamWriter, mirro
     assert mirror.turn().events == 1
 
 
-def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
+def test_a_batch_that_another_mirror_committed_is_dropped_after_its_read(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -89,7 +88,7 @@ def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
 def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
-    """Checks that SQL has the same rows as if the events had been mirrored before Redis lost them."""
+    """Checks a loss of Redis after the read. SQL gets the same rows as after a loss that follows the commit."""
     writer.life("kept-a", "kept-b")
     survivor = f"{writer.epoch}-{writer.seq}"
     last = writer.log[-1][1]
@@ -132,7 +131,7 @@ def test_a_read_ahead_that_failed_is_repeated(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_an_error_of_a_background_call_is_raised_when_its_result_is_asked_for() -> None:
+def test_the_result_of_a_failed_background_call_raises_its_error() -> None:
     def fail() -> None:
         raise ValueError("no")
 

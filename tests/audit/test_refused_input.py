@@ -1,4 +1,4 @@
-"""The API refuses names, numbers and arguments that Redis or SQL could not keep."""
+"""The API refuses names, numbers and arguments that Redis or SQL cannot store."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -127,8 +127,8 @@ IDS_OF_OTHER_CLIENTS = {
 def test_the_enqueue_script_refuses_an_invalid_job_id_of_any_client(
     app: App, name: str, beside: tuple[str, ...]
 ) -> None:
-    """Checks that the script refuses the id at the enqueue. Otherwise the mirror would put all events of the call into
-    quarantine."""
+    """Checks that the script appends no event with an invalid id. The mirror would quarantine all events of the
+    call."""
     enqueue = app.client.calls.enqueue.many
     app.client.run(enqueue([NewJob("first", "q", profile("send"), "{}")]))
     before = outbox(app)
@@ -197,7 +197,7 @@ def test_a_reason_that_is_too_long_or_invalid_is_refused(what: Any, app: App) ->
 
 @pytest.mark.parametrize("value", ["a%b", "a%2fb", "%", "%2"])
 def test_a_scope_that_is_only_partly_encoded_is_refused(value: str, app: App) -> None:
-    """Checks a scope that no job can have. A limit on this scope would limit no job."""
+    """Checks a scope that no job can have, so that its limit would be without effect."""
     with pytest.raises(InvalidOption, match="percent-encoded"):
         app.set_cap("q", f"send.tenant={value}", 3)
 
@@ -229,7 +229,7 @@ TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" n
 
 
 def test_accepted_values_are_kept_unchanged(app: App, database: Database) -> None:
-    """Checks texts and numbers in key values, arguments and reasons: in the claims that a worker gets, and in SQL."""
+    """Checks key values, arguments and reasons, in the claims of workers and in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]
     sent = [
         app.enqueue(

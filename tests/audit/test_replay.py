@@ -1,4 +1,4 @@
-"""The replay of the log of one queue, without SQL: it accepts true logs, and reports every lie."""
+"""The replay of one queue's log, without SQL. The replay accepts true logs, and reports every lie."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def enqueue(log: MemoryWriter, *ids: str, lane: str | None = None) -> None:
 
 
 def of_queue(kind: str, *values: Any) -> Told:
-    """Return an entry about the queue."""
+    """Return a function that writes an entry about the queue to a log."""
     return lambda log: log.queue_event(kind, *values)
 
 
 def at(ms: int) -> Told:
-    """Set the clock to this time for the entries that follow."""
+    """Return a function that sets the clock of a log to this time (in ms)."""
     return lambda log: setattr(log, "now_ms", ms)
 
 
@@ -135,8 +135,7 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
-    """Checks an event with the field that says whether the job is dead, and an event without this field. SQL leaves out
-    null values."""
+    """Checks the event `expired` with and without the field that says whether the job is dead."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -173,7 +172,8 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Write the entries in which a job b replaces a job a. ``another`` adds an entry that begins a job d."""
+    """Write the entries of a job a that job b replaces, and then entries of these kinds. The kind "another" enqueues a
+    job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -190,7 +190,7 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """Write the entries of a job that is claimed, and of the end of the claim or the refusal of its report."""
+    """Write the entries of a job that is enqueued and claimed, and an event of type ``kind`` about the claim."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)
@@ -204,7 +204,7 @@ def paused(log: MemoryWriter, *kinds: str) -> None:
 
 
 def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
-    """Write one entry with two rows. The second row has another event, time or actor."""
+    """Write an entry with two rows. ``other`` replaces values of the second row."""
     log.jobs("enqueued", waiting("a"), waiting("b"))
     row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
     log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
@@ -219,7 +219,8 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """Write the entries of a job that is enqueued, claimed and completed, and change one row of an event."""
+    """Write the entries of a job from its enqueue to its success. ``other`` replaces values in the event of type
+    ``kind``."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]
@@ -349,7 +350,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
 
 
 def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
-    """Checks the window after the job that opened it has ended."""
+    """Checks a job that has ended while its window is still open."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence])
@@ -374,7 +375,7 @@ def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
 
 
 def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
-    """Return the replay of a job that succeeds. The event of its end has these fields about the result."""
+    """Return the replay of a job that succeeds. The last event has these fields about the result."""
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", *[None] * 7, keep_ms])
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence, *told])
@@ -400,7 +401,7 @@ def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
 
 
 def end_remembered(log: MemoryWriter, end: str) -> None:
-    """Write the entries of a job with a remembered id. The job is claimed and then ends with this event."""
+    """Write the entries of a job with a remembered id that is claimed. Its last event has this type."""
     log.now_ms = ONCE - 1_000
     log.jobs("enqueued", remembered())
     fence = log.jobs("claimed", ["a", 1])
@@ -436,7 +437,7 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_accepts_one_holder_of_a_cap_of_1_and_reports_a_second_holder(
+def test_replay_reports_a_second_holder_of_a_cap_of_1(
     log: MemoryWriter,
 ) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)
@@ -473,7 +474,7 @@ def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed
 def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     log: MemoryWriter,
 ) -> None:
-    """Checks that the rate may admit a job again after one interval of the new time, in the same way as in Redis."""
+    """Checks that the rate admits the next job by the new clock, as Redis does."""
     log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
     enqueue(log, *"abcde", lane="2+tenant@1s=acme")
     rate = [["tenant@1s=acme", 10, 1000, 3]]
@@ -509,7 +510,7 @@ def test_replay_forgets_rates_that_are_no_longer_exhausted(log: MemoryWriter) ->
 def test_replay_reports_a_settlement_by_another_worker(
     log: MemoryWriter, end: tuple[Any, ...]
 ) -> None:
-    """Checks a claim of worker w-1 that worker w-2 settles with the fence of this claim."""
+    """Checks worker w-2, which settles a claim of worker w-1 with the claim's fence."""
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs(end[0], ["a", fence, *end[1:]], by="w-2")
@@ -838,7 +839,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 @pytest.mark.parametrize("case", FORBIDDEN)
 def test_replay_reports_an_illegal_history(log: MemoryWriter, case: str) -> None:
-    """Checks that the violation is found in the last entry, and that the report names this entry."""
+    """Checks that the report names the last entry, which is the illegal one."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
     found = the_violation(log)
@@ -895,7 +896,7 @@ def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWrit
 
 
 def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
-    """Checks a promoted replica that lacked a claim, so that the job was claimed again with the claim number 1."""
+    """Checks a failover that lost a claim. The job was claimed again, and the number of the new claim is again 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
     fence = log.jobs("claimed", ["a", 1])

@@ -1,4 +1,4 @@
-"""The replay of claims under rates that count a unit: it accepts what such a rate admits, and reports every lie."""
+"""The replay of claims under rates that count a unit. The replay accepts what Redis admits, and reports every lie."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log() -> MemoryWriter:
 
 
 def enqueue(log: MemoryWriter, **costs: int | None) -> None:
-    """Log jobs with these costs, by id."""
+    """Log jobs. The arguments are their costs, by job id."""
     for job_id, cost in costs.items():
         traits = [None] * 9 + [None if cost is None else f"tokens:{cost}"]
         beginning = [job_id, 1, None, "send", "normal", 3, 3, "d", f"2+{SCOPE}", None]
@@ -33,7 +33,7 @@ def claim(log: MemoryWriter, job_id: str, at_ms: int, *cost: int) -> None:
     tell(log, at(BEGIN_MS + at_ms - 1), ("claimed", [job_id, 1, [[SCOPE, *LIMIT, *cost]]]))
 
 
-def test_replay_accepts_a_dear_job_and_the_next_one_once_its_debt_is_paid(
+def test_replay_accepts_a_claim_after_the_debt_of_a_costly_job_is_paid(
     log: MemoryWriter,
 ) -> None:
     enqueue(log, a=30, b=4, c=None)
@@ -45,7 +45,7 @@ def test_replay_accepts_a_dear_job_and_the_next_one_once_its_debt_is_paid(
 
 
 @pytest.mark.parametrize("early_ms", [2, 50, 200])
-def test_replay_reports_a_claim_before_the_debt_of_a_dear_job_is_paid(
+def test_replay_reports_a_claim_before_the_debt_of_a_costly_job_is_paid(
     log: MemoryWriter, early_ms: int
 ) -> None:
     enqueue(log, a=30, b=4)
@@ -61,7 +61,7 @@ def test_replay_reports_a_claim_before_the_debt_of_a_dear_job_is_paid(
 
 
 @pytest.mark.parametrize(("told", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
-def test_replay_reports_a_claim_that_says_another_cost_than_its_job_has(
+def test_replay_reports_a_claim_whose_cost_differs_from_its_jobs_cost(
     log: MemoryWriter, told: Any, cost: int | None
 ) -> None:
     enqueue(log, a=cost)
@@ -92,14 +92,16 @@ def spend(
 
 
 def begun(log: MemoryWriter, **costs: int | None) -> str:
-    """Log jobs, and claim the first of them. Return its fence."""
+    """Log jobs with these costs, and claim the first one. Return the fence of the claim."""
     enqueue(log, **costs)
     first = next(iter(costs))
     log.now_ms = BEGIN_MS - 1
     return log.jobs("claimed", [first, 1, [[SCOPE, *LIMIT, costs[first]]]], by="w-1")
 
 
-def test_replay_accepts_an_earlier_claim_once_a_job_took_less(log: MemoryWriter) -> None:
+def test_replay_accepts_an_earlier_claim_after_a_job_cost_less_than_announced(
+    log: MemoryWriter,
+) -> None:
     fence = begun(log, a=30, b=4)
     spend(log, "a", fence, "tokens:8", 0)
     claim(log, "b", 20, 4)
@@ -107,7 +109,7 @@ def test_replay_accepts_an_earlier_claim_once_a_job_took_less(log: MemoryWriter)
     assert replay(log).violations == []
 
 
-def test_replay_reports_a_claim_before_a_job_has_paid_what_it_took_more(log: MemoryWriter) -> None:
+def test_replay_reports_a_claim_before_a_jobs_extra_cost_is_paid(log: MemoryWriter) -> None:
     fence = begun(log, a=10, b=4)
     spend(log, "a", fence, "tokens:30", 0)
     claim(log, "b", 40, 4)
@@ -167,7 +169,7 @@ def pause(
     log.jobs("scope_paused", [job_id, fence, about, BEGIN_MS + until_ms], by=said.get("by", "w-1"))
 
 
-def test_replay_accepts_a_claim_at_the_end_of_a_pause_and_reports_one_before(
+def test_replay_allows_a_claim_only_after_the_end_of_a_pause(
     log: MemoryWriter,
 ) -> None:
     fence = begun(log, a=1, b=1, c=1)
@@ -198,7 +200,7 @@ def test_replay_reports_a_false_pause(log: MemoryWriter, change: dict[str, str],
     assert the_violation(log).says.startswith(says)
 
 
-def test_replay_reports_a_pause_that_makes_another_shorter(log: MemoryWriter) -> None:
+def test_replay_reports_a_pause_that_shortens_another_pause(log: MemoryWriter) -> None:
     fence = begun(log, a=1)
     pause(log, "a", fence, 5, 5_000)
     pause(log, "a", fence, 6, 4_000)

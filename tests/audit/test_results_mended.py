@@ -1,5 +1,4 @@
-"""Results, remembered ids and name windows that only SQL knows: the doctor repairs some of them, and leaves others
-unchanged."""
+"""Results, remembered ids and windows of names that only SQL has. The doctor repairs those that the log proves."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ FIELD = "unique|t/user=7"
 
 @pytest.fixture
 def level(valkey_url: str, database: Database) -> Iterator[tuple[Seed, Callable[[], Any]]]:
-    """Yield a queue and its mirror. No event of a job is in the outbox any more."""
+    """Yield a queue, and a function that mirrors and trims all its events."""
     with Seed(valkey_url, real_clock=True) as made:
 
         def drain() -> None:
@@ -49,7 +48,7 @@ def drain(level: tuple[Seed, Callable[[], Any]]) -> Callable[[], Any]:
 
 @pytest.fixture
 def seed(level: tuple[Seed, Callable[[], Any]]) -> Seed:
-    """Make jobs that ended in several ways. Their events are only in SQL."""
+    """Make jobs that end in several ways, and leave their events only in SQL."""
     made, drain = level
     both: dict[str, Any] = {"remember_ms": 2 * HOUR, "call": CALL, "keep_ms": HOUR}
     made.enqueue("done", **both)
@@ -77,7 +76,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """Run the doctor with these options, and return the findings that are left afterwards."""
+    """Run the doctor with these options, and return the findings that remain."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]
@@ -160,7 +159,7 @@ def make_up(seed: Seed, job_id: str, line: str = MADE_UP, at: int = 0) -> None:
         "succeeded at={at} fence={at}-7 once={once}",
     ],
 )
-def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
+def test_the_doctor_removes_a_results_line_whose_job_the_log_lacks(
     seed: Seed, database: Database, line: str
 ) -> None:
     make_up(seed, "nobody", line)
@@ -174,7 +173,8 @@ def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Checks a call that was answered with another job, so that the call appended no event."""
+    """Checks the results line of an enqueue that was answered with another job. This enqueue appended no event to the
+    log."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []
@@ -203,7 +203,7 @@ def outbox_lost(seed: Seed, database: Database, drain: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, pruned, outbox_lost])
-def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_from_the_log(
+def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     at = seed.now
@@ -215,10 +215,11 @@ def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_fr
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_log_is_incomplete(
+def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
-    """Checks that the line stays. Without it another job with the id could begin."""
+    """Checks a results line with the fence of another job's claim. Without the line, another job of the id could
+    begin."""
     pruned(seed, database, drain)
     other = seed.running("other")
     drain()
@@ -233,11 +234,10 @@ def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_l
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_after_a_gap_the_doctor_does_not_repair_the_expiry_that_a_producer_requested(
+def test_the_doctor_does_not_repair_the_expiry_of_an_id_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
-    """Checks an id that another job may have had in the gap. That job may have requested another expiry, and may have
-    ended in the same way."""
+    """Checks an id that a second job may have used in the gap, with another expiry and the same end."""
     happens(seed, database, drain)
     forge(seed, "done", " until=1", " until=0")
     before = line_of(seed, "done")
@@ -261,7 +261,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_a_reuse_of_an_id_that_is_not_mirrored_yet_is_not_reported_as_a_difference(
+def test_a_job_that_is_not_mirrored_yet_causes_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")
@@ -281,7 +281,7 @@ def test_a_reuse_of_an_id_that_is_not_mirrored_yet_is_not_reported_as_a_differen
 
 
 def move(seed: Seed, by: int) -> tuple[str, str]:
-    """Change the stored expiry of the name of the throttled job, and return the old and the new field."""
+    """Add ``by`` ms to the expiry of the throttled job's name. Return the old and the new field."""
     stands: str = seed.snapshot()["slots"][FIELD]
     job_id, until = stands.split(" ")
     lied = int(until) + by

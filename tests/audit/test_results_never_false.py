@@ -1,5 +1,4 @@
-"""Records of ended jobs: the doctor never reports a true record as false, whatever the queue does and whatever events
-the log lacks."""
+"""The doctor never reports a true record of an ended job as false. The queue is busy, and its log may lack events."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """The reasons why the log may lack events."""
+    """Ways in which the log lacks events. Each method causes one; `nothing` leaves the log complete."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client
@@ -80,7 +79,7 @@ WAYS: list[Callable[[Missing], None]] = [
 def test_correct_results_names_and_ids_are_never_reported_as_differences(
     client: Client, database: Database, seed: int, ways: list[Callable[[Missing], None]]
 ) -> None:
-    """Checks jobs with results, names and ids, in a random order. The same seed gives the same order."""
+    """Checks jobs with results, names and ids in a random order that depends only on the seed."""
     fleet, dice = Fleet(client, seed, ties=True), random.Random(seed)
     missing = Missing(client, database, fleet)
     fleet.run(5)

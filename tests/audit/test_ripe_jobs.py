@@ -1,5 +1,4 @@
-"""Parked jobs whose signal has arrived, after a script stopped between its events. The doctor wakes such a job, and
-verify accepts the log."""
+"""Parked jobs whose signal has arrived, after a script that failed between its events. The doctor wakes these jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def signal(seed: Seed, name: str = "approval", value_max: int = 100) -> Scene:
-    """Park a job that waits for the signal `approval`. Return the call that sends the job a signal ``name``."""
+    """Park a job that waits for `approval`. Return the call that sends the signal ``name`` to this job."""
     claim = seed.running("a")
     seed.wait(claim, "+5000")
     seed.park(claim)
@@ -45,7 +44,7 @@ def signal(seed: Seed, name: str = "approval", value_max: int = 100) -> Scene:
 
 
 def park(seed: Seed) -> Scene:
-    """Let a job wait for a signal, and send the signal while the job still runs. Return the call that parks the job."""
+    """Let a job begin a wait, and send its signal. Return the call that parks the job."""
     claim = seed.running("a")
     seed.wait(claim, "+5000")
     seed.signal("a", value="7", key="k", value_max=100)
@@ -54,7 +53,7 @@ def park(seed: Seed) -> Scene:
 
 
 def assert_taken(seed: Seed, database: Database) -> None:
-    """Let a worker take the signal and end the job, and assert that verify accepts the log."""
+    """Let a worker take the signal and complete the job. Assert that verify accepts the log."""
     claim = seed.claim_one("a")
     assert {} == seed.wait(claim)
     seed.complete(claim)
@@ -79,7 +78,7 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
     assert_taken(seed, database)
 
 
-def test_the_doctor_reports_a_parked_job_whose_signal_has_arrived_and_wakes_it_only_in_a_repair(
+def test_only_a_repair_wakes_a_parked_job_whose_signal_has_arrived(
     seed: Seed,
 ) -> None:
     assert broken_after(1, seed, signal(seed))
@@ -127,7 +126,7 @@ def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
     assert_taken(seed, database)
 
 
-def test_the_doctor_wakes_a_parked_job_after_its_timeout_though_the_index_lacks_the_job(
+def test_the_doctor_wakes_a_timed_out_parked_job_that_the_index_lacks(
     seed: Seed, database: Database
 ) -> None:
     signal(seed)

@@ -1,4 +1,4 @@
-"""The mirror as a service: it finds new queues, survives outages of Redis and SQL, and stops in order."""
+"""The mirror as a service, which finds new queues and survives outages of Redis and SQL."""
 
 import logging
 import threading
@@ -79,11 +79,10 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 
 
 @pytest.mark.slow
-def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
+def test_the_mirror_service_logs_the_queues_that_it_mirrors_or_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks the log lines that tell an operator what the mirror does, at its first start or after a mistyped name of a
-    queue."""
+    """Checks the log lines at a start without any queue, and at a start with a mistyped queue name."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:
@@ -102,7 +101,7 @@ def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_wai
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that no line before the refusal names this database as the mirror of the queue."""
+    """Checks that no log line says "is mirrored into" before the refusal."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
@@ -130,7 +129,7 @@ def test_only_the_named_queues_are_mirrored(source: StreamSource, audit_url: str
 
 
 def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_url: str) -> None:
-    """Checks a new database, in which the command also creates the tables."""
+    """Checks a new database. The command creates its tables first."""
     writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
     for writer in writers:
         for n in range(50):
@@ -160,7 +159,7 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
 def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was unreachable and answers again. Its entries are mirrored before the service
+    """Checks a queue whose server failed a moment ago and answers again. Its entries are mirrored before the service
     stops."""
     stop = threading.Event()
     stop.set()
@@ -173,7 +172,7 @@ def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
 
 
 class FailingSource(StreamSource):
-    """A source whose server is unreachable while the attribute ``away`` is set."""
+    """A source whose calls fail while ``away`` is set, as if its server were unreachable."""
 
     away = False
 
@@ -273,7 +272,7 @@ def test_a_missing_directory_of_the_database_is_an_error_at_once(source: StreamS
         run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 
 
-def test_a_stop_signal_ends_the_mirror_process_after_it_has_mirrored_the_remaining_entries(
+def test_a_stopped_mirror_process_first_mirrors_the_remaining_entries(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
     """Checks a separate process with the real client."""

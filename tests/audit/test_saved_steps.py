@@ -1,4 +1,4 @@
-"""Verify and the saved steps of durable jobs (I20): true logs are accepted, and each planted lie is found."""
+"""Verify and the saved steps of durable jobs (I20). Verify accepts true logs, and finds each planted lie."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ D, E = "d" * 32, "e" * 32
 
 
 def told(log: MemoryWriter) -> list[tuple[str, str]]:
-    """Return the violations that the replay reports, as pairs of the invariant and the text."""
+    """Return the violations that the replay reports, each as its invariant and its text."""
     replay = Replay("mail")
     replay.feed(log.rows)
     return [(found.invariant, found.says) for found in replay.violations]
@@ -92,7 +92,7 @@ def test_replay_reports_a_saved_step_with_other_failures_than_the_log(
     assert [("I4", says)] * (says is not None) == told(log)
 
 
-def test_replay_reports_a_job_that_is_alive_after_its_last_attempt_since_a_saved_step() -> None:
+def test_replay_reports_a_job_that_is_retried_after_its_last_attempt() -> None:
     log = MemoryWriter()
     log.jobs(
         "baseline", ["a", "running", "send", "normal", 3, 3, 1, None, 2, 3, 0, 0, "7-1", "w-1"]
@@ -202,8 +202,7 @@ def saved(client: Client, held: Claim, *entries: int) -> None:
 
 
 def durable_job(client: Client) -> Claim:
-    """Enqueue a job. Its first claim saves a step and fails. Return its second claim, which has saved two more
-    steps."""
+    """Enqueue a job. Its first claim saves a step and fails, its second saves two steps. Return the second claim."""
     job = NewJob("a", QUEUE, profile("send"), "{}")
     client.run(client.calls.enqueue.many([job]))
     first = claim(client)
@@ -214,7 +213,7 @@ def durable_job(client: Client) -> Claim:
     return second
 
 
-def test_the_steps_in_sql_agree_with_redis_during_and_after_the_run_of_the_job(
+def test_the_steps_in_sql_agree_with_redis_during_and_after_a_run(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     held = durable_job(client)

@@ -1,5 +1,4 @@
-"""The command `rq-core schedule history`: for each instant, a sentence from the log says why the instant was late,
-skipped or missed."""
+"""The command `rq-core schedule history`. A sentence about each instant says why it was late, skipped or missed."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ MINUTE = 60_000
 
 
 class Scene:
-    """A queue with schedules, workers that fire the schedules at times, and the log of the queue."""
+    """A queue with its schedules and its log, and workers that fire the schedules at given times."""
 
     def __init__(self, seed: Seed, client: Client, database: Database) -> None:
         self.seed = seed
@@ -68,7 +67,7 @@ def scene(valkey_url: str, client: Client, database: Database) -> Iterator[Scene
         yield made
 
 
-def test_the_history_says_that_an_instant_was_on_time_and_when_its_job_began(
+def test_the_history_says_that_an_instant_was_on_time(
     scene: Scene,
 ) -> None:
     scene.put()
@@ -85,7 +84,7 @@ def test_the_history_says_that_an_instant_was_on_time_and_when_its_job_began(
     assert f"`rq-core audit why {told.job_id}`" in told.says
 
 
-def test_the_sentence_about_a_late_instant_names_the_worker_that_was_active_last_before_the_instant(
+def test_the_sentence_about_a_late_instant_names_the_last_active_worker(
     scene: Scene,
 ) -> None:
     scene.put(every=86_400)
@@ -113,7 +112,7 @@ def test_a_worker_without_free_places_is_not_reported_as_absent(scene: Scene) ->
     assert "looks every 5 s (the last before was w-1, at 20" in told
 
 
-def test_the_history_says_that_no_worker_ran_and_that_workers_then_claimed_other_jobs_first(
+def test_the_history_says_that_workers_were_absent_and_then_claimed_other_jobs(
     scene: Scene,
 ) -> None:
     scene.put(every=86_400)
@@ -141,7 +140,7 @@ def test_the_history_says_that_a_full_backlog_delayed_an_instant(scene: Scene) -
     assert "nothing was enqueued: the backlog of the audit log was full" in scene.says()
 
 
-def test_the_history_names_the_job_that_caused_a_skipped_instant_and_what_that_job_did(
+def test_the_history_names_the_job_that_caused_a_skipped_instant(
     scene: Scene,
 ) -> None:
     scene.put()
@@ -236,7 +235,7 @@ def test_the_history_says_whether_a_schedule_is_paused_or_was_not_served(scene: 
     assert "ada paused it (migration)" in found.says
 
 
-def test_the_history_says_who_paused_a_schedule_whose_rule_was_changed_during_the_pause(
+def test_the_history_names_who_paused_a_schedule_that_was_then_changed(
     scene: Scene,
 ) -> None:
     scene.put()
@@ -265,7 +264,7 @@ def test_the_history_gives_a_cause_for_instants_that_were_passed_over(scene: Sce
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
-def test_the_history_reads_only_the_last_instants_of_the_schedule_with_exactly_this_name(
+def test_the_history_reads_only_the_last_instants_of_the_named_schedule(
     scene: Scene,
 ) -> None:
     scene.put("a", every=60, overlap="allow")

@@ -1,5 +1,7 @@
-"""Schedules in the log: each instant must be the instant that the log named as the next one (I15), and verify reports
-every lie."""
+"""Schedules in the log. An event names the next instant, and the next event must have this instant (I15).
+
+Verify reports every lie.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def log() -> MemoryWriter:
 
 
 class Schedule:
-    """The events of one schedule in a log, which a test adds step by step."""
+    """The events of one schedule, which a test appends one by one."""
 
     def __init__(self, log: MemoryWriter, name: str = "beat", *, is_logged: bool = True) -> None:
         self.log = log
@@ -59,7 +61,7 @@ class Schedule:
         self.log.jobs("enqueued", [job_id, 1, None, "ping", "normal", 3, 3, "d"])
 
     def told(self, outcome: str = "fired", **lies: Any) -> None:
-        """Append the event of the next instant. The values in ``lies`` replace true fields of the event.
+        """Append the event of the next instant, with ``lies`` in place of its true fields.
 
         ``passed`` is the number of instants that are skipped before this instant.
         """
@@ -217,7 +219,7 @@ def nth(kind: str, number: int) -> Callable[[list[dict[str, Any]]], int]:
 
 
 def without(kind: str, number: int) -> Lying:
-    """Remove an entry, and number the later entries as if the removed entry had never existed."""
+    """Remove an entry, and lower the numbers of the later entries by one."""
 
     def lie(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         gone = nth(kind, number)(rows)

@@ -1,5 +1,7 @@
-"""Schedules while operators change the log of the queue: they prune it, attach it later, switch it off and on, or
-delete the queue."""
+"""Schedules while operators change the queue's log: the log is pruned, attached late, or switched off and on.
+
+One test deletes the queue.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def put(seed: Seed, name: str = "beat", **rule: Any) -> None:
 
 
 def go_on(seed: Seed, times: int = 3) -> None:
-    """Let a worker fire the due schedules several times, and run the enqueued jobs every second time."""
+    """Advance the clock by a minute, ``times`` times, and fire the due schedules each time. Run their jobs every second
+    time."""
     for number in range(times):
         seed.advance(60_000)
         answer = seed.client.run(tick("q", "w-1"))
@@ -65,7 +68,7 @@ def assert_agree(client: Client, database: Database) -> None:
     assert ([], []) == compare(client, database, "q")
 
 
-def test_a_prune_removes_the_instants_of_pruned_jobs_and_verify_proves_the_rest(
+def test_a_prune_removes_the_instants_of_pruned_jobs(
     seed: Seed, client: Client, database: Database
 ) -> None:
     mirror = mirror_of(client, database)
@@ -91,7 +94,7 @@ def test_a_prune_removes_the_instants_of_pruned_jobs_and_verify_proves_the_rest(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_schedule(
+def test_a_log_that_is_attached_late_begins_with_the_next_instants(
     seed: Seed, client: Client, database: Database
 ) -> None:
     put(seed)
@@ -112,8 +115,7 @@ def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_sche
 def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
     seed: Seed, client: Client, database: Database, clock_back_ms: int
 ) -> None:
-    """Checks instants that are logged in the same millisecond, and instants after the clock of Redis was set back.
-    Earlier, the doctor compared the schedule with an instant that was not the last, and reported a difference."""
+    """Checks two instants in the same millisecond, and an instant after the clock of Redis was set back."""
     put(seed)
     seed.advance(90_000)
     for following in (1, 1, 1, 10**9):
@@ -151,9 +153,7 @@ def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_deleted_queue_keeps_no_schedule_and_verify_proves_its_log(
-    seed: Seed, client: Client, database: Database
-) -> None:
+def test_a_deleted_queue_keeps_no_schedule(seed: Seed, client: Client, database: Database) -> None:
     mirror = mirror_of(client, database)
     auditlog.drain(mirror)
     put(seed)

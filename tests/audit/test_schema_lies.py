@@ -1,4 +1,4 @@
-"""`audit verify` finds each object of the schema that differs from the migration."""
+"""`audit verify` finds each table, index or trigger that differs from the migration."""
 
 from __future__ import annotations
 
@@ -116,8 +116,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
-    """Checks all differences on one log. Each difference stays, and verify must name the next difference although it
-    also finds the earlier ones."""
+    """Plants one difference after another in the same log. Verify must name each new difference."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE
     for statements, says in (*ON_BOTH, *of_one):
         lie(log, statements)
@@ -128,7 +127,7 @@ def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Datab
 
 
 def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
-    """Checks an index without a row. Because of the missing row, `history` would say that the job is unknown."""
+    """Checks an index without one of its rows, which hides a job from `history`."""
     path = log.path
     log.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:

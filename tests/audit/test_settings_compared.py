@@ -1,5 +1,4 @@
-"""Settings and limits that a client changed without the scripts: the doctor finds them from the log in SQL, after the
-outbox was trimmed."""
+"""Settings and limits that a client changed without the scripts. The doctor finds the changes with the log in SQL."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def cap(client: Client, scope: str, limit: str) -> None:
 
 @pytest.fixture
 def mirrored(client: Client, database: Database) -> Database:
-    """Return the log of a queue. All changes of the queue's settings and limits are mirrored and trimmed."""
+    """Return the log of a queue. Redis has trimmed the events of the queue's changed settings and limits."""
     enqueue(client, "a")
     configure(client, lease_ms=5_000)
     configure(client, paused=1)
@@ -62,7 +61,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_the_doctor_finds_a_setting_that_was_changed_by_hand_from_the_log_in_sql(
+def test_the_comparison_with_sql_finds_a_setting_that_was_changed_by_hand(
     client: Client, mirrored: Database, valkey: RedisServer, name: str
 ) -> None:
     key, field, value, says = LIES[name]
@@ -75,7 +74,7 @@ def test_the_doctor_finds_a_setting_that_was_changed_by_hand_from_the_log_in_sql
     assert violation.says.startswith(says)
 
 
-def test_the_doctor_reports_a_difference_once_though_outbox_and_sql_both_show_it(
+def test_the_doctor_reports_a_difference_of_outbox_and_sql_once(
     client: Client, mirrored: Database, valkey: RedisServer
 ) -> None:
     configure(client, lease_ms=6_000)

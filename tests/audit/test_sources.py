@@ -1,4 +1,5 @@
-"""Two sources of one audit database: a second Redis, or a second prefix, takes no queue away from the first source."""
+"""Two sources of one audit database: two Redis servers, or two prefixes. The second source takes no queue of the
+first."""
 
 from __future__ import annotations
 
@@ -83,13 +84,13 @@ def url(database: Database) -> str:
 
 @pytest.fixture
 def second(make_second: Callable[..., Source], other_url: str) -> Source:
-    """Return a source on a second server, which is empty."""
+    """Return a source on a second, empty server."""
     return make_second(other_url)
 
 
 @pytest.fixture
 def first(client: Client, url: str, database: Database) -> Source:
-    """Return a source with two waiting jobs. Both are mirrored."""
+    """Return a source with two waiting jobs, whose events are mirrored."""
     first = Source(client, "mail", url, database)
     first.add("a", "b")
     first.mirror()
@@ -113,7 +114,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
 @pytest.mark.slow
-def test_a_second_source_changes_neither_the_redis_of_the_first_source_nor_its_rows_in_sql(
+def test_a_second_source_changes_no_data_of_the_first_source(
     apart: str,
     queue: str,
     first: Source,
@@ -170,9 +171,9 @@ def test_a_second_source_changes_neither_the_redis_of_the_first_source_nor_its_r
 def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
 ) -> None:
-    """Checks that the next run records no losses for the first Redis.
+    """Checks that the refused commands change no data in the first Redis, in the second Redis, or in the log.
 
-    The command also does not attach a queue that is not mirrored yet.
+    The second Redis also has a queue without a mirror. `audit adopt` does not attach this queue.
     """
     theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
     there, here, log = first.contents(), second.contents(), contents_of_log(first)
@@ -229,7 +230,7 @@ def test_verify_gives_the_reason_only_once_if_it_cannot_compare_redis(
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
-    """Mirror a queue into another database. A second queue on the same server has no mirror.
+    """Mirror a queue into another database, and add a second queue that is not mirrored.
 
     Returns the audit id of that database, and the source.
     """
@@ -249,7 +250,7 @@ def contents_of_log(source: Source) -> list[Any]:
 
 
 def stamps(source: Source) -> tuple[str | None, str | None]:
-    """Return the stamps of a queue in Redis and in SQL."""
+    """Return the stamp of a queue in Redis, and its stamp in SQL."""
     found = auditlog.one(
         source.database, "SELECT stamp FROM mirror_cursor WHERE queue = :q", q=source.queue
     )
@@ -263,8 +264,7 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an empty Redis that may have lost all its data. The running mirror of another Redis shows that no data
-    were lost."""
+    """Checks that an empty Redis does not count as a loss while a mirror copies events of the first Redis."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -279,10 +279,8 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     assert audit("verify", *first.words).exit_code == 0
 
 
-def test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_refused(
-    first: Source, second: Source
-) -> None:
-    """Checks a new, empty server at another address. Later the old server comes back."""
+def test_the_old_server_is_refused_after_a_total_loss(first: Source, second: Source) -> None:
+    """Checks a new, empty server at another address, which gets another stamp. Later the old server returns."""
     before = stamps(first)
     second.mirror()
     restored = audit("restore", "--apply", "--wait", "1", *second.words)
@@ -298,7 +296,7 @@ def test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_r
 
 
 @pytest.mark.parametrize("dies", ["before Redis is told", "before SQL is told"])
-def test_a_mirror_that_died_while_it_attached_a_queue_is_accepted_when_it_starts_again(
+def test_a_mirror_that_died_while_it_attached_a_queue_can_start_again(
     dies: str, first: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty(first)
@@ -342,12 +340,11 @@ def test_one_of_two_mirrors_that_start_together_on_two_servers_is_refused(
 
 
 @pytest.mark.timeout(30)
-def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
+def test_an_attaching_mirror_does_not_wait_for_a_writer_of_the_sqlite_file(
     client: Client, sqlite_url: str
 ) -> None:
-    """Checks a writer whose Redis does not answer.
-
-    If the mirror waited for this writer, the other queues of the mirror would be delayed, too.
+    """Checks a writer that keeps its lock on the file. The mirror skips the turn, so that its other queues are not
+    delayed.
     """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)

@@ -1,5 +1,4 @@
-"""SQLite with several processes: no process fails at a lock, no event is written twice, and only one process writes at
-a time."""
+"""Several processes with one SQLite file. No process fails at a lock, and no event is written twice."""
 
 from __future__ import annotations
 

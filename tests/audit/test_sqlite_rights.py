@@ -1,4 +1,4 @@
-"""A SQLite database that the user of the mirror may not write: one error names the cause and the remedy."""
+"""A SQLite database that the mirror's user may not write. One error names the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rq_core(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def audit(tmp_path: Path, valkey_url: str, client: Client) -> Iterator[Path]:
-    """Yield a log in a directory of its own, without files of a mirror, and a job that waits to be mirrored."""
+    """Yield a log in a directory of its own. No mirror has left a file there, and one job is not mirrored."""
     directory = tmp_path / "logs"
     directory.mkdir()
     path = directory / "audit.db"

@@ -1,4 +1,4 @@
-"""Two mirrors, each in its own process. One mirror is suspended in the middle of a transaction."""
+"""Two mirrors in two processes. The first mirror is suspended within a transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Yield a function that starts a mirror's service on a database. After the test, kill services that still run."""
+    """Yield a function that starts the mirror's service on a database. Services that still run are killed after the
+    test.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(database: Database, *rest: str) -> Child:
@@ -44,7 +46,7 @@ def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
 def stopped_mirror(
     client: Client, database: Database, fleet: Fleet, start: Start, step: str
 ) -> Child:
-    """Start a mirror of the fleet's queue that suspends itself at this step. Let the workers continue."""
+    """Start a mirror that suspends itself at this step, and let the fleet's workers continue afterwards."""
     lay_schema(database)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
@@ -61,7 +63,7 @@ def level(client: Client) -> bool:
 
 
 def assert_whole(client: Client, database: Database) -> None:
-    """Assert that the log has no gap, has each event exactly once, and has a valid chain."""
+    """Assert that the log has no gap, no event twice, and a valid chain."""
     kinds = auditlog.rows(database, "SELECT kind FROM mirror_epoch")
     assert {row["kind"] for row in kinds} == {"started"}
     assert verify(database).verdict is LogVerdict.HOLDS
@@ -74,8 +76,8 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Checks that the takeover happens within the timeout. When the first mirror resumes, it notices the takeover and
-    causes no damage."""
+    """Checks a takeover within the timeout. When the first mirror resumes, it notices the takeover and does no
+    damage."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)
@@ -108,7 +110,7 @@ def test_another_mirror_takes_over_from_a_stopped_mirror(
 def test_another_mirror_on_sqlite_waits_until_the_stopped_mirror_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
-    """Checks that the other mirror logs that it waits. A suspended process keeps its lock on the file."""
+    """Checks the log message of the waiting mirror. The suspended process holds its lock on the file."""
     database = Database(sqlite_url)
     fleet = Fleet(client, 2)
     stopped = stopped_mirror(client, database, fleet, start, "projected")

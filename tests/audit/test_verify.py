@@ -1,5 +1,4 @@
-"""The command `audit verify` on a mirrored log: an unchanged log is proven, and every planted lie is found and
-named."""
+"""`audit verify` on a mirrored log. The command proves an unchanged log, and names every planted lie."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 @dataclass
 class Log:
-    """A log, with access that bypasses the protections of the schema."""
+    """A log. Its writes bypass the protections of the schema."""
 
     database: Database
 
@@ -71,7 +70,7 @@ class Log:
         self.run((f"INSERT INTO job_event ({columns}) VALUES ({marks})", row))
 
     def chain_again(self) -> None:
-        """Compute the chain again from the changed rows, as an attacker with all rights could do."""
+        """Compute the chain of the changed rows, as an attacker with all rights can."""
         log = self.events()
         prev = genesis(audit_id(self.database), QUEUE)
         statements = []
@@ -182,8 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap that is higher than the stored cap, so that the log seems to allow more holders than
-    Redis did."""
+    """Lie: a claim carries a cap that is higher than the stored cap."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -191,7 +189,7 @@ def raised_cap(log: Log) -> Row:
 
 
 def missing_end(log: Log) -> Row:
-    """Lie: the end of a claim is turned into an event without effect, so that the next claim overlaps this claim."""
+    """Lie: the event that ended a claim becomes an event without effect. The next claim then overlaps this claim."""
     claimed = log.events("claimed")
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
@@ -212,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: the log has a claim of a job that only waited, at a time when one of its scopes was full."""
+    """Lie: the log has a claim of a job that only waited, because a scope of the job was full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -238,7 +236,7 @@ def hidden_claim(log: Log) -> Row:
 
 
 def illegal_step(log: Log) -> Row:
-    """Change the log so that a running job is pruned. No transition allows this."""
+    """Lie: a running job is pruned, which no transition allows."""
     row = log.events("succeeded")[2]
     log.change(row, type="pruned")
     return row
@@ -252,7 +250,7 @@ def stale_fence(log: Log) -> Row:
 
 
 def skipped_claim(log: Log) -> Row:
-    """Lie: the claim numbers of a job skip a number."""
+    """Lie: the numbers of a job's claims skip a number."""
     row = log.events("claimed")[5]
     log.change(row, claim=row["claim"] + 1)
     return row
@@ -265,14 +263,14 @@ def too_many_failures(log: Log) -> Row:
 
 
 def missing_entry(log: Log) -> Row:
-    """Lie: an entry is missing. Verify names the entry after the missing entry."""
+    """Lie: an entry is missing. Return the next entry, which verify names."""
     gone = log.events("discarded")[0]
     log.delete(gone)
     return next(r for r in log.events() if r["seq"] > gone["seq"])
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: the log has a rate that is slower than the true rate, so that a claim seems earlier than the rate allows."""
+    """Lie: a claim carries a rate that is slower than the true rate. By the slower rate, the claim comes too early."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -322,7 +320,7 @@ def test_verify_finds_a_changed_row_despite_a_forged_chain(
     assert not any(name.startswith("I7") for name, *_ in named)
 
 
-def test_verify_reports_a_clock_that_went_back_as_a_note_and_not_as_a_violation(
+def test_verify_notes_a_clock_that_was_set_back_and_reports_no_violation(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a")
@@ -378,7 +376,7 @@ def test_verify_names_the_batch_of_a_changed_event(
 def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     log: Log, database: Database, lie: str
 ) -> None:
-    """Checks the minutes, because the answers to everyday questions come from them."""
+    """Checks the counts per minute, from which everyday queries are answered."""
     log.run((lie, {}))
 
     result = verify(database)
@@ -389,9 +387,7 @@ def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     assert "the minute counts" in found.says
 
 
-def test_verify_finds_a_deleted_event_by_the_counts_of_its_batch_and_of_the_cursor(
-    log: Log, database: Database
-) -> None:
+def test_verify_finds_a_deleted_event_by_the_counts_of_events(log: Log, database: Database) -> None:
     row = log.events("discarded")[0]
     log.delete(row)
 
@@ -487,7 +483,7 @@ def test_verify_finds_epoch_rows_without_events_despite_a_forged_chain(
 # What cannot be told: exit status 2.
 
 
-def test_verify_uses_the_singular_for_one_event_and_one_entry_and_one_batch_and_one_job(
+def test_verify_uses_the_singular_for_one_event_entry_batch_and_job(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that verify does not print "1 events in 1 entries and 1 batches"."""

@@ -1,5 +1,4 @@
-"""The command `audit verify` on the events of the real scripts: a queue with caps and rates, and Redis compared with
-SQL."""
+"""`audit verify` on events of the real scripts. The queue has caps and rates, and Redis is compared with SQL."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
 def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """Checks an entry that SQL could not read. If Redis has later events of the jobs in this entry, this proves no
-    violation."""
+    """Checks entries that SQL refused. A difference of a job in these entries is only a note."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
     fleet.run(120)
@@ -165,7 +163,7 @@ TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
 def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
     level: Fleet, client: Client, database: Database
 ) -> None:
-    """Checks that `verify` reports the event and ends without a traceback."""
+    """Checks that verify does not end with a traceback."""
     with lying(database) as connection:
         connection.execute(text("UPDATE job_event SET detail = :detail"), {"detail": TOO_DEEP})
 
@@ -178,7 +176,7 @@ def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
 
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
-    """Return a fleet whose queue is mirrored except for its last entries."""
+    """Return a fleet whose events are mirrored, except the last ones."""
     fleet = Fleet(client, 3, lanes=False)
     fleet.run(60)
     mirror_all()
@@ -190,7 +188,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 def test_an_unreadable_row_in_sql_does_not_end_the_comparison(
     level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
-    """Checks that the comparison raises no error, and returns a note about the row."""
+    """Checks that the comparison returns a note about the row."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
@@ -250,7 +248,7 @@ def test_verify_reports_an_edited_state_line_as_drift(
 def test_verify_reports_a_row_that_differs_from_its_outbox_entry_as_drift(
     client: Client, database: Database, mirror_all: Callable[[], int], column: str, value: Any
 ) -> None:
-    """Checks a chain that was computed again after the change. The outbox still has the last mirrored entry."""
+    """Checks the last mirrored entry, which the outbox still has. The chain was computed again after the change."""
     client.run(client.calls.enqueue.many([NewJob("a", QUEUE, Profile("send"), "{}")]))
     client.run(claims.claim(QUEUE, "w-1", 1))
     mirror_all()
@@ -294,7 +292,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
-    """Return a function that runs a job with an id and a result, and then trims the outbox: only SQL has its events."""
+    """Return a function that runs a job with a kept result, and leaves its events only in SQL."""
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
@@ -316,7 +314,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Enqueue and claim a job whose result is kept, and settle it with this result. Return its id and its fence."""
+    """Run a job whose result is kept, with this id and result. Return its id and the fence of its claim."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -325,7 +323,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
-    """Return the results line of an ended job, and the value that Redis keeps for the job."""
+    """Return the results line of an ended job, and its stored result."""
     asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
     line, value = client.run(client.calls.delivery.ask(asked))
     return line, value
@@ -395,8 +393,8 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """Checks differences that do not change the sizes of the keys, so that only a comparison with the log finds
-    them."""
+    """Checks changes that leave the sizes of the keys as they are. Only a comparison with the log finds such a
+    change."""
     says = plant(client, kept)
 
     for _ in range(2):
@@ -459,9 +457,9 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     unseen: Callable[[Client, Database, Callable[[Client], None]], None],
     again: Callable[[Client], None],
 ) -> None:
-    """Checks an id with two jobs. The end of the earlier job is in the log, and the later job ended in the gap.
+    """Checks an id with two jobs. The log has the end of the earlier job, and the later job ended in the gap.
 
-    The baseline after the gap is complete. The result of the later job must not be reported as a violation.
+    Redis has the result of the later job. A complete baseline follows the gap.
     """
     kept("a", '"1"')
     unseen(client, database, again)
@@ -474,7 +472,7 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
 
 
 @every_gap
-def test_the_result_of_an_older_claim_is_a_violation_on_both_sides_of_a_gap(
+def test_a_kept_result_of_an_older_claim_is_a_violation_despite_a_gap(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -501,7 +499,7 @@ def test_results_of_jobs_that_sql_does_not_have_are_no_violation(
     kept: Callable[[str, str], None],
     mirror_all: Callable[[], int],
 ) -> None:
-    """Checks a pruned job, and a job that ended while the log was off."""
+    """Checks a job that was pruned, and a job that ended while the log was off."""
     kept("pruned", '"1"')
     prune_at(database, int(time.time() * 1000) + 100 * DAY)
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []
@@ -522,7 +520,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_again(
+def test_verify_uses_ends_that_only_the_outbox_has(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -533,10 +531,10 @@ def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_agai
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_verify_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
+def test_verify_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
-    """Checks that the result of the second job with the id is not compared with the end of the first job."""
+    """Checks an id with two jobs. Verify compares the result of the second job with the end of the second job."""
     kept("a", '"1"')
     held = succeed(client, "a", '"2"')
     assert client.run(claims.complete(QUEUE, "w-1", [held])) == {"a": "gone"}
@@ -567,7 +565,7 @@ def test_verify_reports_that_the_outbox_lacks_its_anchor(
     ]
 
 
-def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
+def test_verify_with_the_url_of_redis_compares_the_log_with_redis(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -589,10 +587,10 @@ def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
     assert command().exit_code == 0
 
 
-def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
+def test_the_doctor_with_the_url_of_sql_compares_redis_with_sql(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
-    """Checks that the doctor repairs what it can repair from Redis, and names the data that only SQL has."""
+    """Checks a deleted index, which the doctor repairs from Redis, and lost jobs, whose events only SQL has."""
 
     def doctor(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""The command `audit verify` exits with 2 if PostgreSQL refuses a query, since a refused query proves no violation."""
+"""`audit verify` exits with 2 if PostgreSQL refuses a query. A refused query proves no violation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The command `audit why` about parked jobs: it says what a job waits for, since when and until when, and who woke the
-job."""
+"""`audit why` about parked jobs: what a job waits for, since when, until when, and who woke it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Yield a queue with a parked job. The job waits for the signal `approval`, with a timeout of 5 s, and for the end
-    of a sleep of 9 s."""
+    """Yield a queue with a parked job. The job waits for the signal `approval` for at most 5 s, and sleeps for 9 s."""
     with Seed(valkey_url) as made:
         auditlog.drain(Mirror(Outbox(made.client), database, made.queue))
         claim = made.running("a")
@@ -77,9 +75,7 @@ def test_audit_why_says_who_sent_the_signal_that_woke_a_job_and_why(
     assert [JobPause(since, since + 1_000, says)] == found
 
 
-def test_audit_why_says_that_a_job_was_woken_at_the_time_for_which_it_waited(
-    seed: Seed, database: Database
-) -> None:
+def test_audit_why_says_that_a_job_was_woken_by_its_timeout(seed: Seed, database: Database) -> None:
     since = seed.now
     seed.live(5_000)
     seed.claim(0)

@@ -1,5 +1,4 @@
-"""The report about a window of time: it counts exactly the claims of the window, and reads only the rows of the
-window."""
+"""Reports about a window of time. A report counts the claims that ended in the window, and reads no other rows."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def long_log(database: Database) -> Database:
 
 @pytest.mark.slow
 def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: Database) -> None:
-    """Checks that the counts equal counts that are computed from all claims."""
+    """Compares the report with counts over all claims."""
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
     since = ends["a"] + (ends["z"] - ends["a"]) // 3
     until = ends["a"] + (ends["z"] - ends["a"]) // 2
@@ -66,10 +65,10 @@ def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: D
     assert found.slowest[0].ran_ms == longest
 
 
-def test_a_report_about_a_window_over_the_whole_log_equals_the_report_without_a_window(
+def test_a_report_about_a_window_over_the_whole_log_equals_the_full_report(
     long_log: Database,
 ) -> None:
-    """Checks that both reports agree, except about jobs without an ended claim."""
+    """Compares all counts except those of jobs without an ended claim."""
     whole = reports.report(long_log.readers)
     found = window.report_within(long_log.readers)
 
@@ -88,7 +87,7 @@ the claims took 340 to 360."""
 
 @pytest.mark.parametrize("ask", [window.report_within, reports.report], ids=["window", "whole"])
 def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Report]) -> None:
-    """Checks the number of steps of a report. A sort for one day took nine seconds in a log of 7.7 million events."""
+    """Checks a report's number of steps. In a log of 7.7 million events, a sort for one day took 9 s."""
     steps = 0
 
     def note() -> None:

@@ -1,6 +1,6 @@
 """A short form of scripts/measure/bench. Every measurement runs, and the report can be read.
 
-These tests do not check the speed.
+No test checks the speed.
 """
 
 import json
@@ -62,7 +62,7 @@ def test_each_part_of_the_benchmark_measures_its_figures(tmp_path: Path, part: s
 
 @pytest.fixture
 def figures() -> dict[str, Any]:
-    """Return made-up figures of a run."""
+    """Return invented figures of a run."""
     found = {
         "enqueue_bulk_per_s": 250_000.0, "drain_async_per_s": 80_000.0, "latency_p50_ms": 0.2, "latency_floor_ms": 0.1,
     }  # fmt: skip
@@ -77,8 +77,7 @@ def figures() -> dict[str, Any]:
 
 
 def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
-    """Run code in the directory of the benchmark's modules, which form no package. Return what the code computes from
-    the figures."""
+    """Run code that imports the benchmark's modules. Return what it computes from the figures."""
     path = str(ROOT / "scripts" / "measure" / "benchmarks")
     source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
     done = subprocess.run(
@@ -88,11 +87,11 @@ def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
+def test_a_target_is_met_only_if_all_its_parts_are_met(
     figures: dict[str, Any],
 ) -> None:
-    """Checks a run of 250,000 jobs per second. This figure reaches the first part of the target, but not twice the
-    figure of the best peer."""
+    """Checks 250,000 jobs per second. This meets the first part of the target, and is less than twice the best peer's
+    figure."""
     code = "import targets; print(json.dumps([(r[0], r[4]) for r in targets.aimed_rows(d)]))"
 
     rows = dict(run_in_bench(code, figures))
@@ -106,9 +105,9 @@ def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
 def test_the_benchmark_promises_only_targets_that_were_met_and_have_a_budget(
     figures: dict[str, Any],
 ) -> None:
-    """Checks that a run which misses a target does not promise the target.
+    """Checks a target that the run misses. The report does not promise it.
 
-    A run never promises a target that has no budget.
+    A target without a budget is never promised.
     """
     code = """
 import targets
@@ -137,7 +136,7 @@ def test_the_budgets_of_promised_targets_exist(figures: dict[str, Any]) -> None:
         assert name in budgets.table()[section]
 
 
-def test_the_table_of_inboxes_has_the_best_run_and_no_other_table_has_its_rows(
+def test_the_table_of_inboxes_has_the_best_run(
     figures: dict[str, Any],
 ) -> None:
     found = {
@@ -176,7 +175,7 @@ def test_the_report_of_a_benchmark_replaces_only_text_between_its_markers(
 def test_a_table_that_two_documents_contain_is_updated_in_both_documents(
     tmp_path: Path, figures: dict[str, Any]
 ) -> None:
-    """Checks that the table in the README also gets the new figures."""
+    """Checks that the table in the README gets the new figures, too."""
     for name in ("docs/performance.md", "README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         part = "peers-short" if name == "README.md" else "peers"

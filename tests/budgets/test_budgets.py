@@ -1,4 +1,4 @@
-"""The costs of each operation, measured as counts. budgets.toml has the limit of each count."""
+"""The costs of each operation, as counts. budgets.toml has the limit of each count."""
 
 import asyncio
 import cProfile
@@ -50,8 +50,7 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """Checks how much ``used_memory`` grows per job. The growth includes the hash tables of Redis, and the bytes that
-    the allocator adds when it rounds up."""
+    """Checks the growth of ``used_memory`` per job, with Redis' hash tables and the allocator's rounding."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]
@@ -137,8 +136,7 @@ def test_bytes_sent_are_within_their_budgets(seed: Seed, size: int) -> None:
 
 
 def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
-    """Return the number of bytes that the server reads during the work. The command that asks for this number is
-    included."""
+    """Return how many bytes the server receives during the work, with those of the final question."""
     before: Any = seed.control.info("stats")
     work()
     after: Any = seed.control.info("stats")
@@ -185,18 +183,18 @@ def app(valkey_url: str) -> Iterator[App]:
 
     @app.task(queue="budgets", name="async")
     async def on_the_loop(number: int, text: str) -> None:
-        """Do nothing, as an async handler."""
+        """Do nothing, on the event loop."""
 
     @app.task(queue="budgets", name="threads")
     def in_a_thread(number: int, text: str) -> None:
-        """Do nothing, as a sync handler."""
+        """Do nothing, in a thread."""
 
     yield app
     app.close()
 
 
 def calls_per_job(count: int, work: Callable[[], object]) -> float:
-    """Return the number of calls per job, of Python functions and of built-in functions."""
+    """Return the number of calls of functions, in Python and built in, per job."""
     profile = cProfile.Profile()
     profile.runcall(work)
     return calls_in(profile) / count
@@ -213,7 +211,7 @@ _SYSTEM_CALL = re.compile(
 
 
 def system_calls_in(profile: cProfile.Profile) -> int:
-    """Return the number of system calls that send data, receive data, or poll for data."""
+    """Return the number of system calls that send, receive or poll."""
     stats: Any = pstats.Stats(profile)
     return sum(
         facts[1] for (_, _, name), facts in stats.stats.items() if _SYSTEM_CALL.fullmatch(name)
@@ -251,7 +249,7 @@ settles and claims."""
 
 
 class Gate:
-    """A barrier for coroutines: it releases ``PLACES`` coroutines at once, as threading.Barrier releases threads."""
+    """A barrier that releases ``PLACES`` coroutines at once."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -269,9 +267,9 @@ class Gate:
 def counted(url: str, kind: str) -> float:
     """Return the number of calls per job while a worker drains a queue.
 
-    Only calls in the thread of the event loop count. The loop is the loop of asyncio, which is written in Python, so
-    that the loop's own calls count as well. redis-py reads the metadata of its package at every connection, which is
-    ten calls per job here and no cost of the worker.
+    Only calls in the event loop's thread count. The event loop is asyncio's, which is written in Python, so that its
+    calls count, too. redis-py reads the metadata of its package at each connection. These calls are not counted: they
+    would be ten per job.
     """
     redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
     gate, barrier = Gate(), threading.Barrier(PLACES)
@@ -295,9 +293,9 @@ def counted(url: str, kind: str) -> float:
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
     """Checks a worker whose handlers wait for each other, so that all running jobs end together.
 
-    In each turn, a worker settles the jobs that have ended, and a turn costs calls of its own. If handlers did not wait
-    for each other, the load of the machine would decide how many jobs share a turn. The worker runs in a separate
-    process, because the same code made up to three times as many calls after many other tests in the same process.
+    A turn settles the jobs that have ended, and costs calls of its own. Without the wait, the machine's load would
+    decide how many jobs share a turn. The worker runs in a separate process. After many other tests, one process made
+    up to three times as many calls.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -311,11 +309,10 @@ PACED = 30
 
 
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
-    """Counts the calls between a wake token and the worker's next wait for a token, for one job at a time, on the loop
-    of asyncio.
+    """Counts the calls between two waits for a wake token, for one job at a time, on asyncio's event loop.
 
-    The lowest count over all jobs is compared with the budget. On a slow machine, the other counts include more of the
-    work that a worker does every second.
+    The job with the fewest calls is compared with the budget. The counts of other jobs include work that a worker does
+    every second.
     """
     task = app.tasks["async"]
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
@@ -381,14 +378,14 @@ def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App
 
 
 def sent(control: redis.Redis) -> int:
-    """Return the number of script calls and of waits for wake tokens that Redis has counted."""
+    """Return how many script calls and waits for wake tokens Redis has counted."""
     stats: Any = control.info("commandstats")
     names = ("fcall", "evalsha", "blpop", "bzmpop", "blmove", "blmpop")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
 
 
 def drain(app: App) -> int:
-    """Run a worker until the queue is empty, and return how many tasks the event loop created."""
+    """Run a worker until the queue is empty. Return how many tasks the event loop created."""
     made = 0
 
     async def run() -> None:

@@ -15,7 +15,7 @@ from rq_core.protocol.calls import claims
 
 @dataclass
 class CommandLine:
-    """A command line for tests: ``cli("job", "x")`` runs a command as a shell would."""
+    """The command line in a test. ``cli("job", "x")`` runs `rq-core job x`, as a shell does."""
 
     url: str
 
@@ -27,7 +27,7 @@ class CommandLine:
         return result
 
     def ok(self, *words: str, **more: Any) -> str:
-        """Run a command that must succeed, and return what it printed."""
+        """Run a command that must succeed. Return its standard output."""
         result = self(*words, **more)
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         return result.stdout
@@ -36,7 +36,7 @@ class CommandLine:
         return json.loads(self.ok(*words, "--json", **more))
 
     def line(self, status: int, *words: str, **more: Any) -> str:
-        """Run a command that must fail with an error of one line. Return this line without its prefix."""
+        """Run a command that must fail with this status and one line. Return the line without its prefix."""
         result = self(*words, **more)
         lines = result.stderr.splitlines()
         assert result.exit_code == status, result.output
@@ -60,7 +60,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def kill(client: Client) -> Callable[..., None]:
-    """Return a function that enqueues jobs and lets each of them die at its first failure."""
+    """Return a function that enqueues jobs, and lets each job die at its first failure."""
 
     def make_dead(queue: str, *ids: str, error: str = "null") -> None:
         from rq_core.model.job import NewJob, profile

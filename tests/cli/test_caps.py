@@ -1,4 +1,5 @@
-"""The commands ``rq-core cap`` and ``caps``, and the output of ``job`` about a waiting job, on a real server."""
+"""The commands `rq-core cap` and `rq-core caps`, and what `rq-core job` prints about a waiting job, on a real
+server."""
 
 from __future__ import annotations
 
@@ -65,11 +66,10 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
     }
 
 
-def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis_and_is_at_most_the_window(
+def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a clock of Redis that was set back by an hour. The command prints a time that is at most the rate's
-    window, and not 0 s."""
+    """Checks a clock of Redis that was set back by an hour. The printed time is more than 0 s."""
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
     app.apply_settings()
     enqueue(task, "first", "next")
@@ -86,7 +86,7 @@ def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis_and_is_at
     assert "'rate|task@10s=send' at" in cli("doctor", "mail").stdout
 
 
-def test_the_cap_command_with_the_value_code_restores_the_declared_limit_or_the_limit_of_the_family(
+def test_the_cap_command_with_the_value_code_restores_the_declared_limit(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "20")
@@ -123,9 +123,7 @@ def test_the_cap_command_refuses_an_unknown_task_unless_forced(
     assert "is now 3" in cli.ok("cap", "mail", "task=gone", "3")
 
 
-def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
-    cli: CommandLine, app: App
-) -> None:
+def test_the_cap_command_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -138,7 +136,7 @@ def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
 
 
 def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app: App) -> None:
-    """Checks that a number alone is a number per window, as for every rate, and not a cap."""
+    """Checks that a plain number means units per window, and no cap."""
     rate = Rate(10, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9)
 
     @app.task(queue="mail", caps=[rate])
@@ -198,8 +196,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
 def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that the limit of a named cap is not printed as "4 each". A named cap counts the jobs of all its tasks
-    together."""
+    """Checks that "4 each" is not printed. A named cap counts the jobs of all its tasks together."""
     app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
     app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
     app.apply_settings()
@@ -214,7 +211,7 @@ def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     }
 
 
-def test_the_caps_command_shows_who_set_a_limit_and_the_limit_in_code(
+def test_the_caps_command_shows_who_set_a_limit(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "3", "--by", "ada")
@@ -244,8 +241,8 @@ def test_the_caps_command_shows_the_weights_of_a_fair_queue(cli: CommandLine, ap
 def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks a family of keys. The family's line shows when the first exhausted rate admits a job again, and says that
-    an operator set the limit."""
+    """Checks the line of a family. The line says when the first exhausted rate admits a job, and that an operator set
+    the limit."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
     app.apply_settings()
@@ -262,7 +259,7 @@ def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
-def test_the_caps_command_prints_no_more_scopes_than_its_limit_and_says_so(
+def test_the_caps_command_prints_no_more_scopes_than_its_limit(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for tenant in "abcde":
@@ -282,7 +279,7 @@ def test_the_caps_command_says_that_a_queue_has_no_caps(cli: CommandLine) -> Non
     assert cli.ok("caps", "mail") == "nothing limits the jobs of mail\n"
 
 
-def test_the_job_command_shows_the_scope_that_a_job_waits_for_and_its_holders_and_the_jobs_ahead(
+def test_the_job_command_shows_the_scope_for_which_a_job_waits(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     enqueue(task, "one", "two", "three")
@@ -304,11 +301,11 @@ def test_the_job_command_shows_the_scope_that_a_job_waits_for_and_its_holders_an
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
 
 
-def test_all_jobs_that_may_run_earlier_count_as_ahead_in_whatever_list_or_lane_they_wait(
+def test_the_job_command_counts_all_jobs_that_may_run_earlier_as_ahead(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that four kinds of jobs do not count: jobs of blocked lanes, cancelled jobs, jobs of lower priorities, and
-    later jobs."""
+    """Checks four kinds of jobs that do not count: jobs of blocked lanes, cancelled jobs, later jobs, and lower
+    priorities."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)
@@ -347,7 +344,7 @@ def test_all_jobs_that_may_run_earlier_count_as_ahead_in_whatever_list_or_lane_t
     assert order == ["p-high", "w-high", "w-1", "p-1", "w-2", "p-2", "w-3", "w-low"]
 
 
-def test_the_number_of_jobs_ahead_in_a_fair_queue_counts_only_jobs_of_the_same_lane(
+def test_in_a_fair_queue_only_jobs_of_the_same_lane_count_as_ahead(
     cli: CommandLine, app: App
 ) -> None:
     task = app.task(queue="mail", caps=[Cap(99)])(send)
@@ -371,10 +368,10 @@ def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
     assert cli.json("job", "2")["ahead_at_least"] is False
 
 
-def test_the_job_command_searches_only_the_first_entries_of_a_long_list_for_a_job(
+def test_the_job_command_searches_only_the_first_entries_of_a_long_list(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the search has a limit, since Redis serves no other client while it searches a list."""
+    """Checks the limit of the search. While Redis searches a list, it serves no other client."""
     monkeypatch.setattr("rq_core.protocol.reads.scope_reads.PLACE_MAX", 3)
     plain = app.task(queue="mail", name="plain")(send)
     app.apply_settings()
@@ -388,7 +385,7 @@ def test_the_job_command_searches_only_the_first_entries_of_a_long_list_for_a_jo
     ]  # fmt: skip
 
 
-def test_caps_and_job_print_the_same_numbers_however_many_ranges_one_redis_command_reads(
+def test_caps_and_job_print_the_same_numbers_with_small_and_large_reads(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tenant in "abcdef":
@@ -460,9 +457,7 @@ def test_the_job_command_says_that_a_job_waits_for_a_full_or_paused_queue(
     assert "the queue, which is paused" in cli.ok("job", "two")
 
 
-def test_the_enqueue_command_applies_the_scopes_of_the_task_and_reports_a_discarded_or_rejected_job(
-    cli: CommandLine, app: App
-) -> None:
+def test_the_enqueue_command_applies_the_scopes_of_the_task(cli: CommandLine, app: App) -> None:
     app.task(
         queue="mail",
         caps=[

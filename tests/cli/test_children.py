@@ -1,4 +1,4 @@
-"""`rq-core children`, and what `job`, `requeue` and `cancel` do about the children of a durable job."""
+"""`rq-core children`, and how `job`, `requeue` and `cancel` treat the children of a durable job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 
 def run(app: App, *queues: str) -> None:
-    """Run the jobs of these queues until none is left that may run."""
+    """Run a worker until these queues have no job that may run."""
 
     async def burst() -> None:
         try:
@@ -54,7 +54,7 @@ def shell(app: App, *words: str) -> str:
     return CliRunner().invoke(root, [*words, "--redis", app.redis_url]).output
 
 
-def test_children_shows_who_failed_and_a_requeue_of_the_parent_runs_only_that_child(
+def test_the_children_command_shows_which_child_has_failed(
     app: App,
 ) -> None:
     job_id = app.enqueue("home", "whole", {}).id

@@ -46,8 +46,7 @@ def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, clie
 def test_a_job_gets_the_options_that_workers_registered_for_its_task(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks a task with one attempt: its job has one attempt, although the command line enqueued it without the task's
-    code."""
+    """Checks a task with one attempt. The command line does not have the task's code."""
     with App(cli.url) as app:
 
         @app.task(queue="bn", retry=RetryPolicy(max_attempts=1), priority="high", max_losses=7)
@@ -128,11 +127,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_an_enqueue_with_a_held_unique_name_reports_the_existing_or_the_replaced_job(
+def test_an_enqueue_with_a_held_name_reports_the_job_that_held_it(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """Checks the answer if the existing job is kept, and the answer if the new job replaces it. Neither answer says
-    that an id is remembered."""
+    """Checks two rules for names: the existing job is kept, or it is replaced. No answer mentions a remembered id."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip
@@ -162,7 +160,7 @@ def test_the_enqueue_command_with_the_option_app_applies_the_options_of_the_task
     assert cli.json("job", "x")["max_attempts"] == 9
 
 
-def test_the_enqueue_command_with_the_option_app_refuses_arguments_that_do_not_fit_the_task(
+def test_the_enqueue_command_with_an_app_refuses_arguments_that_do_not_fit(
     cli: CommandLine, module: str
 ) -> None:
     said = cli.line(
@@ -217,7 +215,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_server_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks the option ``--app``, without an option that names a server."""
+    """Checks the option ``--app`` without the option ``--redis``."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said
@@ -355,7 +353,7 @@ def test_the_commands_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
 
 
-def test_the_dead_command_shows_where_an_error_was_raised_and_the_job_command_shows_its_traceback(
+def test_the_commands_dead_and_job_show_where_an_error_was_raised(
     cli: CommandLine, kill: Kill
 ) -> None:
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -388,9 +386,7 @@ def test_the_dead_command_reads_jobs_in_pages(
 # --- changing -----------------------------------------------------------------------------------
 
 
-def test_the_cancel_command_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
-    cli: CommandLine, client: Client
-) -> None:
+def test_the_cancel_command_finds_jobs_in_any_queue(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
     client.run(claims.claim("mail", "w-1", 1))
     cli.ok("enqueue", "sms", "send", "--id", "b")
@@ -402,7 +398,7 @@ def test_the_cancel_command_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
     assert (event["type"], event["by"], event["why"]) == ("cancelled", "ada", "not wanted")
 
 
-def test_the_cancel_command_fails_for_an_unknown_job_and_cancels_the_other_jobs(
+def test_the_cancel_command_fails_only_for_an_unknown_job(
     cli: CommandLine,
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
@@ -417,9 +413,7 @@ def test_the_cancel_command_fails_for_an_unknown_job_and_cancels_the_other_jobs(
     )
 
 
-def test_the_edit_command_changes_jobs_in_any_queue_and_logs_who_edited_them(
-    cli: CommandLine, client: Client
-) -> None:
+def test_the_edit_command_changes_jobs_in_any_queue(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     cli.ok("enqueue", "sms", "send", "--id", "b")
 
@@ -460,9 +454,7 @@ def test_the_edit_command_refuses_missing_and_conflicting_options(cli: CommandLi
     assert "does not go with delay" in cli.line(2, "edit", "a", "--now", "--delay", "5")
 
 
-def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
-    cli: CommandLine, client: Client
-) -> None:
+def test_the_unique_command_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None:
     held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
     client.run(client.calls.enqueue.one(held))
 
@@ -480,7 +472,7 @@ def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
 def test_the_unique_command_lists_no_more_names_than_its_limit(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit. Without a limit, a list of 100,000 names took half a minute."""
+    """Checks the limit. To list 100,000 names once took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -494,7 +486,7 @@ def test_the_unique_command_lists_no_more_names_than_its_limit(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_refuses_arguments_other_than_a_name_or_the_word_free_and_a_name(
+def test_the_unique_command_refuses_unknown_arguments(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
@@ -640,7 +632,7 @@ def test_server_status_says_1_client_in_the_singular(
     ],
 )
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_server_commands_use_the_folder_in_the_environment_unless_another_folder_is_named(
+def test_server_commands_use_the_folder_that_the_environment_names(
     command: str,
     words: tuple[str, ...],
     url: str,
@@ -649,8 +641,7 @@ def test_server_commands_use_the_folder_in_the_environment_unless_another_folder
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks the folder that RQ_CORE_REDIS_URL names, which all other commands use as well. The default folder .rq-core
-    is used only if the URL names no folder."""
+    """Checks RQ_CORE_REDIS_URL, which all commands use. A URL without a folder means the folder .rq-core."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

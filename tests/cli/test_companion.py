@@ -1,4 +1,4 @@
-"""A companion process: a process that the supervisor of workers starts and ends, such as the mirror."""
+"""Companions: processes that the supervisor of workers starts and ends, such as the mirror."""
 
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,7 @@ from sql_audit.queries.history import history_of
 def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks `worker --burst --audit`, which sends SIGTERM to the mirror. Here the signal arrives before the mirror has
-    installed its signal handler."""
+    """Checks `worker --burst --audit`. The mirror gets SIGTERM before it has installed its signal handler."""
     audit = str(tmp_path / "audit.db")
     with App(valkey_url) as app:
 

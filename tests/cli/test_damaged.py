@@ -1,6 +1,6 @@
-"""Commands on a queue whose keys a client changed by hand, without the scripts.
+"""Commands on a queue whose keys a client changed without the scripts.
 
-The messages name the damage and, if there is one, the command with which an operator mends it.
+A message names the damage and, if there is one, the command that mends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ META = "rqc:{mail}:meta"
 
 @pytest.fixture
 def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
-    """Return a connection to Redis, with the queue `mail`, which a test damages, and the intact queue `sms`."""
+    """Return a connection to Redis, with a queue `mail` for the test to damage, and an intact queue `sms`."""
     for queue in ("mail", "sms"):
         cli.ok("enqueue", queue, "send")
     with redis.Redis.from_url(valkey_url, decode_responses=True) as made:
@@ -32,8 +32,7 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
 def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks a queue that no client can use, since its keys have another layout. `top` reports the queue, and `doctor`
-    does not say that all agrees."""
+    """Checks keys of another layout, which no client can use. `doctor` does not report full agreement."""
     control.hset(META, "layout", "99")
     refused = cli.line(1, "enqueue", "mail", "send")
 
@@ -48,10 +47,10 @@ def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
 
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
-def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
+def test_the_doctor_command_prints_the_command_that_restores_an_invalid_epoch(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Checks that `doctor` does not end with the traceback of a ValueError."""
+    """Checks that `doctor` prints no traceback of a ValueError."""
     epoch = control.hget(META, "epoch")
     control.hset(META, "epoch", "x")
 
@@ -72,7 +71,7 @@ def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_no
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_the_doctor_command_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
+def test_the_doctor_command_prints_the_command_that_begins_an_epoch_without_a_log(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "epoch", "x")
@@ -84,7 +83,7 @@ def test_the_doctor_command_prints_the_command_that_begins_a_new_epoch_if_there_
 def test_the_workers_command_names_an_unreadable_queue(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that ``workers`` reports the unreadable queue. An empty list would say that no worker runs."""
+    """Checks that the command does not print an empty list. An empty list means that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
 
@@ -100,7 +99,7 @@ def test_the_workers_command_names_an_unreadable_queue(
     assert document.stdout == "[]\n"
 
 
-def test_an_invalid_name_in_the_list_of_queues_stops_neither_workers_nor_the_doctor(
+def test_an_invalid_name_in_the_list_of_queues_stops_no_worker(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.sadd("rqc:queues", "a b")
@@ -124,7 +123,7 @@ def test_an_invalid_name_in_the_list_of_queues_stops_neither_workers_nor_the_doc
 def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
-    """Checks that the error names the key, and is not a general error of the server."""
+    """Checks that the error names the key and the remedy, and is not Redis' WRONGTYPE alone."""
     control.delete("rqc:queues")
     control.set("rqc:queues", "x")
     expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
@@ -149,8 +148,7 @@ def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
 def test_the_doctor_command_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
-    """Checks that the printed command works. The command `rq-core set QUEUE lease_ms=N` would be refused or would
-    change nothing."""
+    """Checks that the printed command works. Redis would refuse `rq-core set QUEUE lease_ms=N`, or change nothing."""
     cli.ok("set", "mail", "lease=5")
     control.hset(META, name, value)
 
@@ -165,7 +163,7 @@ def test_the_doctor_command_prints_the_command_that_restores_a_setting(
 def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `top` reports the queue, since every call to this queue fails."""
+    """Checks a queue to which every call fails."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
 
@@ -176,10 +174,10 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
 
 
-def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
+def test_the_doctor_command_finds_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
-    """Checks that `doctor` names the queue. No table, metric or alert shows a queue that the list of queues lacks."""
+    """Checks a queue that no table, metric or alert shows."""
     audit = f"sqlite:///{tmp_path}/audit.db"
     assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
     control.srem("rqc:queues", "mail")
@@ -195,11 +193,10 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_the_log(
+def test_the_doctor_command_reports_no_agreement_with_a_log_that_it_cannot_read(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Checks the last line of the output with two audit databases: one that does not exist, and an older copy that
-    lacks the newest event."""
+    """Checks the last line of the output. One database does not exist, and another lacks the newest event."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":
@@ -222,7 +219,7 @@ def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_
 def test_the_command_that_restores_a_setting_names_the_prefix(
     cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
 ) -> None:
-    """Checks that the printed command changes this queue, and not a queue of the same name under the default prefix."""
+    """Checks that the printed command does not change the queue of this name under the default prefix."""
     cli.ok("enqueue", "mail", "send", "--prefix", "other")
     control.hset("other:{mail}:meta", field, value)
 
@@ -241,7 +238,7 @@ SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
 def test_an_unreadable_state_line_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, client: Client, line: bytes
 ) -> None:
-    """Checks that `unique` and each list print the other jobs, and print no traceback."""
+    """Checks that `unique` and each list print all readable jobs without a traceback."""
     for job_id in ("bad", "good"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")
@@ -257,10 +254,10 @@ def test_an_unreadable_state_line_hides_no_other_job(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_the_unique_command_says_that_its_list_is_cut_short_though_a_job_is_unreadable(
+def test_the_unique_command_says_that_its_list_is_cut_despite_an_unreadable_job(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
-    """Checks that the output says that there are more names than the list shows."""
+    """Checks the sentence about names that the list leaves out."""
     for job_id in ("a", "b"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")

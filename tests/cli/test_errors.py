@@ -1,4 +1,4 @@
-"""Errors of the command line: each error is one line, and the command exits with a status that is not 0."""
+"""Errors of the command line. An error is one line, and the exit status is not 0."""
 
 import contextlib
 import socket
@@ -89,7 +89,7 @@ def test_the_error_of_a_refused_password_does_not_print_the_password(cli: Comman
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """Yield the URL of a server that speaks another protocol than Redis."""
+    """Yield the URL of a server that does not speak the protocol of Redis."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -150,7 +150,7 @@ def test_commands_do_not_create_an_unknown_queue_and_name_the_known_queues(
 
 
 @pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
-def test_a_list_command_without_a_queue_shows_the_only_queue_or_names_all_queues(
+def test_a_list_command_without_a_queue_shows_the_only_queue(
     command: str, cli: CommandLine
 ) -> None:
     assert cli.line(1, command) == "this server has no queue"
@@ -361,8 +361,7 @@ def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
 def test_an_unexpected_error_shows_its_traceback(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a bug in the command of a plugin: the exception leaves the command line, so that Python prints its
-    traceback."""
+    """Checks a plugin's command with a bug. Python prints the traceback."""
 
     @click.command()
     def broken() -> None:
@@ -401,8 +400,7 @@ def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks that each line for cron stays a line of its own. A marker in the help text keeps click from joining these
-    lines."""
+    """Checks the lines for cron in a help text. A marker in the text keeps click from joining these lines."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
@@ -418,8 +416,7 @@ def test_every_command_has_help(cli: CommandLine) -> None:
 
 
 def test_no_help_text_shows_the_marker_of_click_for_unwrapped_text() -> None:
-    """Checks the docstrings of all commands. If such a docstring is a raw string, click prints the marker and wraps the
-    lines."""
+    """Checks the docstrings of all commands. A raw docstring would print the marker as text."""
     helps = [command.help or "" for command in _commands(root)]
 
     assert len(helps) > 30

@@ -1,4 +1,4 @@
-"""The commands that change all jobs of a queue that match a filter."""
+"""Commands that change all jobs of a queue that match a filter."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_filter_option_of_a_command_becomes_a_term_of_the_filter(
     assert count("--scope", "tenant=acme") == 0
 
 
-def test_with_the_option_yes_matching_jobs_are_changed_and_the_log_has_the_operator_and_the_reason(
+def test_the_option_yes_changes_matching_jobs_and_logs_who_did_it_and_why(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, 6)
@@ -74,9 +74,7 @@ def test_with_the_option_yes_matching_jobs_are_changed_and_the_log_has_the_opera
     assert (edited["changed"], edited["filter"]) == (4, "queue:mail state:scheduled")
 
 
-def test_jobs_that_cannot_be_changed_are_named_and_the_exit_status_is_1(
-    cli: CommandLine, client: Client
-) -> None:
+def test_jobs_that_cannot_be_changed_are_named(cli: CommandLine, client: Client) -> None:
     enqueue(client, 3, ties='{"expires_in":60000}')
 
     line = cli.line(1, "edit", *MAIL, "--task", "send", "--delay", "120", "--yes")

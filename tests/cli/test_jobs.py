@@ -1,4 +1,4 @@
-"""`rq-core jobs` lists the jobs of a queue in pages. It marks each job whose task no running worker has."""
+"""`rq-core jobs` lists a queue's jobs in pages, and marks each job whose task no running worker knows."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def queue(client: Client, kill: Callable[..., None]) -> None:
-    """Fill a queue with jobs in these states: dead, running, ready in a list and in a lane, and scheduled."""
+    """Fill a queue with dead, running, ready and scheduled jobs. Ready jobs are in a list and in a lane."""
     kill("mail", "dead")
     enqueue(client, "running")
     client.run(claims.claim("mail", "w-1", 1))
@@ -106,7 +106,7 @@ def test_the_jobs_command_marks_a_task_that_no_running_worker_has(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Return the list of all commands that the client sends. The list grows during the test."""
+    """Return a list to which the client appends each command that it sends."""
     sent: list[list[Any]] = []
     real = Client.run
 
@@ -126,11 +126,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue(
+def test_the_jobs_command_costs_the_same_for_a_longer_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
-    """Checks a filter that no job matches. The command reads the queue in pages, and stops after a fixed number of
-    jobs."""
+    """Checks a filter without a match. The command stops after a fixed number of jobs."""
     monkeypatch.setattr(job_reads, "PAGE", 50)
     monkeypatch.setattr(job_reads, "MEMBERS_MAX", 120)
     monkeypatch.setattr("rq_core.views.jobs.MEMBERS_MAX", 120)
@@ -145,11 +144,10 @@ def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_a_job_that_changes_its_state_while_the_jobs_command_reads_is_listed_at_most_once(
+def test_the_jobs_command_lists_a_job_that_changes_its_state_at_most_once(
     client: Client,
 ) -> None:
-    """Checks a job that a worker claims after the running jobs were read and before the ready jobs are read. The list
-    shows the job as running or does not show it, but never shows it twice."""
+    """Checks a claim between the read of running jobs and the read of ready jobs."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
     step = next(plan)
@@ -172,7 +170,7 @@ def test_a_job_that_changes_its_state_while_the_jobs_command_reads_is_listed_at_
 
 
 def give_back(client: Client, reason: str, *more: Any) -> None:
-    """Claim the first job as a worker, and give the job back."""
+    """Claim the first job, and give it back."""
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     record = (held.id, held.fence, reason, "null", "", *(more or (0,)))
     client.run(claims.rollback("mail", "w-1", [record]))
@@ -192,7 +190,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """Checks that `job` says why the job was given back. The state of the job alone would not say so."""
+    """Checks that the reason is printed, which the job's state does not show."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 
@@ -210,7 +208,7 @@ def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
         assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
 
 
-def test_the_job_command_says_that_a_job_was_given_back_though_its_event_has_left_redis(
+def test_the_job_command_reports_a_rollback_whose_event_has_left_redis(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -225,7 +223,7 @@ def test_the_job_command_says_that_a_job_was_given_back_though_its_event_has_lef
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_the_job_command_shows_only_the_later_failure_of_a_job_that_was_given_back_before(
+def test_the_job_command_shows_a_failure_and_no_earlier_rollback(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -236,7 +234,7 @@ def test_the_job_command_shows_only_the_later_failure_of_a_job_that_was_given_ba
     assert "given back" not in cli.ok("job", "a") + cli.ok("jobs", "mail")
 
 
-def test_the_job_command_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
+def test_the_job_command_gives_no_advice_once_a_worker_has_the_task(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")

@@ -1,4 +1,4 @@
-"""`rq-core metrics` serves metrics to Prometheus until a signal stops the command."""
+"""`rq-core metrics` serves metrics to Prometheus until it gets a signal to stop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_invalid_address_is_reported_with_its_option(cli: CommandLine) -> Non
     assert "listen='here'" in cli.line(2, "metrics", "--listen", "here")
 
 
-def test_the_metrics_command_reports_an_unreachable_server_as_a_metric_and_by_its_exit_status(
+def test_the_metrics_command_reports_an_unreachable_server(
     cli: CommandLine,
 ) -> None:
     done = cli("metrics", "--once", "--redis", f"redis://127.0.0.1:{free_port()}/0")

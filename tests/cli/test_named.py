@@ -1,4 +1,4 @@
-"""Commands that documents and messages tell people to type: each command and each of its options exists."""
+"""Commands in documents and messages that people should type. Each command exists, with its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """Return a message about the first part of this command line that does not exist, or None if all parts exist."""
+    """Return the first command or option of this line that does not exist, as a message, or None."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()

@@ -1,7 +1,7 @@
-"""Texts from jobs, workers and servers: commands print them as plain text, on one line, and at a bounded length.
+"""Texts from jobs, workers and servers. Commands print such a text without control characters, on one line, and cut.
 
-The tests plant hostile text in all places that commands read. For a new command, these tests fail until they call or
-exempt the command, and the command prints with `rq_core.cli.text`.
+The tests plant hostile text wherever commands read. For a new command, add a call or an exemption here, and print with
+`rq_core.cli.text`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job's arguments, headers, step and error, into the reasons of changes, into a worker's
-    row, into a slot, and into the list of queues. Return the job's id."""
+    """Put hostile text into a job and its error, into reasons, a worker's row, a slot, and the list of queues.
+
+    Returns the id of the job.
+    """
     spec = json.dumps({"to": HOSTILE})
     job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
     waits = NewJob("waits", "mail", profile("send"), spec)
@@ -95,7 +97,7 @@ def plant(client: Client, control: Any) -> str:
 
 
 def by_hand(control: Any) -> None:
-    """Write hostile values that only redis-cli can write. The mirror has copied the queue before."""
+    """Write hostile values that only redis-cli can write, after the mirror has copied the queue."""
     line = control.hget(KEYS("state"), "dies")
     bad = HOSTILE.replace(" ", "_").replace("\n", "").replace("\r", "")
     control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
@@ -245,7 +247,7 @@ DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
 
 
 def hostile_calls(name: str) -> Iterator[list[str]]:
-    """Yield calls of a command. Each call has the hostile text in the place of one argument, or in one option."""
+    """Yield calls of a command. Each call has the hostile text as one argument or as the value of one option."""
     command: click.Command = root
     for word in name.split():
         assert isinstance(command, click.Group)
@@ -266,8 +268,7 @@ def hostile_calls(name: str) -> Iterator[list[str]]:
 def test_commands_print_their_arguments_without_control_characters(
     planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an answer that finds nothing, and so repeats the requested name. The answer has none of the name's control
-    characters."""
+    """Checks hostile text in each argument and each option of the commands."""
     redis_url, audit_url = planted
     monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)

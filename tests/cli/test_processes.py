@@ -36,7 +36,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 def help_and_modules(*words: str) -> tuple[str, set[str]]:
-    """Return the output of a help command, and the modules that the command imported."""
+    """Return the output of a help command, and the names of the modules that it imported."""
     program = (
         "import sys; from rq_core.cli.root import root\n"
         f"try: root.main({[*words]})\n"
@@ -49,8 +49,7 @@ def help_and_modules(*words: str) -> tuple[str, set[str]]:
 
 
 def test_help_imports_no_slow_module() -> None:
-    """Checks that `--help` prints at once, since the command line imports slow modules only when a command uses
-    them."""
+    """Checks that `--help` prints at once. Only commands that need a slow module import it."""
     text, modules = help_and_modules("--help")
 
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
@@ -81,8 +80,7 @@ def test_help_of_audit_imports_none_of_its_commands() -> None:
 
 
 def test_help_of_audit_has_the_first_sentence_of_each_command() -> None:
-    """Checks the sentences in the list of commands. They are stored apart from the commands, so that the list imports
-    no command."""
+    """Checks the sentences in the list of commands, which are stored apart from the commands."""
     context = click.Context(audit)
     for name, listed in audit.commands.items():
         command = audit.get_command(context, name)
@@ -135,7 +133,7 @@ def test_a_broken_pipe_prints_no_error(valkey_url: str) -> None:
 
 
 def test_ctrl_c_prints_no_traceback() -> None:
-    """Checks a command that waits for a server that does not answer. A user then presses Ctrl-C."""
+    """Checks a command that waits for a silent server when the user presses Ctrl-C."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"

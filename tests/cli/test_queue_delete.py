@@ -1,4 +1,4 @@
-"""`rq-core queue delete`: when it refuses a deletion, which keys remain, and how a deleted queue is created again."""
+"""`rq-core queue delete`: what it refuses, which keys stay, and how a deleted queue is created again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def enqueue(client: Client, *ids: str) -> None:
 
 
 def empty_queue(client: Client) -> None:
-    """Make a queue that has a cap, and no job any more, since its only job has ended."""
+    """Make a queue with a cap, whose only job has ended."""
     client.run(client.calls.caps.change("mail", "queue", 3))
     enqueue(client, "a")
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
@@ -138,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_a_queue_is_deleted_only_after_its_mirror_has_every_event_and_verify_accepts_the_log(
+def test_a_queue_is_deleted_only_after_its_mirror_has_every_event(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -207,7 +207,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_aga
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_delete_command_waits_again_if_a_job_is_enqueued_before_the_mirror_has_the_event(
+def test_the_delete_command_waits_again_for_the_mirror_after_an_enqueue(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -230,7 +230,7 @@ def test_the_delete_command_waits_again_if_a_job_is_enqueued_before_the_mirror_h
 def test_the_verify_command_reports_a_loss_in_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
-    """Checks that the log's event of the deletion does not excuse a later loss."""
+    """Checks a queue that was created again. The event of its deletion does not explain a later loss."""
     empty_queue(client)
     mirror(valkey.url, database)
     client.run(client.calls.deletion.delete("mail"))

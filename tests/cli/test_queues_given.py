@@ -1,5 +1,4 @@
-"""Commands that get the option for the queue twice. Each command uses both queues, or refuses the second queue with a
-message."""
+"""Commands that get the option for a queue twice. A command uses both queues, or refuses the second queue."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ QUEUES = ("first", "second")
 
 @pytest.fixture
 def jobs(valkey_url: str) -> str:
-    """Return the URL of a server with two queues and one job in each of them."""
+    """Return the URL of a server with two queues of one job each."""
     with App(valkey_url) as app:
         for queue in QUEUES:
             app.enqueue(queue, "note", {"queue": queue, "key": f"{queue}-1"})

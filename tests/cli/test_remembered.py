@@ -1,4 +1,4 @@
-"""Commands about remembered ids: ids of jobs that have ended, which Redis keeps to detect duplicates."""
+"""Commands about remembered ids. Redis keeps the id of an ended job to detect duplicates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.conftest import CommandLine
 
 @pytest.fixture
 def done(cli: CommandLine, client: Client) -> str:
-    """Return the id of a job that has ended and is remembered."""
+    """Return the remembered id of a job that has ended."""
     cli.ok("enqueue", "mail", "send", "--idempotency-key", "order-42", "--remember", "3600")
     (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))

@@ -1,4 +1,4 @@
-"""`rq-core result` shows how a job ended, and the result that its handler returned."""
+"""`rq-core result` shows how a job ended, and its result."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_result_command_exits_with_1_for_an_unknown_job(
     ) in said
 
 
-def test_the_result_command_finds_in_the_log_the_queue_of_a_job_that_left_redis(
+def test_the_result_command_finds_the_queue_of_a_job_in_the_log(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)

@@ -1,4 +1,4 @@
-"""The commands ``rq-core schedules`` and ``rq-core schedule``."""
+"""The commands `rq-core schedules` and `rq-core schedule`."""
 
 from typing import Any
 
@@ -161,8 +161,7 @@ def test_schedule_set_warns_of_a_task_that_no_worker_has_registered(
 def test_schedule_set_without_a_task_does_not_restore_an_older_job(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a command that changes only the rule, and so first reads the stored job. Another client changes the job in
-    the meantime, and this change must not be lost."""
+    """Checks a command that changes only the rule of a schedule, while another client changes the schedule's job."""
     with_stored_job = schedules._with_stored_job
     other = app.tasks["send"].job("b")
 

@@ -1,4 +1,4 @@
-"""`rq-core steps` shows the steps that a durable job has saved, and the steps that the job began but did not save."""
+"""`rq-core steps` shows the saved steps of a durable job, and the steps that are begun but not saved."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_steps_command_shows_waits_and_the_signal_command_ends_them(valkey_u
     assert fence
 
 
-def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_left_redis(
+def test_the_steps_command_names_audit_history_for_a_job_that_has_left_redis(
     valkey_url: str,
 ) -> None:
     with Seed(valkey_url, real_clock=True) as seed:

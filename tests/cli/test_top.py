@@ -1,4 +1,4 @@
-"""`rq-core top` shows the queues and their problems in a terminal of any width, and changes nothing."""
+"""`rq-core top` shows queues and their problems in a terminal of any width, without changing anything."""
 
 from __future__ import annotations
 
@@ -106,11 +106,10 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
     assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
 
 
-def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
+def test_the_top_command_keeps_the_column_of_a_cause_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks a terminal with 60 columns. A full cap is shown with the number of blocked lanes, and a late mirror with
-    its backlog."""
+    """Checks 60 columns. The blocked lanes stay visible if a cap is full, and the backlog if the mirror is late."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))
@@ -271,7 +270,7 @@ def test_the_top_command_refreshes_until_q_or_ctrl_c(
 def test_the_top_command_lists_the_most_urgent_causes_first(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks an unreadable queue beside fourteen paused queues. The unreadable queue is listed first."""
+    """Checks an unreadable queue among fourteen paused queues."""
     for n in range(14):
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")
@@ -295,7 +294,7 @@ def test_the_top_command_lists_the_most_urgent_causes_first(
 def test_the_top_command_without_the_option_audit_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that an operator sees a mirror that died days ago, even without the option --audit."""
+    """Checks a mirror that died days ago. Its operator sees this without the audit database."""
     cli.ok("enqueue", "mail", "send")
     assert "the audit log was not read" not in cli.ok("top", "--once")
     client.run(client.calls.audit.attach("mail", "a-1"))

@@ -14,7 +14,7 @@ def run(url: str, *words: str) -> Result:
     return CliRunner().invoke(root, [*words, "--redis", url])
 
 
-def test_the_job_command_shows_a_bar(valkey_url: str) -> None:
+def test_the_job_command_shows_the_progress_of_a_job_as_a_bar(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.show(claim, says="30/120 row 31")
@@ -25,7 +25,7 @@ def test_the_job_command_shows_a_bar(valkey_url: str) -> None:
     assert (found["progress"]["done"], found["progress"]["share"]) == (30, 0.25)
 
 
-def test_the_watch_command_shows_what_is_there_and_ends_with_the_job(valkey_url: str) -> None:
+def test_the_watch_command_shows_progress_until_the_job_ends(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.show(claim, says="3/- up", chunks=[(1, "one"), (5, "two\nlines")])
@@ -78,7 +78,7 @@ def test_the_watch_command_finds_the_queue_of_a_stream_whose_job_has_left(valkey
         assert run(valkey_url, "watch", "a").stdout == "one\n"
 
 
-def test_what_no_handler_shows_is_printed_without_control_of_the_terminal(valkey_url: str) -> None:
+def test_forged_progress_is_printed_without_control_characters(valkey_url: str) -> None:
     head = "claim=1 fence=1-2 at=5 says=1 said=1 start=0 from=1 to=3 bytes=9 base=0"
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")

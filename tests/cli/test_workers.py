@@ -1,4 +1,4 @@
-"""`rq-core workers` lists the running workers, and the code version of each worker."""
+"""`rq-core workers` lists the running workers and the version of their code."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_the_workers_command_says_that_no_worker_runs(cli: CommandLine) -> None:
 def test_the_workers_command_shows_a_dash_for_an_unknown_start_time(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that the command does not show that the worker has been running since 1970."""
+    """Checks that the start time is not shown as 1970."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
     client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
@@ -67,7 +67,7 @@ def test_the_workers_command_shows_a_dash_for_an_unknown_start_time(
 def test_the_workers_command_drops_columns_before_it_breaks_words(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    """Checks that no heading and no name is broken into pieces of two letters."""
+    """Checks a narrow terminal. Headings and names stay whole."""
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "reports", "send")
     cli.ok("pause", "reports")

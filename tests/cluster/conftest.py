@@ -1,5 +1,7 @@
-"""Fixture: a cluster. All tests of a run share one cluster per engine, which is emptied and repaired before each test.
-A cluster that cannot be repaired is replaced."""
+"""Fixture: a cluster. All tests of a run share one cluster per engine, which each test finds empty and repaired.
+
+A cluster that cannot be repaired is replaced.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Calls of clients to a cluster, and URLs of clusters. Each call goes to the shard of its queue."""
+"""Calls to a cluster, and URLs of clusters. Each call goes to the shard of its queue."""
 
 import itertools
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:
 
 
 async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisCluster) -> None:
-    """Checks that a worker settles and claims in queues of several shards at once.
+    """Checks a worker that settles and claims on several shards at once.
 
     Each call gets its own answer.
     """
@@ -144,7 +144,7 @@ async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisClu
 
 
 def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) -> None:
-    """Checks every primary. A function exists only on the node on which it was loaded."""
+    """Checks every primary, since a node does not share its functions with other nodes."""
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -159,9 +159,9 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
 def test_a_new_queue_is_listed_before_it_is_used(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the list of queues has the queue's name before the queue is used.
+    """Checks that the list of queues has a queue's name before the first job.
 
-    The list may be on another shard, which may be unreachable. A mirror finds only queues in the list.
+    The list may be on another shard, which may be down. A mirror finds only the queues in the list.
     """
     listed = queues_key()
     apart = next(
@@ -191,7 +191,7 @@ def test_a_new_queue_is_listed_before_it_is_used(
 
 
 def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
-    """Checks the answer MOVED: the client calls the new node at once, and also in later calls and in transactions."""
+    """Checks the answer MOVED. The client calls the new node at once, also in later calls and in transactions."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -209,7 +209,7 @@ def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
 def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
     cluster: RedisCluster,
 ) -> None:
-    """Checks the answer ASK: the client asks the new node for a key that has left the old node."""
+    """Checks the answer ASK. The client asks the new node for a key that has already moved there."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -234,7 +234,7 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
 def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that the first call already raises the error that names the right URL, before an error about a slot."""
+    """Checks that the first call raises the error with the right URL, and no error about a cluster slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
@@ -269,7 +269,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
     cluster: RedisCluster, whole: str
 ) -> None:
-    """Checks the remarks on the server, which a worker logs at its start and the doctor prints."""
+    """Checks the warning that a worker logs at its start, and that the doctor prints."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
@@ -281,7 +281,7 @@ def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
 def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluster(
     cluster: RedisCluster, place: int
 ) -> None:
-    """Checks that the client reads the setting of each node. A node's setting applies to the queues on that node."""
+    """Checks that the client reads this setting on every node. A node's setting applies to the queues on this node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
@@ -297,7 +297,7 @@ def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluste
 def test_an_unreachable_cluster_or_sentinel_is_reported_with_what_to_check(
     scheme: str, says: str
 ) -> None:
-    """Checks that the error neither asks whether the server runs nor advises the embedded server."""
+    """Checks that the error does not advise to start the embedded server, which is advice for a single server."""
     url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
     with (
         Client(url, patience=Patience(unsent=0.05)) as client,

@@ -1,4 +1,4 @@
-"""The mirror of a cluster, while one node is frozen. The mirror continues to copy the queues of the other shards."""
+"""The mirror of a cluster with a frozen node. The mirror still copies the queues of the healthy shards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ids = JobIds()
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_a_frozen_node_delays_the_mirror_once_and_not_once_for_each_queue(
+def test_a_frozen_node_with_many_queues_delays_the_mirror_once(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
     cluster.set("cluster-replica-no-failover", "yes")

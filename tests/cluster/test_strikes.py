@@ -1,7 +1,6 @@
-"""A node of a cluster is frozen, or is cut off from the other nodes, under load. The queues of the other shards
-continue.
+"""A node of a cluster is frozen or cut off under load. The queues of the other shards continue.
 
-A long form with more strikes: scripts/prove/live outages --kind frozen_node|bus_partition.
+`scripts/prove/live outages --kind frozen_node|bus_partition` is the longer form.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from tests.rigs import shards
 def test_a_failed_node_delays_only_its_own_shard(
     cluster: RedisCluster, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that the new primary serves the queue of the shard as soon as it has been promoted.
+    """Checks that the promoted primary serves the shard's queue at once.
 
-    A process that starts at that time finds the new primary, although the process' URL names the failed node first.
+    A new process finds this primary, although the process' URL names the failed node first.
     """
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
@@ -32,12 +31,12 @@ def test_a_failed_node_delays_only_its_own_shard(
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_if_full_coverage_is_required_a_failed_node_stops_all_shards_and_no_job_is_lost(
+def test_with_required_full_coverage_a_failed_node_stops_all_shards(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    """Checks `cluster-require-full-coverage yes`, which is the default of Redis.
+    """Checks `cluster-require-full-coverage yes`, Redis' default.
 
-    The doctor warns of this setting, and each worker warns of it at its start.
+    The doctor and each starting worker warn of this setting.
     """
     cluster.set("cluster-require-full-coverage", "yes")
     stage = shards.ClusterStage(cluster)

@@ -1,4 +1,4 @@
-"""Workers and the mirror in a cluster, while a slot moves and while a shard has no primary."""
+"""Workers and the mirror in a cluster while a slot moves, or while a shard has no primary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ shard runs no job for about 2 s at least: NODE_TIMEOUT_MS and an election."""
 
 
 class Load:
-    """Producers of several queues, and the records that their jobs write when they run."""
+    """Producers of several queues, and the records that their jobs write."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -45,7 +45,7 @@ class Load:
         app.task(queue="any", name="note")(self.note)
 
     def declare(self, *queues: str) -> None:
-        """Declare these queues in the app, so that workers create them. Producers enqueue the jobs by name."""
+        """Declare these queues in the worker's app. Producers enqueue by name, and declare none."""
         for queue in queues:
             self.app.queue(queue)
 
@@ -55,7 +55,7 @@ class Load:
         await asyncio.sleep(0.002)
 
     async def produce(self, queue: str) -> None:
-        """Enqueue one job after another until this asyncio task is cancelled."""
+        """Enqueue jobs one by one until this asyncio task is cancelled."""
         for number in itertools.count():
             key = f"{queue}-{number}"
             try:
@@ -82,7 +82,7 @@ class Load:
         return {key: times for key, times in self.ran.items() if times > 1}
 
     def gap(self, queue: str, since: float, until: float) -> float:
-        """Return the longest time, in seconds, in which no job of the queue ran."""
+        """Return the longest time in seconds in which no job of the queue ran."""
         moments = [since, *(at for at in self.times.get(queue, []) if since < at < until), until]
         return max(b - a for a, b in itertools.pairwise(moments))
 
@@ -95,9 +95,9 @@ def load(cluster: RedisCluster) -> Iterator[Load]:
 
 
 def check_log(url: str, *queues: str, lossy: str | None = None) -> dict[str, QueueResult]:
-    """Verify the audit log. The verdict must be "holds" for every queue.
+    """Assert that `audit verify` proves the log of every queue.
 
-    Only for the ``lossy`` queue, Redis may have forgotten events that the log has.
+    Redis may have forgotten events of the queue ``lossy``, and of no other queue.
     """
     database = Database(url)
     try:
@@ -129,7 +129,7 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
 
 @pytest.mark.alone
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
-    """Checks that the worker waits for each queue in a separate call. One call cannot wait for keys in several
+    """Checks that the worker waits for each queue by a separate call. One call cannot wait for keys in several cluster
     slots."""
     queues = [names[0] for names in cluster.queues(1).values()]
     load.declare(*queues)
@@ -144,11 +144,11 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_other_queues(
+async def test_an_end_of_a_job_during_the_grace_does_not_end_the_grace(
     cluster: RedisCluster, load: Load
 ) -> None:
-    """Checks that a queue with nothing to report causes no error. After an error, the worker would give back the jobs
-    of all queues."""
+    """Checks a queue without a settlement to report. After an error the worker would give back the jobs of all
+    queues."""
     one, other, _ = (names[0] for names in cluster.queues(1).values())
     begun, ended = [], []
 
@@ -210,9 +210,9 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Checks a slot that moves to another node and back, key by key, while producers, a worker and a mirror send calls.
+    """Checks a cluster slot that moves to another node and back under calls of producers, a worker and a mirror.
 
-    Redis first answers these calls with TRYAGAIN, and later with MOVED.
+    Redis answers these calls with TRYAGAIN, and later with MOVED.
     """
     queues = [names[0] for names in cluster.queues(1).values()]
     moved = queues[0]
@@ -264,10 +264,10 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     frozen: bool,
     with_list: bool,
 ) -> None:
-    """Checks that the worker serves the other queues at once, and the shard's queue as soon as the shard answers again.
+    """Checks that the worker serves the reachable queues at once, and the shard's queue after the outage.
 
-    With ``with_list``, the shard that is down also has the list of queues. The queues exist before the outage, since no
-    queue can be added to the list during the outage.
+    With ``with_list``, the shard also has the list of queues. All queues exist before the outage, since no queue can be
+    listed during the outage.
     """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)
@@ -323,7 +323,7 @@ async def test_a_shard_without_a_primary_delays_no_other_shard(
 ) -> None:
     """Checks that only the jobs of this shard wait for the failover.
 
-    Jobs of the other shards run. A process that starts in the meantime can enqueue jobs on the other shards.
+    A process that starts meanwhile can enqueue jobs on the other shards.
     """
     queues = [names[0] for names in cluster.queues(1).values()]
     victim = cluster.primaries()[0]

@@ -1,4 +1,4 @@
-"""The parts of the package for Django that need no project: URLs of databases, and errors about missing packages."""
+"""Parts of the Django package that need no project: URLs of databases, and errors about missing packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SQLITE = "django.db.backends.sqlite3"
 
 @pytest.fixture
 def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Return the databases of Django, to which a test may add one."""
+    """Return Django's settings of databases, to which a test may add one."""
     if not settings.configured:
         memory = {"ENGINE": SQLITE, "NAME": ":memory:"}
         settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
@@ -69,7 +69,7 @@ URLS = [
 
 
 @pytest.mark.parametrize("facts, url", URLS)
-def test_a_database_of_django_has_its_url(
+def test_a_database_of_django_is_translated_into_a_url(
     facts: dict[str, Any], url: str, databases: dict[str, Any]
 ) -> None:
     databases["shop"] = facts

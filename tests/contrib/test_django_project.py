@@ -1,4 +1,4 @@
-"""The tests of a Django project, which Django's own test runner runs on databases of both kinds."""
+"""The tests of a Django project, run by Django's own test runner on SQLite and PostgreSQL."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ def test_the_tests_of_a_django_project_pass_on_postgresql(
 
 
 def run_tests(databases: str, valkey: RedisServer) -> None:
-    """Run the project's tests by Django's runner, which ends at the first failure."""
+    """Run the project's tests by Django's runner, up to the first failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "manage.py", "test", "--noinput", "--failfast"],
         cwd=PROJECT,

@@ -1,4 +1,4 @@
-"""``rq-core worker --django``, on real projects: the example of the pages, and the project of the tests."""
+"""`rq-core worker --django` on two projects: the example of the pages, and the project of the tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The demo as a test of the whole system: it reads real files, kills a worker, and compares three records that must
-agree."""
+"""The demo as a test of the whole system: real files, a killed worker, and the comparison of three records."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Path]:
-    """Return the directory in which the option --keep leaves its files. After the test, stop the server that still runs
-    there."""
+    """Return the directory in which the option --keep leaves files. Stop the server that runs there after the test."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
         server.stop_server(place)
@@ -108,8 +106,7 @@ def test_the_commands_that_the_demo_prints_work_on_the_files_that_it_kept(kept: 
 
 
 def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
-    """Checks that the demo counts the holders after each event. A job that ends between two claims makes room for the
-    second claim."""
+    """Checks that the demo counts holders after each event. A job that ends makes room before the next claim."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)
     log = [

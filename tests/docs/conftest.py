@@ -1,4 +1,4 @@
-"""The fixture that loads an example of docs/examples."""
+"""Fixture: loads an example of docs/examples."""
 
 import importlib.util
 import sys
@@ -15,7 +15,7 @@ Load = Callable[[str], Any]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Return a function that imports an example as a separate module."""
+    """Return a function that imports an example as a module of its own."""
 
     def loaded(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")

@@ -1,5 +1,4 @@
-"""Command lines on pages: each command exists, with its options. The arguments and the values of options are not
-checked."""
+"""Command lines on pages. The commands and options exist. Arguments and values of options are not checked."""
 
 import re
 import shlex
@@ -23,7 +22,7 @@ _SHAPE = re.compile(r"[|…·\[\]{}]|\.\.\.")
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Yield the command lines from code blocks and from sentences, without the comments behind the commands."""
+    """Yield the command lines of a page, from code blocks and sentences, without comments."""
     lines = [line for block in _FENCE.findall(text) for line in _LINE.findall(block)]
     for line in [*lines, *_INLINE.findall(_FENCE.sub("", text))]:
         if not _SHAPE.search(line):
@@ -31,7 +30,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def problem_of(line: str) -> str | None:
-    """Return which command or option of a command line does not exist, or None. Values are not checked."""
+    """Return the first command or option that does not exist in a command line, as a message, or None."""
     words = shlex.split(line)[1:]
     group: click.Command = root
     context = click.Context(root, info_name="rq-core")
@@ -63,8 +62,7 @@ def test_the_command_lines_on_the_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
-    """Checks that no block has a fence of two backticks. Such a fence joins the lines of the block into one
-    paragraph."""
+    """Checks that no fence has only two backticks. Such a fence would turn the lines of a block into a paragraph."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [] == [line for line in lines if re.match(r" *``(?!`)", line)]

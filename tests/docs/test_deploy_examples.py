@@ -1,5 +1,5 @@
-"""The files of docs/examples/deploy: units, objects of Kubernetes and a container file. Their commands exist, their
-probes see a worker, and their times to stop are long enough."""
+"""The files of docs/examples/deploy. Their commands exist, their probes see a worker, and their stop times are long
+enough."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STOPS_WITHIN_S = 20
 
 
 def unit(path: Path) -> configparser.SectionProxy:
-    """Return the section of a unit that says how its process is run."""
+    """Return the section of a systemd unit that starts the process."""
     found = configparser.ConfigParser(interpolation=None)
     found.optionxform = str  # type: ignore[method-assign,assignment]  # names of systemd have capitals
     found.read(path)
@@ -42,21 +42,23 @@ def unit(path: Path) -> configparser.SectionProxy:
 
 
 def containers() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the containers of the Kubernetes objects, each with the specification of its pod."""
+    """Return each container of the Kubernetes objects with its pod's specification."""
     objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
     pods = [each["spec"]["template"]["spec"] for each in objects]
     return [(pod, container) for pod in pods for container in pod["containers"]]
 
 
 def lines_of_dockerfile() -> dict[str, str]:
-    """Return the last line of each instruction of the container file."""
+    """Return the last line of each kind of instruction in the container file."""
     found = (line.partition(" ") for line in (DEPLOY / "Dockerfile").read_text().splitlines())
     return {name: rest for name, _, rest in found if name.isupper()}
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a command of rq-core as its parser reads them. Raises click.UsageError for a command that
-    does not exist, or an unknown option."""
+    """Return the options of a command of rq-core, as its parser reads them.
+
+    Raises click.UsageError for an unknown command or option.
+    """
     command: click.Command = root
     rest, context = list(words), None
     while isinstance(command, click.Group):
@@ -98,7 +100,7 @@ def test_each_time_to_stop_is_longer_than_the_grace_of_its_workers() -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
-    """Checks what can be checked without systemd, too: each name of an assignment is one that systemd knows."""
+    """Checks the form of each line and, where systemd-analyze is installed, the name of each assignment."""
     known = re.compile(r"^(\[\w+\]|#.*|[A-Z]\w+=.+|)$")
     assert [] == [line for line in path.read_text().splitlines() if not known.match(line)]
     analyze = shutil.which("systemd-analyze")

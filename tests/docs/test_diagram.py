@@ -1,4 +1,4 @@
-"""The diagram of job states: it agrees with the table of transitions, and it needs no script and no other host."""
+"""The diagram of job states, which agrees with the table of transitions, and needs no script and no other host."""
 
 from xml.etree import ElementTree as ET
 

@@ -1,5 +1,7 @@
-"""The picture of the two nights in which clocks change. It shows what schedules do in these nights, has light and dark
-colours, and loads nothing from other hosts."""
+"""The picture of the two nights in which clocks change, and of what schedules do in these nights.
+
+The picture has light and dark colours, and loads nothing from other hosts.
+"""
 
 from xml.etree import ElementTree as ET
 

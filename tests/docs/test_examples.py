@@ -1,4 +1,4 @@
-"""The files of docs/examples: each example behaves as its page says."""
+"""The files of docs/examples. Each example does what its page says."""
 
 import asyncio
 import contextlib
@@ -88,7 +88,7 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
 def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_others(
     load: Load,
 ) -> None:
-    """Checks a job that the handler fails, and a row that the database refuses among rows that it takes."""
+    """Checks an event that the handler fails, and an event whose row the database refuses."""
     example = load("batches")
     with testing.fake(example.app) as fake:
         for n in range(20):
@@ -107,7 +107,7 @@ def test_the_example_of_a_batch_handler_stores_the_good_events_and_fails_the_oth
     } == {each.error for each in ran}
 
 
-def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is_not_in_stock(
+def test_the_example_of_steps_charges_an_order_once(
     load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("steps")
@@ -235,7 +235,7 @@ async def test_the_example_of_a_web_server_answers_with_the_id_of_an_unfinished_
     assert 404 == unknown
 
 
-def test_the_retry_example_retries_a_failure_and_calls_a_hook_when_the_job_is_dead(
+def test_the_retry_example_calls_a_hook_when_the_job_is_dead(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")
@@ -342,7 +342,7 @@ def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
     assert [status for _, status in ERRORS] == answers
 
 
-def test_the_inbox_example_commits_an_order_and_its_job_together_and_shows_the_queue(
+def test_the_inbox_example_commits_an_order_and_its_job_together(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
 ) -> None:
     monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.db"))

@@ -1,4 +1,4 @@
-"""The example of changes of many jobs: it cancels, edits, requeues and copies them."""
+"""The example that changes many jobs: it cancels, edits, requeues and copies them."""
 
 import contextlib
 from pathlib import Path

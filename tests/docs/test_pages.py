@@ -1,4 +1,4 @@
-"""Pages: commands on three pages print the output that the page shows, and the API reference has no internal names."""
+"""Pages whose commands print what the page shows, and the API reference, which has no internal names."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
 
 
 def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
-    """Checks the last command of each of these pages. A server that it does not stop would outlive the test."""
+    """Checks that no server outlives the test of a page."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
 
@@ -35,9 +35,11 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
         assert last.line == "rq-core server stop"
 
 
-def test_the_pages_on_which_a_reader_begins_name_the_clone_beside_the_package_index() -> None:
-    """Checks the first installation. Before a release is on an index, another project may use the name there. Later, an
-    extra completes what is installed: pip takes the installed rq-core then, wherever it came from."""
+def test_the_first_pages_name_an_installation_from_a_clone() -> None:
+    """Checks the first installation. Before a release, another project may have the name on the package index.
+
+    Later, an extra adds to the installed rq-core, wherever that came from.
+    """
     first = [DOCS.parent / "README.md", DOCS / "index.md", DOCS / "five-minutes.md"]
     for page in first:
         text = page.read_text()
@@ -92,7 +94,7 @@ def test_the_api_reference_shows_no_internal_names(internal: str) -> None:
 
 
 def test_the_members_that_the_api_reference_hides_exist() -> None:
-    """Checks each hidden name. If a hidden member got a new name, the reference would show the member again."""
+    """Checks each hidden name. A renamed member would be shown again."""
     classes: dict[str, type] = {}
     for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
         for each in inspect.getmro(public) if isinstance(public, type) else ():

@@ -1,4 +1,4 @@
-"""The pictures on the pages: readers can read them in light and in dark, and they show what the scripts do."""
+"""The pictures on the pages. They are readable in light and in dark, and show what the scripts do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_picture_is_small_and_has_a_title_and_loads_nothing(name: str) -> None
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour, as WCAG defines it."""
+    """Return the relative luminance of a colour by WCAG, from 0 to 1."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -54,7 +54,7 @@ def test_the_words_in_pictures_have_the_contrast_that_wcag_requires(scheme: str)
 
 
 class Stage:
-    """A fake server with a clock that the test can advance. The calls of a scene run on this server."""
+    """A fake server with a clock that a test advances. A scene runs its calls on this server."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -82,8 +82,7 @@ class Stage:
             self.pass_until(self.scene.until)
 
     def now(self) -> float:
-        """Return the seconds since the scene began, on the clock of the fake server. The clock includes the time by
-        which the test advanced it."""
+        """Return the seconds since the scene began, on the fake server's clock."""
         client, meta = self.app.client, queue_keys("q", self.app.prefix)("meta")
         time, added = client.run(
             client.calls.delivery.ask([["TIME"], ["HGET", meta, "test_clock_ms"]])

@@ -1,5 +1,4 @@
-"""Facts that the pages must state for callers: how long calls take, and what failovers, suspects and rights mean for
-them."""
+"""Facts that the pages must state: how long calls take, and what failovers, suspects and rights mean for callers."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tests.docs.transcript import DOCS
 
 
 def section(page: str, heading: str) -> str:
-    """Return the text below a heading, up to the next heading of level 1, 2 or 3, as one line."""
+    """Return the text under a heading as one line, up to the next heading of level 1 to 3."""
     text = (DOCS / page).read_text()
     found = re.search(
         rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.MULTILINE | re.DOTALL
@@ -23,7 +22,7 @@ def section(page: str, heading: str) -> str:
 
 
 def test_a_page_states_how_long_a_call_waits_for_a_server() -> None:
-    """Checks that the page states each time limit of a call, with the value that the code has."""
+    """Checks that the page has each time limit of a call, as the code has it."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
 

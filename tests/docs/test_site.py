@@ -1,5 +1,5 @@
-"""The site of the documentation: it builds without a warning and loads nothing from other hosts. Each Markdown link
-leads to a target that exists."""
+"""The site of the documentation. It builds without a warning, loads nothing from other hosts, and has no broken
+link."""
 
 import json
 import re
@@ -20,7 +20,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.slow
 def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
-    """Checks a build in a copy of the pages, since Zensical writes files beside the pages."""
+    """Builds a copy of the pages. Zensical writes files beside the pages."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
 
@@ -75,7 +75,7 @@ def test_the_check_of_the_site_allows_links_to_other_hosts() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of the headings of a Markdown text, in the form that GitHub and Python-Markdown give them."""
+    """Return the anchors that GitHub and Python-Markdown give to the headings of a text."""
     found = set()
     for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
         plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
@@ -84,7 +84,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_links_between_markdown_files_lead_to_existing_files() -> None:
-    """Checks all Markdown files, README included. Zensical checks only the links between pages of the site."""
+    """Checks all Markdown files, also the README. Zensical checks only the pages of the site."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,
@@ -106,7 +106,7 @@ def test_links_between_markdown_files_lead_to_existing_files() -> None:
 
 
 def test_no_page_links_to_a_file_outside_docs() -> None:
-    """Checks the links of all pages, since the site has no pages for files outside docs."""
+    """Checks all links of pages. The site has no page for a file outside docs."""
     docs = ROOT / "docs"
     outside = [
         f"{path.name}: {link}"

@@ -1,4 +1,4 @@
-"""The examples of traces, each in processes of its own: both set up what holds for a whole process."""
+"""The examples of traces. Each runs in a process of its own, since it configures its whole process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ with testing.fake(example.app) as fake:
 
 
 def run(*words: str, **variables: str) -> str:
-    """Run Python in the directory of the examples, and return what it prints."""
+    """Run Python in the directory of the examples, and return its output."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=EXAMPLES,
@@ -72,7 +72,7 @@ def test_the_spans_of_a_request_and_of_its_job_are_one_trace(valkey_url: str) ->
     assert "to a@b.c for acme" in printed
 
 
-def test_sentry_gets_one_trace_of_a_request_and_its_jobs_and_the_error_of_the_failed_job() -> None:
+def test_sentry_gets_one_trace_of_a_request_and_its_jobs() -> None:
     printed = run("-c", COLLECTED)
     sent = [json.loads(line[5:]) for line in printed.splitlines() if line.startswith("SENT ")]
 

@@ -1,4 +1,4 @@
-"""The check of words finds phrases that a reader would have to read twice."""
+"""The check of words, which finds phrases that a reader must read twice."""
 
 import ast
 import itertools
@@ -171,7 +171,7 @@ def test_the_check_of_words_covers_names_of_tests_and_comments_of_scripts(
     assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
-def test_every_page_that_is_exempt_from_the_check_has_a_word_that_needs_the_exemption() -> None:
+def test_every_page_that_is_exempt_from_the_check_needs_its_exemption() -> None:
     docs = words.ROOT / "docs"
 
     assert [] == [
@@ -185,7 +185,7 @@ _LOGGED = re.compile(rf"%d (?:\w+ )?(?:{_NOUNS})\b")
 
 
 def _plurals(path: Path) -> Iterator[str]:
-    """Yield the texts of a module that have a plural after a number, although the number may be 1."""
+    """Yield the texts of a module with a plural after a number that may be 1."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             for number, behind in itertools.pairwise(node.values):
@@ -198,8 +198,8 @@ def _plurals(path: Path) -> Iterator[str]:
 
 
 def _counts(value: ast.FormattedValue) -> bool:
-    """Return whether an expression looks like a count: a length, a value with thousands separators, or a name such as
-    `count` or `max`."""
+    """Return whether an expression looks like a count: a length, a number with separators, or a name such as
+    `count`."""
     inner = value.value
     length = isinstance(inner, ast.Call) and ast.unparse(inner.func) == "len"
     spec = ast.unparse(value.format_spec) if value.format_spec else ""
@@ -208,7 +208,7 @@ def _counts(value: ast.FormattedValue) -> bool:
 
 
 def test_a_noun_agrees_with_the_number_before_it() -> None:
-    """Checks that no message can say "1 jobs", "1 connections" or "1 workers"."""
+    """Checks that no message can have "1 jobs", "1 connections" or "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 
     assert len(files) > 100

@@ -1,9 +1,9 @@
-"""Plays a page: writes the page's files, runs its commands, and compares their output with the output on the page.
+"""Plays a page: writes its files, runs its commands, and compares their output with the page's.
 
-A page is played from top to bottom. A ``python`` block with a title is a file with this name. In a ``console`` block, a
-line that begins with ``$ `` is a command, and the lines below are its output. In a ``sh`` block, each line is a
-command, and its output is not compared. Times, ids, process numbers, and the numbers of entries and batches differ in
-each run, so they are masked. ``…`` matches any text. A line that is only ``…`` matches any lines.
+A page is played from top to bottom. A ``python`` block with a title is a file of this name. In a ``console`` block, a
+line with ``$ `` is a command, and the lines below are its output. In a ``sh`` block, each line is a command, whose
+output is not compared. Times, ids, process numbers, and the numbers of entries and batches are masked, since they
+differ in each run. ``…`` matches any text. A line of only ``…`` matches any lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MASKS: Final = (
 
 @dataclass
 class File:
-    """A file whose content the page shows."""
+    """A file with its content from the page."""
 
     name: str
     text: str
@@ -52,19 +52,19 @@ class File:
 
 @dataclass
 class Command:
-    """A command on the page. ``prints`` is the output on the page, or None in a ``sh`` block, which shows no output."""
+    """A command on the page. ``prints`` is its output on the page, or None in a ``sh`` block."""
 
     line: str
     prints: list[str] | None = field(default=None)
 
 
 def with_snippets(text: str) -> str:
-    """Replace each reference to a file of docs/examples by the content of this file."""
+    """Replace each reference to a file of docs/examples by the file's content."""
     return _SNIPPET.sub(lambda match: (EXAMPLES / match[1]).read_text().rstrip("\n"), text)
 
 
 def steps(text: str) -> Iterator[File | Command]:
-    """Return the files and commands of the page, in order."""
+    """Return the files and commands of a page, in order."""
     for kind, title, body in _BLOCK.findall(text):
         if kind == "python" and title:
             yield File(title, with_snippets(body))
@@ -98,10 +98,10 @@ def _masked(lines: list[str]) -> list[str]:
 
 
 def agrees(expected: list[str], printed: list[str]) -> bool:
-    """Return whether a command printed the lines that the page shows.
+    """Return whether a command has printed the lines of the page.
 
-    Lines between which the page has no ``…`` must be printed in this order. A line with ``…``, and the lines after this
-    line, may be printed anywhere, since two handlers or two processes may print at the same time.
+    Neighbouring lines without ``…`` must be printed in the page's order. All other lines may come in any order, since
+    two processes may print at once.
     """
     said = _masked(expected)
     left = _masked(printed)
@@ -118,9 +118,9 @@ def agrees(expected: list[str], printed: list[str]) -> bool:
 
 
 def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
-    """Write the page's files and run its commands in ``directory``. Return the differences from the page as text.
+    """Write the page's files and run its commands in ``directory``. Return all differences from the page, as text.
 
-    A command that fails counts as a difference, and the commands after it still run.
+    A command that fails is a difference. The commands after it still run.
     """
     wrong = []
     script = ["exec 2>&1"]

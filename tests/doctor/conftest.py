@@ -1,8 +1,7 @@
 """Fixtures: the engines on which the doctor's tests run.
 
-`test_doctor.py` runs on both engines, since it covers all commands and scripts with which the doctor reads and repairs
-a queue. The other tests run on one engine: the doctor draws its conclusions in Python, and the order of writes is the
-same on each engine.
+`test_doctor.py` covers all commands and scripts of the doctor, and runs on both engines. All other files run on one
+engine, since the doctor draws its conclusions in Python.
 """
 
 from pathlib import Path

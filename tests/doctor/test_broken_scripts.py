@@ -1,8 +1,8 @@
-"""A script that breaks between two of its writes leaves a queue that the doctor can repair (invariant I8).
+"""Scripts that break between two writes. The doctor can repair the queue that a broken script leaves (invariant I8).
 
-Redis does not undo the writes of a broken script. `tests/lua/test_crash.py` shows that no script breaks in this way by
-itself, so these tests force a break of each script that moves jobs, once after each of its writes. They compare the
-repaired queue with an oracle that shares no code with the doctor.
+Redis does not undo the writes of a broken script. `tests/lua/test_crash.py` shows that no script breaks by itself.
+These tests break each script that moves jobs after each of its writes. An oracle that shares no code with the doctor
+checks the repaired queue.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
-    """Return a seed with a client of its own, for copies of the queue."""
+    """Yield a seed with a client of its own, for copies of the queue."""
     with Seed(redis_url, name="c-2") as made:
         made.clock = seed.clock
         yield made

@@ -1,5 +1,7 @@
-"""The doctor compares each value in a box of a durable job with the digest beside it. No worker continues a job whose
-box contradicts itself."""
+"""Boxes of durable jobs that a client changed. The doctor compares each value with the digest beside it.
+
+No worker continues a job whose box contradicts itself.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,10 @@ def test_a_changed_value_of_a_step_or_a_signal_is_found(seed: Seed, what: str) -
     assert f"the value of {what}" in found.says
 
 
-def test_a_job_in_whose_box_one_entry_was_written_over_another_does_not_continue(
+def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
     seed: Seed,
 ) -> None:
-    """Checks that the step whose entry is gone does not run again."""
+    """Checks that the overwritten step does not run again."""
     claim = seed.running("a")
     for number, name in enumerate(("charge", "receipt", "mail"), 1):
         seed.save(claim, entry=number, name=name)

@@ -1,5 +1,7 @@
-"""The doctor compares a queue with its outbox, and finds each damage in the table of damages. It repairs each damage
-for which the log has the data."""
+"""The doctor compares a queue with its outbox, and finds each kind of damage in the table of damages.
+
+The doctor repairs the damage for which the log has the data.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Yield a seed on one engine only: the doctor works on a snapshot of the queue, which does not depend on the
-    engine."""
+    """Yield a seed with a filled queue, on one engine. The doctor's findings do not depend on the engine."""
     with Seed(valkey_url) as made:
         fill(made)
         yield made
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return all data of a queue, except its log, its key `meta` and its wake tokens, which every repair may change."""
+    """Return the data of a queue, without the outbox, the key `meta` and the wake tokens. Each repair may change
+    these."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -36,7 +38,7 @@ def test_an_undamaged_queue_has_no_findings(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_doctor_finds_and_repairs_planted_damage(seed: Seed, name: str) -> None:
-    """Checks also that the doctor changes nothing where only an operator can repair the damage."""
+    """Checks also that the doctor leaves damage unchanged that only an operator can repair."""
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)
@@ -55,7 +57,7 @@ def gap(seed: Seed, at: str) -> None:
 
 
 def unreadable(seed: Seed, at: str) -> None:
-    """Write the events again, but one of them with an unknown type, as a later release could write it."""
+    """Write the outbox again, with an unknown type in the entry ``at``, as if a later release had written the entry."""
     entries = seed.snapshot()["outbox"]
     seed.control.delete(seed.keys("outbox"))
     for entry_id, fields in entries:
@@ -67,8 +69,7 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job stays in the state running. According to the other events the job is ready, but a ready job
-    would run a second time."""
+    """Checks that the job stays running. The events in the log say that it is ready, and it would run a second time."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])
@@ -92,8 +93,7 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
 
 
 def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
-    """Checks the version of the limit. Later changes would continue from a wrong version, and verify would then report
-    a correct log as violated."""
+    """Checks that the limit has its old version again. With a wrong version, verify would reject a true log later."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
 

@@ -1,4 +1,4 @@
-"""The doctor reports each kind of damage, and repairs each damage that Redis and the log let it repair."""
+"""The doctor reports each kind of damage. It repairs the damage if Redis and the log have the data."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Scene:
-    """A client of a queue, a connection with which a test damages the queue's keys, and the claims in force."""
+    """A queue's client, a connection with which a test damages keys, and the claims in force by job id."""
 
     client: Client
     hand: "redis.Redis"
@@ -100,7 +100,7 @@ def scene(redis_url: str) -> Iterator[Scene]:
 
 
 def drain(scene: Scene) -> set[str]:
-    """Claim all ready jobs."""
+    """Claim all ready jobs, and return their ids."""
     return {job.id for job in scene.claim(100).jobs}
 
 
@@ -108,8 +108,7 @@ READY = {"a", "b", "c", "d", "now"}
 
 
 def test_a_healthy_queue_has_no_findings(scene: Scene) -> None:
-    """Checks jobs in each state except parked, which other tests cover: the tests of boxes and of the index of
-    parked jobs."""
+    """Checks jobs in each state but parked. The tests of boxes cover parked jobs."""
     states = {line.split(" ")[0] for line in lines_of(scene.snapshot()).values()}
 
     assert states == set(State) - {State.PARKED}
@@ -223,7 +222,7 @@ def test_a_lost_ready_list_is_restored_in_order(scene: Scene) -> None:
     assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
 
 
-def test_a_lost_lease_is_restored_and_its_worker_can_settle_the_job(scene: Scene) -> None:
+def test_a_worker_can_settle_a_job_whose_lost_lease_was_restored(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
 
     scene.repair()
@@ -233,7 +232,7 @@ def test_a_lost_lease_is_restored_and_its_worker_can_settle_the_job(scene: Scene
 
 
 def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
-    """Checks a running job whose state line was lost. Its worker can still report the end of the job."""
+    """Checks a running job that lost its state line. After the repair, its worker can still settle the job."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
 
@@ -277,11 +276,10 @@ def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_the_doctor_keeps_a_state_line_that_differs_from_the_log_and_corrects_the_log(
+def test_the_doctor_corrects_the_log_if_a_state_line_differs_from_it(
     scene: Scene,
 ) -> None:
-    """Checks that the doctor corrects the log and not the state line, since Redis decides what the state of a job
-    is."""
+    """Checks that the repair changes only the log. Redis decides which state a job has."""
     changed = scene.state("a").replace("task=send", "task=send attempts=9")
     scene.write("a", changed)
     found = scene.diagnose()
@@ -305,7 +303,7 @@ def test_the_doctor_leaves_a_ready_job_without_arguments_to_the_worker(scene: Sc
 
 
 def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
-    """Checks that the doctor does not guess the state line if neither Redis nor the log has it."""
+    """Checks that the doctor does not invent a state line."""
     scene.write("a", "rubbish")
     last = scene.snapshot()["outbox"][-1][0]
     scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)
@@ -319,7 +317,7 @@ def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
 def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
-    """Checks that no reader loads the whole state line, and that no message contains all of it."""
+    """Checks a state line of 2 MB. No reader loads the whole line, and no message contains it."""
     line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
     scene.write("a", line)
     calls = scene.client.calls
@@ -353,7 +351,7 @@ def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Sce
 def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
     scene: Scene,
 ) -> None:
-    """Checks that the doctor does not miss entries that the mirror trimmed from the outbox."""
+    """Checks an outbox that a mirror has trimmed."""
     entries = scene.snapshot()["outbox"]
     for entry_id, _ in entries:
         scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -361,11 +359,10 @@ def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
         assert scene.diagnose() == []
 
 
-def test_a_refused_settlement_after_a_trim_proves_nothing_about_the_state_of_its_job(
+def test_a_refused_settlement_alone_proves_no_state_of_its_job(
     scene: Scene,
 ) -> None:
-    """Checks a trimmed log with one event about a running job. The event is a refused settlement by a worker that did
-    not hold the job."""
+    """Checks an outbox with one event about a running job: the refused settlement of another worker."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -393,8 +390,8 @@ def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
 def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
-    """Checks entries with numbers that are too high for an event. No script can append an event after such an entry, so
-    every call fails."""
+    """Checks an entry whose number is too high. No script can append an event with a higher number, and every call
+    fails."""
     outbox = scene.key("outbox")
     if not log_is_there:
         scene.hand.xtrim(outbox, maxlen=0, approximate=False)
@@ -415,9 +412,9 @@ def test_repair_removes_an_entry_whose_number_stops_all_later_events(
 def test_repair_does_not_copy_a_long_outbox_in_one_call(
     bound: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a repair is refused if its copy of the outbox would keep Redis from answering other clients.
+    """Checks an outbox so long that its copy would block other clients of Redis. The repair is refused.
 
-    A mirror still gets the entries before the invalid entry.
+    A mirror can still read the entries before the invalid entry.
     """
     monkeypatch.setattr(audit, bound, 3)
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{2**63}-7")
@@ -431,7 +428,7 @@ def test_repair_does_not_copy_a_long_outbox_in_one_call(
 def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     scene: Scene,
 ) -> None:
-    """Checks events of the same epoch after the invalid entry. SQL cannot store the numbers of these events."""
+    """Checks events after the invalid entry, whose numbers SQL cannot store."""
     epoch = scene.snapshot()["meta"]["epoch"]
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
     (claimed,) = scene.claim(1).jobs
@@ -445,7 +442,7 @@ def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
 
 
-def test_the_finding_about_an_entry_of_a_later_epoch_names_the_command_that_continues_that_epoch(
+def test_the_finding_about_an_entry_of_a_later_epoch_names_the_remedy(
     scene: Scene,
 ) -> None:
     later = int(scene.snapshot()["meta"]["epoch"]) + 5
@@ -466,7 +463,7 @@ def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scen
 
 
 def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: Scene) -> None:
-    """Checks an expired lease and a due job. Both only wait for the next claim, so nothing is wrong."""
+    """Checks two conditions that are not damage: the next claim ends the lease, and promotes the job."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
         pipe.execute()
@@ -508,8 +505,7 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Checks random indexes, from which random members are removed, or in which members are moved or added. A seed
-    repeats the random choice."""
+    """Checks members of indexes that are removed, moved or added at random. A seed repeats the random choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

@@ -1,8 +1,8 @@
-"""Damage to each member of each index: the member is removed or changed, a false member is added, or the whole key is
-deleted. The doctor reports the key and repairs the index.
+"""Damage to each member of each index: the member is removed or changed, a false member is added, or the key is
+deleted.
 
-The names of the keys come from the table of keys. This file lists the members that do not follow from a state line,
-each with the reason.
+The doctor reports the key and repairs the index. The tests take the keys from the table of keys. A list names the
+members that no state line implies, each with its reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -175,7 +175,7 @@ def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_im
     assert members
 
 
-def test_each_key_of_a_queue_has_planted_damage_or_is_listed_as_a_key_that_is_no_index() -> None:
+def test_each_key_of_a_queue_has_planted_damage_or_is_exempt() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

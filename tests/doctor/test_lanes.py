@@ -1,5 +1,4 @@
-"""The doctor on a queue with caps. It reports and repairs lost members of indexes, and no cap is exceeded during the
-repair."""
+"""The doctor on a queue with caps. The doctor reports and restores lost members of indexes. No repair exceeds a cap."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -157,8 +156,7 @@ HANDS: dict[str, tuple[Callable[[Seed], object], set[str]]] = {
 
 
 def first_blocked(seed: Seed) -> list[str]:
-    """Return three things about the first lane that a tenant's cap blocks: the scope, the lane's place in the order,
-    and the lane's name."""
+    """Return the scope, the place in line and the name of the first lane that a tenant's cap blocks."""
     found = next(m for m in seed.snapshot()["blocked"] if m.startswith("tenant="))
     return str(found).split("|")
 
@@ -185,8 +183,7 @@ def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(seed: Seed, h
 
 @pytest.mark.parametrize("number", range(8))
 def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
-    """Checks random keys, from which random members are removed, or in which members are moved or added, while the
-    queue drains. A seed repeats the random choice."""
+    """Checks members of indexes that are removed, moved or added at random while the queue drains."""
     chance = random.Random(number)
     busy = Busy(seed, fair=number % 2 == 1)
     for _ in range(6):
@@ -221,9 +218,9 @@ def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
 
 @pytest.mark.parametrize("lost", LOST)
 def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> None:
-    """Checks a queue that changes after the doctor has examined it and before the doctor repairs it.
+    """Checks a repair after the queue has changed.
 
-    In the meantime, another doctor repairs the queue, and jobs change their states.
+    Since the examination, jobs have changed their states, and another doctor has repaired the queue.
     """
     busy = Busy(seed, fair=lost == "fair")
     seed.control.delete(seed.keys(lost))
@@ -244,7 +241,7 @@ def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> 
 def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
     seed: Seed, fair: bool
 ) -> None:
-    """Checks a lane that was empty at the examination. Jobs enter the lane before the doctor would remove it."""
+    """Checks a lane that was empty when the doctor examined the queue. The doctor does not remove the lane."""
     seed.cap("tenant", 1)
     seed.configure(fair=int(fair))
     seed.control.hset(seed.keys("lanes"), "2+tenant=a", "open 2000000000000001")
@@ -260,8 +257,7 @@ def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
 
 
 def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
-    """Checks that each repair depends only on the state of one job. The doctor can then repair a busy queue as well as
-    an idle queue."""
+    """Checks that other jobs' changes do not stop the repair. A busy queue can be repaired, too."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
     seed.control.delete(seed.keys("leases"))
@@ -305,11 +301,11 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_repair_counts_a_running_job_that_the_first_cap_of_its_task_did_not_count(
+def test_repair_counts_running_jobs_that_a_new_cap_did_not_count(
     seed: Seed,
 ) -> None:
-    """Checks a queue in which the script cap.lua broke after it had stored the cap. The script had not yet changed the
-    state lines of the jobs."""
+    """Checks the script cap.lua, which broke after it had stored the cap, and before it changed the jobs' state
+    lines."""
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.control.hset(seed.keys("caps"), "task=t", "1 version=1 from=live")
@@ -325,7 +321,7 @@ def test_repair_counts_a_running_job_that_the_first_cap_of_its_task_did_not_coun
 
 
 def test_a_restored_job_is_counted_in_the_cap_of_its_task(seed: Seed) -> None:
-    """Checks a job that was running when its task got its first cap. The log has no lane for such a job."""
+    """Checks a job that ran when its task got its first cap. The log has no lane for this job."""
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.cap("task=t", 1)
@@ -403,7 +399,7 @@ def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
 
 
 def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
-    """Checks lanes that keep their virtual times until they are served, although the queue is no longer fair."""
+    """Checks lanes that keep their virtual times after the queue has ceased to be fair."""
     busy = Busy(seed, fair=True)
 
     seed.configure(fair=0)
@@ -414,7 +410,7 @@ def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_the_doctor_ignores_a_lane_that_differs_from_the_log_only_by_the_scope_of_the_task(
+def test_the_doctor_ignores_a_task_scope_that_a_logged_lane_lacks(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")
@@ -440,8 +436,8 @@ def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None
 
 
 def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
-    """Checks a family whose limit was changed. The call that changed the limit updated only some scopes, and later
-    claims update the other scopes."""
+    """Checks a changed limit of a family. The call has updated a part of the scopes, and later claims update the
+    remaining ones."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
     seed.claim()

@@ -1,4 +1,4 @@
-"""Unique names in the doctor: which names it restores, which names it removes, and which names it only reports."""
+"""Unique names in the doctor: names to restore, names to remove, and names that the doctor only reports."""
 
 from collections.abc import Iterator
 
@@ -89,8 +89,7 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
 
 
 def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
-    """Checks that the doctor does not restore the name. The job may have ended, so no state line proves that the name
-    is still held. The queue then accepts one more call in the window."""
+    """Checks that the name stays free. The job has ended, and no state line proves that its window is open."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
     seed.control.zrem(seed.keys("expiring"), "name|t/over")

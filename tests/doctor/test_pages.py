@@ -1,4 +1,4 @@
-"""The doctor reads a large queue in pages while the queue works. It finds the damage, and reports nothing else."""
+"""The doctor reads a large queue in pages while the queue works. The doctor finds planted damage, and nothing else."""
 
 import itertools
 import random
@@ -23,7 +23,8 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Return a function that lets a queue work between the pages that the doctor reads. It takes a seed of the work."""
+    """Return a function that lets a queue work while the doctor reads its pages. The function takes a seed of the
+    work."""
     page, steps = whole_queue._page, itertools.count()
 
     def begin(number: int) -> Busy:

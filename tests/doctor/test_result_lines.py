@@ -1,4 +1,4 @@
-"""Findings that the doctor draws from the outbox alone: wrong words in results lines, and wrong windows of names."""
+"""Findings from the outbox alone: false results lines, and false windows of names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELD = f"unique|{NAME}"
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Yield a queue with jobs that succeeded, died, were cancelled or were replaced, and with their events."""
+    """Yield a queue with the events of jobs that succeeded, died, were cancelled or were replaced."""
     with Seed(valkey_url) as made:
         made.enqueue("anchor", delay_ms=HOUR)
         made.advance(1)
@@ -65,7 +65,7 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_the_results_lines_of_jobs_agree_with_their_events_after_every_kind_of_end(
+def test_results_lines_agree_with_the_events_after_every_kind_of_end(
     seed: Seed,
 ) -> None:
     assert {
@@ -82,11 +82,10 @@ def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: See
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_results_line_is_not_compared_with_a_log_without_the_first_event_of_its_job(
+def test_a_results_line_is_not_compared_without_the_first_event_of_its_job(
     seed: Seed, job_id: str
 ) -> None:
-    """Checks an outbox that has only the last event of the job. The outbox does not show how long the result should be
-    kept."""
+    """Checks an outbox with only the last event of the job. The retention of the result is in the first event."""
     at = [e.id for e in seed.entries() if any(j.job_id == job_id for j in e.jobs)][-1]
     seed.control.xtrim(seed.keys("outbox"), minid=str(at), approximate=False)
     forge(seed, job_id, " until=18", " until=17")
@@ -97,7 +96,7 @@ def test_a_results_line_is_not_compared_with_a_log_without_the_first_event_of_it
     assert before == line_of(seed, job_id)
 
 
-def test_a_results_line_is_not_compared_with_a_log_that_lacks_entries_after_the_end_of_its_job(
+def test_a_results_line_is_not_compared_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -158,18 +157,16 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a results line whose job ended before the first entry of the outbox, as after a loss of the whole
-    outbox."""
+    """Checks a job that ended before the first entry of the outbox, as after a loss of the outbox."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
 def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed: Seed) -> None:
-    """Checks two ids that a restore remembered. The outbox has no event of the jobs for which they are remembered, so
-    no event explains the ids.
+    """Checks two ids whose jobs have no event in the outbox.
 
-    An earlier job with one of the ids ended before the restore.
+    With one of the ids, an earlier job ended before the restore.
     """
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)
@@ -187,8 +184,10 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks an enqueue with a unique name that another job held. The results line of its id names that other job, and
-    the enqueue appended no event. An earlier job of the id had ended before."""
+    """Checks an enqueue whose unique name another job held. This enqueue appended no event.
+
+    An earlier job of the same id had ended before.
+    """
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)
@@ -206,7 +205,7 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_the_expiry_of_a_name_is_not_compared_with_a_log_without_the_event_of_its_job(
+def test_the_expiry_of_a_name_is_not_compared_without_the_event_of_its_job(
     seed: Seed,
 ) -> None:
     throttle(seed, "late")
@@ -218,10 +217,10 @@ def test_the_expiry_of_a_name_is_not_compared_with_a_log_without_the_event_of_it
     assert [] == look(seed)
 
 
-def test_the_expiry_of_a_name_is_not_compared_with_a_log_that_lacks_entries_after_the_enqueue(
+def test_the_expiry_of_a_name_is_not_compared_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
-    """Checks a gap in the outbox. In the missing entries, another job with the same id may have taken the name."""
+    """Checks a gap in the outbox, in which another job of the same id may have taken the name."""
     throttle(seed, "late")
     seed.enqueue("x", "y", delay_ms=HOUR)
     seed.enqueue("z", delay_ms=HOUR)

@@ -37,7 +37,7 @@ def cut_a_value(seed: Seed) -> None:
 
 
 def damage_a_byte_of_a_value(seed: Seed) -> None:
-    """Change one byte of a value so that the value is not UTF-8. The doctor must not end with a traceback."""
+    """Change one byte of a value, so that the value is not UTF-8."""
     seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
 
 
@@ -63,7 +63,7 @@ def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
 
 
 def call_a_cancelled_job_a_success(seed: Seed) -> None:
-    """Write a results line and a value for a cancelled job. Both say that the job succeeded."""
+    """Write a results line and a value which say that a cancelled job succeeded."""
     seed.enqueue("cancelled", keep_ms=HOUR)
     seed.cancel("cancelled")
     tell_of(seed, "cancelled", "a")
@@ -77,7 +77,7 @@ def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
 
 
 def tell_of(seed: Seed, job_id: str, other: str) -> None:
-    """Replace the result of a job by the result of another job."""
+    """Replace the result of a job by the result of the job ``other``."""
     before = seed.snapshot()
     seed.control.hset(seed.keys("results"), job_id, before["results"][other])
     seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_of_the_right_job(
+def test_repair_removes_the_result_of_another_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -162,7 +162,7 @@ def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_o
 
 
 def use_an_id_again_in_a_gap(seed: Seed) -> None:
-    """Use the id of a job for a second job, and remove the entries about the second job from the outbox."""
+    """Run a second job with the id of a job, and remove the second job's entries from the outbox."""
     before = len(seed.snapshot()["outbox"])
     run_again(seed)
     again = [at for at, _ in seed.snapshot()["outbox"][before:]]
@@ -171,8 +171,8 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """Use the id of a job for a second job. Only the last entry about the second job stays in the outbox, with an
-    unknown type."""
+    """Run a second job with the id of a job. Of the second job, the outbox keeps only the last entry, with an unknown
+    type."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"
@@ -192,8 +192,7 @@ def run_again(seed: Seed) -> None:
 def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
-    """Checks that the repair does not compare the result with the last readable end. That end belongs to an earlier job
-    with the same id."""
+    """Checks an id with two jobs. The result is not compared with the end of the earlier job, the last readable end."""
     plant(seed)
 
     assert "results" not in named(look(seed))
@@ -202,7 +201,7 @@ def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_the_doctor_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
+def test_the_doctor_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     seed: Seed,
 ) -> None:
     held = seed.running("c", keep_ms=HOUR)

@@ -1,4 +1,4 @@
-"""Changes of a schedule that a client made by hand. The doctor finds them from Redis and the outbox alone."""
+"""Schedules that a client changed by hand. The doctor finds the changes from Redis and the outbox."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(seed: Seed, name: str, entry: object) -> None:
 
 
 def edit(seed: Seed, name: str, pattern: str, other: str) -> None:
-    """Change the job of a schedule by hand."""
+    """Replace the first match of ``pattern`` in the stored job of a schedule."""
     field = f"{name}|job"
     job = str(seed.control.hget(seed.keys("schedules"), field))
     changed = re.sub(pattern, other, job, count=1)

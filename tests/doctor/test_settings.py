@@ -1,4 +1,4 @@
-"""Changes of a queue's facts that a client made by hand, without the scripts. The doctor finds them with the log."""
+"""Settings of a queue that a client changed without the scripts. The doctor finds the changes from the log."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,8 +14,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Yield a seed on one engine only: the doctor works on a snapshot of the queue, which does not depend on the
-    engine."""
+    """Yield a seed with a filled queue, on one engine. The doctor's findings do not depend on the engine."""
     with Seed(valkey_url) as made:
         Busy(made)
         yield made

@@ -1,4 +1,5 @@
-"""The doctor and what jobs show: it removes what belongs to no job, and corrects the line of a stream."""
+"""The doctor and the progress and streams of jobs. The doctor removes data of no job, and corrects the line of a
+stream."""
 
 from collections.abc import Iterator
 
@@ -71,7 +72,7 @@ def test_a_mark_without_a_stream_is_removed(seed: Seed) -> None:
     assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
 
 
-def test_a_report_between_look_and_repair_is_kept(seed: Seed) -> None:
+def test_progress_that_a_job_reports_before_the_repair_is_kept(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.control.hset(seed.keys("shown"), "a~2", "claim=1 at=5\nstray")

@@ -1,4 +1,4 @@
-"""Fixtures: databases with the tables of an inbox, and an app that enqueues its jobs into such an inbox."""
+"""Fixtures: databases with the tables of an inbox, and an app that enqueues jobs into an inbox."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def _pg_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def pg_url(_pg_database: str) -> str:
-    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application. All of them
-    except `rqc_inbox_place` are empty."""
+    """Return the URL of a PostgreSQL database with the tables of an inbox and an application's table.
+
+    All tables but `rqc_inbox_place` are empty.
+    """
     engine = create_engine(inbox_url(_pg_database))
     with engine.begin() as connection:
         for table in (INBOX, PARKED, RELAY, "orders"):
@@ -37,7 +39,7 @@ def pg_url(_pg_database: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a database like the database of ``pg_url``. The test runs once per kind of database."""
+    """Return the URL of a database with the tables of an inbox. The test runs once per kind of database."""
     if request.param == "sqlite":
         return prepared(request.getfixturevalue("sqlite_url"))
     found: str = request.getfixturevalue("pg_url")
@@ -54,7 +56,7 @@ def prepared(url: str) -> str:
 
 
 def committed(url: str) -> list[Any]:
-    """Return the committed rows of the inbox, in the order of their places in line."""
+    """Return the committed rows of the inbox, ordered by place in line."""
     engine = create_engine(inbox_url(url))
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT * FROM rqc_inbox ORDER BY id")).all()
@@ -72,7 +74,7 @@ def orders(url: str) -> list[int]:
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    """Return an app without a Redis server, since an enqueue into an inbox must not call Redis."""
+    """Return an app without a reachable Redis. An enqueue into an inbox calls no Redis."""
     with App("redis://127.0.0.1:1") as app:
 
         @app.task(queue="mail")

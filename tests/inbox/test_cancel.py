@@ -1,5 +1,5 @@
-"""Cancels of jobs that are still in the inbox, before a relay has taken their rows. A transaction may cancel a job that
-it enqueued itself, or a job of an earlier transaction."""
+"""Cancels of jobs in the inbox whose rows no relay has taken. An earlier transaction or this one has enqueued the
+job."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ async def test_a_cancelled_row_is_deleted_when_the_transaction_commits_in_an_eve
     assert [] == committed(url)
 
 
-def test_a_cancel_for_one_queue_keeps_the_row_of_another_queue_with_the_same_id(
-    url: str, app: App
-) -> None:
+def test_a_cancel_keeps_the_row_of_another_queue_with_the_same_id(url: str, app: App) -> None:
     with opened("session", url) as scene:
         app.tasks["send"].with_options(id="j-1").within(scene.connection).enqueue(1)
         assert "gone" == app.within(scene.connection).cancel(app.handle_by_id("other", "j-1"))
@@ -63,7 +61,7 @@ def test_a_cancel_for_one_queue_keeps_the_row_of_another_queue_with_the_same_id(
 
 
 def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, app: App) -> None:
-    """Checks that the row stays in the inbox, since its job may already be in Redis."""
+    """Checks that the row stays. Its job may already be in Redis."""
     send = app.tasks["send"]
     with opened("session", url) as scene:
         sent, other = (
@@ -91,8 +89,7 @@ def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, 
 def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
     pg_url: str, app: App
 ) -> None:
-    """Checks that the cancel waits until the relay has committed its batch. The cancel then sees that the row belongs
-    to the batch."""
+    """Checks that the cancel waits until the relay has committed its batch, and then leaves the row."""
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
         scene.commit()

@@ -1,4 +1,4 @@
-"""The commands about an inbox, a relay that runs beside workers, and the comparison of an inbox with the audit log."""
+"""The commands about an inbox, a relay beside workers, and the comparison of an inbox with the audit log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def printed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_inbox_commands_hand_rows_over_and_show_list_retry_and_drop_parked_rows(
+def test_the_inbox_commands_hand_rows_over_and_manage_parked_rows(
     stage: Stage,
 ) -> None:
     url = stage.database_url
@@ -57,7 +57,7 @@ def test_the_inbox_commands_hand_rows_over_and_show_list_retry_and_drop_parked_r
     assert stage.parked() == {}
 
 
-def test_the_error_of_a_database_without_the_inbox_tables_names_the_command_that_creates_them(
+def test_the_error_of_missing_inbox_tables_names_the_command_that_creates_them(
     tmp_path: Path,
 ) -> None:
     result = command("inbox", "status", str(tmp_path / "app.db"))
@@ -172,7 +172,7 @@ def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage
 
 @pytest.fixture
 def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
-    """Hand three rows over. Return a function that mirrors the queue and then compares the inbox with the log."""
+    """Hand three rows over. Yield a function that mirrors the queue and then compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")
@@ -219,7 +219,7 @@ def test_the_comparison_finds_a_row_that_was_inserted_again_after_its_batch(
     assert proves().finding == MORE
 
 
-def test_the_comparison_finds_a_row_that_was_deleted_by_hand_while_its_batch_was_being_sent(
+def test_the_comparison_finds_a_row_that_was_deleted_from_its_batch(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.insert("d", "e")

@@ -1,6 +1,6 @@
-"""A relay that is killed or suspended at any point of its work on a batch. Each committed row still becomes one job.
+"""A relay that is killed or suspended at any point of its work. Each committed row still becomes one job.
 
-These tests use SQLite and one server. scripts/prove/inbox uses the other databases and servers.
+These tests use SQLite and one server. `scripts/prove/inbox` uses other databases and servers, too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def test_a_relay_that_is_suspended_and_resumed_hands_no_row_over_twice(
 
 
 @pytest.mark.slow
-def test_each_committed_row_becomes_one_job_under_kills_though_a_naive_relay_runs_jobs_twice(
+def test_each_committed_row_becomes_one_job_under_many_kills(
     tmp_path: Path, sqlite_url: str, valkey_url: str
 ) -> None:
-    """Checks a short form of scripts/prove/inbox."""
+    """Runs a short form of `scripts/prove/inbox`: 100 transactions and 10 kills."""
     outcome = Rig(sqlite_url, valkey_url, tmp_path, seed=1).run(transactions=100, kills=10)
     assert outcome.holds, outcome.document()
     assert outcome.committed > 100
@@ -42,7 +42,7 @@ def test_each_committed_row_becomes_one_job_under_kills_though_a_naive_relay_run
 
 
 def test_a_naive_relay_runs_jobs_twice_if_it_is_killed_between_its_two_steps(stage: Stage) -> None:
-    """Checks that the tests of this file can fail, since a naive relay runs jobs twice."""
+    """Checks that the tests of this file can fail."""
 
     def usual_relay() -> None:
         usual.hand_over(stage, killing("answered", 1))

@@ -1,4 +1,4 @@
-"""Jobs that are enqueued inside transactions of Django. The program names the database by its alias."""
+"""Jobs that programs enqueue in Django's transactions. The programs name the database by its alias."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def database_of(url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def alias() -> Iterator[Callable[[str], None]]:
-    """Return a function that lets the alias refer to another database."""
+    """Yield a function that lets the alias refer to the database at a URL."""
     if not settings.configured:
         memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])

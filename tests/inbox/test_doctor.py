@@ -1,4 +1,4 @@
-"""``rq-core doctor --inbox`` reports what is wrong with an inbox, and nothing else."""
+"""`rq-core doctor --inbox` reports each fault of an inbox, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.inbox import QUEUE, Stage, at, finish
 
 
 class Ended(Exception):
-    """Raised to end the relay in the middle of its work."""
+    """Raised in a step of a relay, to end the relay there."""
 
 
 def end() -> None:
@@ -34,7 +34,7 @@ def each_stage(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Stag
 
 
 def found(stage: Stage, *queues: str, url: str | None = None) -> list[str]:
-    """Return the findings of the doctor about the inbox."""
+    """Return the doctor's findings about the inbox."""
     given = ["--inbox", url or stage.database_url, "--redis", stage.redis_url, "--json"]
     result = CliRunner().invoke(root, ["doctor", *queues, *given])
     assert isinstance(result.exception, SystemExit | None), result.exception
@@ -116,7 +116,7 @@ def test_the_doctor_reports_that_redis_lacks_the_last_batch(stage: Stage, lost: 
     assert found(stage) == [], "the relay went on"
 
 
-def test_the_doctor_reports_no_finding_for_a_slot_that_redis_may_have_forgotten_by_now(
+def test_the_doctor_reports_no_finding_for_an_old_slot_that_redis_forgot(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -134,7 +134,7 @@ def test_the_doctor_reports_no_finding_for_a_batch_that_has_not_arrived_yet(stag
     assert found(stage) == []
 
 
-def test_the_doctor_reports_a_lost_slot_of_a_relay_that_is_sending_its_next_rows(
+def test_the_doctor_reports_a_lost_slot_of_a_working_relay(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -186,8 +186,10 @@ def test_the_doctor_reports_a_file_that_a_relay_could_not_write(
 
 
 def test_the_doctor_reports_a_sequence_of_ids_that_is_behind_the_rows(on_postgres: Stage) -> None:
-    """Checks a logical replica that took over: it has the rows, but not the state of the sequence. An INSERT then gets
-    the id of an existing row, and reports a duplicate."""
+    """Checks a logical replica that took over with the rows, and without the state of the sequence.
+
+    An INSERT then gets the id of an existing row.
+    """
     stage = on_postgres
     stage.insert("a", "b")
     assert found(stage) == []

@@ -1,8 +1,7 @@
-"""Changes by hand after Redis has accepted a relay's batch, and before the relay has deleted the batch's rows. The
-changes concern the batch, its slot in Redis, and the rows.
+"""Changes by hand to a relay's batch, its slot in Redis or its rows, after Redis has accepted the batch.
 
-No row is lost without a finding, and no row blocks the queue. The comparison with the log finds jobs that ran a second
-time.
+The relay has not yet deleted the rows. No row is lost without a finding, and no row blocks the queue. The comparison
+with the log finds jobs that ran twice.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ ALL = ["a", "b", "c"]
 
 
 class Ended(Exception):
-    """Raised in place of a step of the relay, to end the relay at this step."""
+    """Raised in a step of a relay, to end the relay there."""
 
 
 @pytest.fixture
 def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
-    """Let a relay die after Redis has accepted its batch of the jobs a, b and c. These jobs end, and the job d is still
-    in the inbox.
+    """Let a relay die after Redis has accepted its batch (jobs a, b and c). Run these jobs; job d stays in the inbox.
 
-    Return a function that compares the inbox with the log.
+    Yields a function that compares the inbox with the log.
     """
     path = str(tmp_path / "log.db")
     database = Database(path)
@@ -106,7 +104,7 @@ def test_the_comparison_finds_a_batch_that_was_altered(
         "relayed = 'many'", "duplicate = 1.5",
     ],
 )  # fmt: skip
-def test_an_unreadable_row_of_a_relay_is_reported_in_one_line_and_stops_only_its_queue(
+def test_an_unreadable_row_of_a_relay_stops_only_its_queue(
     stage: Stage,
     finding: Callable[[], str | None],
     caplog: pytest.LogCaptureFixture,
@@ -151,7 +149,7 @@ def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> No
 def test_a_queue_whose_name_is_bytes_is_shown_with_the_other_queues(
     stage: Stage, table: str
 ) -> None:
-    """Checks SQLite, which accepts bytes in a text column."""
+    """Checks SQLite, where a column of text accepts bytes."""
     stage.insert("a")
     if table == "relay":
         stage.sql("INSERT INTO rqc_relay (queue) VALUES (x'00ff')")
@@ -185,7 +183,7 @@ def test_an_inbox_without_an_id_is_reported_in_one_line(
     assert "rqc_inbox_place has no row" in line
 
 
-def test_a_row_that_was_added_to_a_batch_by_hand_is_missing_in_the_log(
+def test_the_comparison_finds_a_row_that_was_added_to_a_batch_by_hand(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET ids = '[1, 2, 3, 4]'")

@@ -1,5 +1,4 @@
-"""Rows that no relay can turn into a job. Their columns may have any content. A relay parks these rows, and they delay
-no other row."""
+"""Rows that no relay can turn into a job, whatever their content. A relay parks such a row, and delays no other row."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def test_a_row_with_a_text_that_is_not_utf_8_is_parked(
 
 
 def test_two_rows_with_the_same_place_in_line_can_both_be_parked(stage: Stage) -> None:
-    """Checks an id that is given a second time, as can happen after an operator has emptied the inbox."""
+    """Checks an id that the database gives twice, as after an operator has emptied the inbox."""
     for job in ("a", "b"):
         stage.insert(job, id=7, args="{")
         stage.hand_over()
@@ -59,7 +58,7 @@ def test_two_rows_with_the_same_place_in_line_can_both_be_parked(stage: Stage) -
 
 
 def test_a_row_that_was_altered_while_its_batch_was_being_sent_is_parked(stage: Stage) -> None:
-    """Checks a row that the relay cannot read. A relay of an older release meets such rows as well."""
+    """Checks packed data that the relay cannot read, as in a row of a later release."""
     stage.insert("a", "b", "c")
 
     def fail() -> None:

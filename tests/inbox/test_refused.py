@@ -1,4 +1,4 @@
-"""Enqueues that are refused before any INSERT, and the rows of jobs that have names, caps and windows."""
+"""Enqueues into an inbox that are refused before an INSERT, and rows of jobs with names, caps and windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def connection(path: str) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def rich() -> Iterator[App]:
-    """Return an app whose tasks have caps, unique names, a debounce or a kept result."""
+    """Yield an app whose tasks have caps, unique names, a debounce or kept results."""
     with App("redis://127.0.0.1:1", max_payload=1_000) as app:
 
         @app.task(
@@ -193,7 +193,7 @@ def test_an_enqueue_of_an_id_that_is_already_in_the_inbox_inserts_no_row(
 def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
-    """Checks that an id belongs to one queue, as it does in Redis."""
+    """Checks that an id is unique within its queue, as in Redis."""
     for queue in ("a", "b", "a"):
         rich.tasks["once"].with_options(id="j", queue=queue).within(connection).enqueue("x")
     connection.commit()
@@ -226,11 +226,9 @@ def test_a_database_role_needs_the_documented_rights_and_no_other_rights(
             owner.execute("DROP ROLE clerk")
 
 
-def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_psycopg(
-    pg_url: str, rich: App
-) -> None:
-    """Checks that the outcome does not depend on psycopg's row count. In a pipeline, psycopg does not know the count
-    before it has fetched the rows."""
+def test_enqueue_and_cancel_work_in_a_pipeline_of_psycopg(pg_url: str, rich: App) -> None:
+    """Checks that rq-core does not use psycopg's row count. In a pipeline the count is unknown until the rows are
+    fetched."""
     with (
         psycopg.connect(driver_url(pg_url), row_factory=psycopg.rows.dict_row) as connection,
         connection.pipeline(),
@@ -246,7 +244,7 @@ def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_p
     assert ['{"tenant":"b"}'] == [row.args for row in committed(pg_url)]
 
 
-def test_a_row_of_a_job_enqueued_by_name_stores_the_given_options_for_the_relay(
+def test_a_row_of_a_job_that_is_enqueued_by_name_stores_its_options(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     within = rich.within(connection)
@@ -272,7 +270,7 @@ def test_a_row_of_a_job_enqueued_by_name_stores_the_given_options_for_the_relay(
     }  # fmt: skip
 
 
-def test_a_job_of_a_task_of_the_app_is_packed_though_it_is_enqueued_by_name(
+def test_a_job_of_a_known_task_is_packed_though_it_is_enqueued_by_name(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     handle = rich.within(connection).enqueue("mail", "limited", {"tenant": "a"}, priority="high")
@@ -293,7 +291,7 @@ def test_within_refuses_an_object_that_is_no_database_connection(rich: App, thin
 
 
 def test_within_refuses_a_database_that_can_have_no_inbox(rich: App) -> None:
-    """Checks that ``within`` refuses the database before it sends a statement, so the test needs no MySQL server."""
+    """Checks a MySQL connection without a server. ``within`` sends no statement."""
     from sqlalchemy.dialects import mysql
 
     engine = create_engine("sqlite://")
@@ -338,8 +336,7 @@ async def test_the_error_of_a_blocking_method_on_an_async_connection_names_the_a
 def test_a_fork_inside_a_transaction_does_not_affect_the_row_of_the_parent(
     url: str, rich: App
 ) -> None:
-    """Checks that the child process can enqueue over a connection of its own. The child must not use the connection of
-    its parent."""
+    """Checks that the child process can enqueue over its own connection, and never uses its parent's."""
     engine = create_engine(url)
     with Session(engine) as session, session.begin():
         rich.tasks["once"].within(session).enqueue("parent")

@@ -1,4 +1,4 @@
-"""The call numbers and the batches of a relay, databases that were set back or copied, and the relay as a service."""
+"""A relay: its call numbers, its batches, databases that were set back or copied, and the relay as a service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.wait import wait_until
 # Numbers.
 
 
-def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> None:
+def test_each_relay_uses_a_slot_of_its_own_each_day(stage: Stage) -> None:
     now = [1_000_000.0]
     slots: list[tuple[str | None, int | None]] = []
     for _ in range(2):
@@ -40,8 +40,8 @@ def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> N
 
 
 def test_a_call_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """Checks a commit that failed, but may have written the batch. Another relay may then send this batch under the
-    same number."""
+    """Checks a commit with an error that may have written the batch. Another relay may send that batch under its
+    number."""
     stage.insert("a")
 
     def fail() -> None:
@@ -77,8 +77,8 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
 
 
 def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
-    """Checks a relay that is suspended after it has got an answer. In the meantime, another relay ends that batch and
-    sends the next batch."""
+    """Checks a relay that is suspended after Redis has answered. Another relay ends this batch, and sends the
+    next one."""
     stage.insert("a")
 
     def fail() -> None:
@@ -158,7 +158,7 @@ def test_a_relay_that_was_suspended_for_a_day_does_not_send_its_batch(stage: Sta
     assert stage.drain() == ["a"]
 
 
-def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_row_is_parked(
+def test_only_the_refused_row_of_a_refused_call_is_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a", "b", "c")
@@ -213,7 +213,7 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
 def test_a_flush_between_the_calls_of_a_batch_neither_loses_nor_duplicates_a_job(
     stage: Stage,
 ) -> None:
-    """Checks a Redis that loses all data after it has answered the first call, and before it gets the second call."""
+    """Checks a Redis that loses all data between the answer to the first call and the second call."""
     jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
     stage.insert(*jobs)
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
@@ -234,7 +234,7 @@ def test_a_flush_before_the_call_neither_loses_nor_duplicates_a_job(
     assert stage.enqueued() == {"a": 1, "b": 1}
 
 
-def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_new_numbers(
+def test_a_relay_sends_rows_of_a_database_that_was_set_back_under_new_numbers(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a", "b")
@@ -253,10 +253,10 @@ def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_n
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
+def test_a_batch_with_an_old_call_number_is_refused_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a batch with an old call number of its slot. Redis never carries out a call with an old number."""
+    """Checks a batch with an old call number. Redis never carries out a call with an old number."""
     saved: list[Any] = []
     stage.insert("a", "b")
     with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
@@ -273,7 +273,7 @@ def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent
     assert stage.rows() == []
 
 
-def test_a_relay_refuses_a_copied_inbox_until_an_operator_says_whether_the_inbox_is_a_copy(
+def test_a_relay_refuses_a_copied_inbox_until_an_operator_decides(
     stage: Stage,
 ) -> None:
     stage.insert("a", "b")
@@ -307,8 +307,8 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks also that a token with a queue name that the relay does not know creates no row. Any client of Redis may
-    push such a token."""
+    """Checks also a token with an unknown queue name, which any client of Redis may push. No row is created for this
+    queue."""
     with stage.relay() as relay:
         service = RelayService(relay._session, relay._client, relay)
         assert not service._turn_of(QUEUE)
@@ -325,7 +325,7 @@ def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
     assert stage.drain() == ["a", "b", "c"]
 
 
-def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues_meanwhile(
+def test_a_relay_serves_other_queues_while_it_waits_for_a_full_queue(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a")
@@ -375,7 +375,7 @@ def test_a_running_relay_finds_a_new_row_at_once(stage: Stage, wakes: str) -> No
     assert stage.drain() == ["a"]
 
 
-def test_a_relay_that_starts_while_another_writer_has_the_file_waits_and_says_so(
+def test_a_relay_that_starts_waits_for_another_writer_of_the_file(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
@@ -415,8 +415,7 @@ def test_a_relay_that_waits_for_a_lock_can_be_stopped(
 def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a backup that an operator moves over the file. The relay still has the old file open, which no producer
-    uses any more."""
+    """Checks a backup that an operator moves over the file. Only the relay still has the old file open."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

@@ -1,4 +1,4 @@
-"""A relay on PostgreSQL: transactions that commit late, locks, poolers, many relays at once, and query plans."""
+"""A relay on PostgreSQL: late commits, locks, poolers, many relays at once, and query plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.wait import wait_until
 
 
 def test_a_relay_hands_over_a_row_whose_transaction_commits_late(on_postgres: Stage) -> None:
-    """Checks a row whose id is lower than the ids of rows that the relay has already handed over."""
+    """Checks a row with a lower id than rows that the relay has already handed over."""
     stage = on_postgres
     late = Session(stage.database_url)
     with stage.relay() as relay:
@@ -47,7 +47,7 @@ def test_a_row_that_a_transaction_is_deleting_is_not_handed_over(on_postgres: St
     assert stage.drain() == ["a"]
 
 
-def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_state(
+def test_a_relay_holds_no_lock_while_it_sends_a_batch(
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
@@ -83,7 +83,7 @@ def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_stat
 def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
     postgres_server: PostgresServer, postgres_url: str, valkey_url: str
 ) -> None:
-    """Checks PgBouncer in transaction mode. Two relays and the test share one connection to the server."""
+    """Checks PgBouncer in transaction mode, with two relays and the test on one connection to the server."""
     with pgbouncer(postgres_server.port) as port:
         stage = Stage(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"), valkey_url)
         jobs = [f"j-{n}" for n in range(600)]
@@ -100,7 +100,7 @@ def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients
 def test_a_relay_tries_again_after_a_lock_timeout(
     on_postgres: Stage, caplog: pytest.LogCaptureFixture, at_start: bool
 ) -> None:
-    """Checks a relay whose role has a `lock_timeout`, while a migration of the application has locked the table."""
+    """Checks a relay with a `lock_timeout` while a migration of the application locks the table."""
     stage = on_postgres
     url = f"{stage.database_url}?options=-c%20lock_timeout%3D20"
     stop = threading.Event()
@@ -182,11 +182,11 @@ def test_no_statement_of_a_relay_reads_parked_rows_or_a_whole_table(
                 assert "Seq Scan on rqc_inbox" not in plan, f"{name}\n{plan}"
 
 
-def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is_empty(
+def test_a_batch_is_read_by_an_index_despite_outdated_statistics(
     on_postgres: Stage,
 ) -> None:
-    """Checks the query plan. Without the index, PostgreSQL read and sorted all rows of the queue for each batch: 30,000
-    rows took 10 ms."""
+    """Checks the query plan. Without the index, PostgreSQL sorted all rows of the queue for each batch: 10 ms for
+    30,000 rows."""
     stage = on_postgres
     stage.sql("ANALYZE rqc_inbox")
     stage.sql(

@@ -1,4 +1,4 @@
-"""Rows and their fate at a relay: ordinary and unusual rows become jobs, and other rows are parked or counted."""
+"""Rows that a relay reads. The relay turns ordinary and unusual rows into jobs, and parks or counts invalid rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.inbox import QUEUE, Stage, at
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
-    """Return the state line of a job in Redis, or its value in the key ``jobs`` if it has no state line."""
+    """Return the state line of a job in Redis, or its value in the key ``jobs`` if it has none."""
     keys = queue_keys(queue)
     ask = stage.client.calls.delivery.ask
     found = stage.client.run(
@@ -25,7 +25,7 @@ def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
     return str(found[0] or found[1])
 
 
-def test_a_relay_applies_the_options_of_a_row_without_packed_data_and_delays_count_from_the_insert(
+def test_a_relay_applies_the_options_of_a_row_without_packed_data(
     stage: Stage,
 ) -> None:
     stage.insert("a", args='{"to": "x"}', options='{"priority": "high", "max_attempts": 2}')
@@ -79,7 +79,7 @@ def test_a_row_without_packed_data_gets_the_lane_of_the_policy_that_workers_regi
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )  # fmt: skip
-def test_an_unreadable_row_is_parked_with_the_reason_and_delays_no_other_row(
+def test_an_unreadable_row_is_parked_with_the_reason(
     stage: Stage, columns: dict[str, Any], why: str
 ) -> None:
     stage.insert("before")
@@ -170,11 +170,10 @@ def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 3])
-def test_a_flush_between_calls_is_noticed_though_no_row_of_the_first_or_last_call_is_left(
+def test_a_flush_between_calls_is_noticed_though_rows_of_a_call_are_deleted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
-    """Checks a batch of four calls that is sent again. Meanwhile all rows of the first or the last call were
-    deleted."""
+    """Checks a batch of four calls that is sent again, after all rows of its first or last call were deleted."""
     monkeypatch.setattr(sending, "CALL_ROWS", rows := 5)
     jobs = [f"j-{n:02}" for n in range(4 * rows)]
     stage.insert(*jobs)

@@ -1,4 +1,4 @@
-"""The rights that `rq-core acl` and `rq-core inbox grants` print. Each role can do its work with them, and nothing
+"""The rights that `rq-core acl` and `rq-core inbox grants` print. They suffice for the work of a role, and for nothing
 else."""
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: e
 
 @pytest.fixture
 def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
-    """Yield a connection as the superuser. The tables have a schema of their own, and PUBLIC has no right in the
-    database."""
+    """Yield a superuser's connection. The tables are in a separate schema, and PUBLIC has no right in the database."""
     with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'CREATE SCHEMA "{SCHEMA}"')
@@ -55,8 +54,8 @@ def on_schema(superuser: psycopg.Connection, postgres_url: str, redis_url: str) 
 
 @pytest.fixture
 def as_sql(on_schema: Stage, superuser: psycopg.Connection) -> Iterator[AsSql]:
-    """Return a function that makes a database role with the rights that `rq-core inbox grants` prints. The function
-    returns the role's URL."""
+    """Yield a function that makes a database role with the rights of `rq-core inbox grants`, and returns the role's
+    URL."""
     made: list[str] = []
 
     def make(role: str) -> str:
@@ -83,8 +82,7 @@ def relay(redis_url: str, url: str) -> None:
 def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
     on_schema: Stage, as_sql: AsSql, as_: As, control: Any, role: str
 ) -> None:
-    """Checks a relay that takes over a batch, packs rows of programs without rq-core, parks invalid rows, and waits for
-    a wake token."""
+    """Checks all work of a relay: to take over a batch, pack and park rows, and wait for a wake token."""
     stage, url, redis = on_schema, as_sql("relay"), as_(role)
     stage.insert("a", "b")
     stage.insert("bad", args="[")
@@ -113,7 +111,7 @@ def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
 def test_a_relay_has_no_right_that_it_does_not_need(
     on_schema: Stage, as_sql: AsSql, superuser: psycopg.Connection
 ) -> None:
-    """Checks each right: without the right the relay fails, and the doctor names the missing right."""
+    """Revokes each right in turn. The relay fails, and the doctor names the missing right."""
     stage, url = on_schema, as_sql("relay")
     user = inbox_url(url).username
     for table, rights in ROLES["relay"].rights.items():

@@ -72,7 +72,7 @@ def test_the_printed_statements_create_the_same_tables_as_migrate(
     assert () == migrate(audit_url)
 
 
-def test_an_insert_without_an_id_gets_an_id_a_place_in_line_and_a_time(
+def test_a_row_that_is_inserted_without_an_id_gets_an_id_and_a_time(
     audit_url: str, engine: Engine
 ) -> None:
     migrate(audit_url)
@@ -126,8 +126,10 @@ def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engin
 def test_the_constraints_of_the_tables_refuse_invalid_rows(
     audit_url: str, engine: Engine, statement: str
 ) -> None:
-    """Checks these invalid rows: a job id that the queue already has, a second row in the table ``rqc_inbox_place``, a
-    row without a queue or without a task, and a row with the id 0, which has another meaning in a batch."""
+    """Checks a used job id, a second row in ``rqc_inbox_place``, and a row without a queue or a task.
+
+    Also checks a row with the id 0, which has a special meaning in a batch.
+    """
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):
@@ -141,8 +143,7 @@ def test_the_constraints_of_the_tables_refuse_invalid_rows(
 
 @pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
 def test_sqlite_refuses_the_insert_of_bytes(sqlite_url: str, column: str) -> None:
-    """Checks bytes in each column of text, since no relay could read them. Some libraries insert bytes, and so do
-    programs with json.dumps(…).encode()."""
+    """Checks bytes in each text column. No relay could read the bytes, which json.dumps(…).encode() makes."""
     migrate(sqlite_url)
     columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
     engine = create_engine(inbox_url(sqlite_url))

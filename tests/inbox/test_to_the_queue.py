@@ -1,5 +1,5 @@
-"""Jobs on their way from a transaction, through a relay, into the queue. Names, caps, windows, delays and results work
-as they do for other jobs."""
+"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as without
+inbox."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ def test_a_delay_and_a_deadline_count_from_the_insert_into_the_inbox(app: App, u
     assert "gone" == over.state()
 
 
-def test_calls_with_one_idempotency_key_become_one_job_even_after_that_job_has_ended(
-    app: App, url: str
-) -> None:
+def test_calls_with_one_idempotency_key_become_one_job(app: App, url: str) -> None:
     keyed = app.tasks["plain"].with_options(idempotency_key="order 7")
     engine = create_engine(url)
     for _ in range(2):

@@ -1,5 +1,7 @@
-"""Wake tokens for relays: a program pushes a token after a commit, and at no other time. The tests also check what
-handles report about a job that is still in the inbox."""
+"""Wake tokens for relays: a program pushes a token after each commit, and at no other time.
+
+Other tests check what handles report about a job in the inbox.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def tokens(valkey: RedisServer) -> Iterator[Callable[[], int]]:
 
 
 def pushed(app: App) -> None:
-    """Wait until no thread is pushing a wake token any more."""
+    """Wait until no thread pushes a wake token."""
     wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
 
 
@@ -124,7 +126,7 @@ def test_the_number_of_wake_tokens_is_bounded_while_no_relay_takes_them(
 
 
 def test_a_redis_server_that_does_not_answer_delays_no_commit(path: str) -> None:
-    """Checks a port whose server never answers, and a port without a server."""
+    """Checks a server that never answers, and a port without a server."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with App(f"redis://127.0.0.1:{port}") as app:
@@ -193,9 +195,7 @@ def enqueued(app: App, path: str) -> Any:
     return handle
 
 
-def test_the_state_of_a_handle_is_inbox_until_a_relay_has_handed_the_job_over(
-    app: App, path: str
-) -> None:
+def test_a_job_has_the_state_inbox_until_a_relay_hands_it_over(app: App, path: str) -> None:
     engine = create_engine(path)
     with Session(engine) as session, session.begin():
         handle = app.tasks["send"].within(session).enqueue(7)
@@ -231,10 +231,8 @@ def test_the_state_of_a_job_whose_row_is_parked_is_parked(app: App, path: str) -
         handle.wait(0.1)
 
 
-def test_a_wait_for_a_job_in_the_inbox_continues_when_the_job_is_in_its_queue(
-    app: App, path: str
-) -> None:
-    """Checks that the wait also reads the inbox. Otherwise the wait would report that the job is gone."""
+def test_a_wait_for_a_job_in_the_inbox_continues_in_its_queue(app: App, path: str) -> None:
+    """Checks that the wait reads the inbox, too. A job in the inbox does not count as gone."""
     handle = enqueued(app, path)
     with pytest.raises(WaitTimeout, match="still in the inbox: check that a relay runs"):
         handle.result(0.1)
@@ -252,8 +250,7 @@ def test_a_wait_for_a_job_in_the_inbox_continues_when_the_job_is_in_its_queue(
 def test_a_wait_for_a_job_in_the_inbox_ends_at_its_timeout(
     app: App, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the wait does not add the extra time that it gives a slow database. It adds this time only if it has
-    not yet read the inbox."""
+    """Checks that a wait gets no extra time for a slow database after it has read the inbox."""
     monkeypatch.setattr(awaiting, "GRACE_S", 20.0)
     handle = enqueued(app, path)
     began = time.monotonic()

@@ -1,5 +1,4 @@
-"""The metrics, causes and alerts of an inbox. They show waiting rows and parked rows, and reading them takes no
-lock."""
+"""The metrics, causes and alerts of an inbox: waiting rows and parked rows. A read of the inbox takes no lock."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def scraped(stage: Stage) -> Scrape:
 
 
 def firing(found: Scrape) -> set[str]:
-    """Return the alerts about the inbox whose condition holds."""
+    """Return the alerts about the inbox that fire."""
     return {
         name
         for name, alert in ALERT_BY_NAME.items()
@@ -56,7 +55,7 @@ def top(stage: Stage) -> Any:
 
 
 def said(stage: Stage) -> dict[str, str]:
-    """Return the sentences about the inbox, by the name of the alert."""
+    """Return what `rq-core top` says about the inbox, by the name of the alert."""
     causes = top(stage)["causes"]
     return {each["alert"]: each["says"] for each in causes if "Inbox" in each["alert"]}
 
@@ -85,7 +84,7 @@ def counts_and_alerts(stage: Stage) -> None:
     assert value(scraped(stage), "rqc_inbox_up") == 1
 
 
-def test_metrics_alerts_and_causes_show_waiting_rows_and_parked_rows_of_an_inbox(
+def test_metrics_alerts_and_causes_show_rows_of_an_inbox(
     stage: Stage,
 ) -> None:
     counts_and_alerts(stage)
@@ -122,7 +121,7 @@ def test_the_cause_of_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -
     assert said(stage)["RqCoreInboxWaits"].endswith("; a relay hands them over")
 
 
-def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "ROWS_MAX", 3)
@@ -137,7 +136,7 @@ def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     assert said(stage)["RqCoreInboxParked"].startswith("at least 3 rows of the inbox are parked")
 
 
-def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_though_one_queue_has_very_many(
+def test_a_read_of_the_inbox_shows_the_parked_rows_of_each_queue(
     stage: Stage, on_postgres: Stage
 ) -> None:
     for each in (stage, on_postgres):
@@ -154,7 +153,7 @@ def test_a_read_of_the_inbox_shows_parked_rows_of_each_queue_though_one_queue_ha
         assert [all_four(found, queue)[2] for queue in "ab"] == [watching.PARKED_MAX, 1]
 
 
-def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUEUES_MAX", 2)
@@ -172,8 +171,7 @@ def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
 
 
 def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
-    """Checks invalid queue names, which any INSERT may contain. They add neither many samples nor two samples with the
-    same label."""
+    """Checks queue names that any INSERT may contain. The metrics stay few, and no sample appears twice."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")
@@ -196,9 +194,7 @@ def test_a_read_of_the_inbox_does_not_wait_for_a_transaction_that_writes(stage: 
     assert value(found, "rqc_inbox_rows", queue=QUEUE) == 1
 
 
-def test_an_inbox_without_tables_is_reported_and_all_other_metrics_are_shown(
-    valkey_url: str, tmp_path: Path
-) -> None:
+def test_an_inbox_without_tables_hides_no_other_metric(valkey_url: str, tmp_path: Path) -> None:
     away = str(tmp_path / "app.db")
     command("enqueue", "mail", "send", "--redis", valkey_url)
 

@@ -1,5 +1,4 @@
-"""Jobs that programs enqueue inside transactions, with each library that programs may use, on both kinds of
-databases."""
+"""Jobs that programs enqueue in transactions, with each supported library, on both kinds of databases."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def driver_url(url: str) -> str:
 
 
 class Scene:
-    """A connection of one library. Its methods are the same for all libraries, so that one test covers all of them."""
+    """A connection of any library, with methods that are the same for all libraries."""
 
     def __init__(
         self, connection: Any, execute: Callable[[str], Any], commit: Any, back: Any
@@ -43,7 +42,7 @@ class Scene:
 
 @contextlib.contextmanager
 def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
-    """Open a connection of a blocking library. ``options`` are options of the engine or of the driver."""
+    """Open a connection of a blocking library. ``options`` are for the engine or the driver."""
     if kind == "driver":
         if url.startswith("sqlite"):
             raw: Any = sqlite3.connect(url.removeprefix("sqlite:///"), **options)
@@ -65,7 +64,7 @@ def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
 
 @contextlib.asynccontextmanager
 async def opened_async(kind: str, url: str, **options: Any) -> AsyncIterator[Scene]:
-    """Open a connection of an async library. ``options`` are options of the engine or of psycopg."""
+    """Open a connection of an async library. ``options`` are for the engine or psycopg."""
     if kind == "driver":
         async with await psycopg.AsyncConnection.connect(driver_url(url), **options) as raw:
             yield Scene(raw, raw.execute, raw.commit, raw.rollback)
@@ -131,9 +130,7 @@ def test_enqueue_many_inserts_many_rows_in_order_with_one_statement(
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_the_rollback_to_a_savepoint_deletes_the_rows_that_were_inserted_after_the_savepoint(
-    kind: str, url: str, app: App
-) -> None:
+def test_the_rollback_to_a_savepoint_deletes_later_rows(kind: str, url: str, app: App) -> None:
     send = app.tasks["send"]
     with opened(kind, url) as scene:
         scene.execute("INSERT INTO orders VALUES (1)")
@@ -195,7 +192,7 @@ def test_the_error_for_missing_tables_prints_the_inbox_url_without_the_password(
 
 
 def ids_begin_at(url: str, number: int) -> None:
-    """Set the sequence of ids back. A database that took over as a logical replica may have such a sequence."""
+    """Set the sequence of ids to this number, as in a logical replica that took over."""
     engine = create_engine(url)
     with engine.begin() as connection:
         setval = f"SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), {number}, false)"
@@ -204,7 +201,7 @@ def ids_begin_at(url: str, number: int) -> None:
 
 
 def use_ids(url: str, app: App, count: int) -> None:
-    """Commit rows, and let the sequence of ids give the ids of these rows again."""
+    """Commit ``count`` rows, and set the sequence of ids back to the first row's id."""
     with opened("connection", url) as scene:
         app.within(scene.connection).enqueue_many(app.tasks["send"].job(n) for n in range(count))
         scene.commit()
@@ -212,7 +209,7 @@ def use_ids(url: str, app: App, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_an_enqueue_raises_if_other_rows_have_the_ids_that_the_sequence_gives(
+def test_an_enqueue_raises_an_error_if_other_rows_have_its_ids(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -227,7 +224,7 @@ def test_an_enqueue_raises_if_other_rows_have_the_ids_that_the_sequence_gives(
     assert 11 == len(committed(pg_url))
 
 
-def test_a_sequence_that_is_a_little_behind_loses_no_row_and_a_duplicate_raises_nothing(
+def test_an_enqueue_succeeds_though_the_sequence_of_ids_is_a_little_behind(
     pg_url: str, app: App
 ) -> None:
     send = app.tasks["send"]
@@ -246,7 +243,7 @@ def test_a_sequence_that_is_a_little_behind_loses_no_row_and_a_duplicate_raises_
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_a_row_is_committed_or_rolled_back_with_the_order_in_an_event_loop(
+async def test_an_async_transaction_commits_or_rolls_back_a_row_with_the_order(
     kind: str, url: str, app: App
 ) -> None:
     if not may_be(kind, url):
@@ -305,7 +302,7 @@ async def test_missing_tables_are_reported_in_an_event_loop(
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_enqueue_async_raises_if_other_rows_have_the_next_ids_of_the_sequence(
+async def test_enqueue_async_raises_an_error_if_other_rows_have_its_ids(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -331,7 +328,7 @@ async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
     assert 2 == len(committed(url))
 
 
-async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_each_transaction(
+async def test_an_enqueue_works_through_a_pooler_of_transactions(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
     """Checks two clients that take turns on one connection to the server."""

@@ -1,5 +1,7 @@
-"""The steps of several relays in a random order, with commits, kills and losses between. These are short forms of
-``scripts/prove/inbox worlds``."""
+"""The steps of several relays in a random order, between commits, kills and losses of Redis.
+
+These tests are short forms of `scripts/prove/inbox worlds`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_each_committed_row_becomes_one_job_in_any_order_of_the_steps_of_relays(
     assert outcome.actions["kill"]
 
 
-def test_a_relay_that_accepts_any_answer_as_the_answer_to_its_batch_fails_in_some_order(
+def test_a_relay_that_confuses_the_answers_to_its_batches_fails_in_some_order(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Number, "__eq__", lambda *_: True)

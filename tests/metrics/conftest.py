@@ -1,4 +1,4 @@
-"""Fixture: a client that prepares the queue of a test."""
+"""Fixture: a client with which a test prepares its queue."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,4 @@
-"""Metrics as Prometheus sees them. Tests scrape them over HTTP or collect them in this process, and parse them with the
-parser of prometheus_client."""
+"""Metrics as Prometheus sees them: scraped over HTTP, or collected in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ Scrape = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return the samples of a text in the format of Prometheus."""
+    """Return the samples of a text in Prometheus' format."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -27,7 +26,7 @@ def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def exposition(collector: Collector) -> str:
-    """Return the text that Prometheus would get from a registry with this collector."""
+    """Return the text that Prometheus gets from this collector."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry).decode()
@@ -39,7 +38,7 @@ def value(found: Scrape, name: str, **labels: str) -> float | None:
 
 
 def total(found: Scrape, name: str, **labels: str) -> float:
-    """Return the sum of all samples that have this name and these labels."""
+    """Return the sum of all samples with this name and these labels."""
     wanted = labels.items()
     return sum(
         n for (each, has), n in found.items() if each == name and wanted <= dict(has).items()
@@ -47,7 +46,7 @@ def total(found: Scrape, name: str, **labels: str) -> float:
 
 
 def get(port: int, path: str = "/metrics") -> tuple[int, str]:
-    """Return the status and the text of a page. The status is 0 if no server answers."""
+    """Return the HTTP status and the text of a page, or the status 0 if no server answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -59,6 +58,6 @@ def get(port: int, path: str = "/metrics") -> tuple[int, str]:
 
 
 def fell(before: Scrape, after: Scrape) -> dict[Any, tuple[float, float | None]]:
-    """Return the counters whose value fell between two scrapes, and the counters that the second scrape lacks."""
+    """Return the counters that fell between two scrapes, and the counters that the second scrape lacks."""
     counters = {k: n for k, n in before.items() if k[0].endswith(("_total", "_bucket", "_count"))}
     return {k: (n, after.get(k)) for k, n in counters.items() if after.get(k, -1) < n}

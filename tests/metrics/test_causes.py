@@ -1,4 +1,4 @@
-"""The sentences of `rq-core top` about causes. Each sentence is true in its case, for one job and for several jobs."""
+"""The sentences of `rq-core top` about causes. A sentence is true in its case, for one job and for several jobs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 def said(seed: Seed) -> dict[str, str]:
-    """Return the sentences about the queue, by the name of the alert."""
+    """Return what `rq-core top` says about the queue, by the name of the alert."""
     return {each.alert: each.says for each in causes(seed.client.run(seed.calls.reads.overview()))}
 
 
 def works(
     seed: Seed, worker: str = "w-1", *, silent_s: int = 0, tasks: Sequence[str] = ("t",)
 ) -> None:
-    """Register a running worker. With ``silent_s``, the worker was last seen this many seconds ago."""
+    """Register a running worker, or one that was last seen ``silent_s`` seconds ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
     seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
@@ -57,7 +57,7 @@ def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
 
 
 def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
-    """Make a schedule whose instant was due ``late_s`` seconds ago. A worker took the instant and died."""
+    """Make a schedule whose instant is ``late_s`` seconds late. The worker that took the instant has died."""
     made = Declaration.of(seed.job("-"), recurrence(name, every=3600))
     seed.client.run(seed.calls.schedules.put(seed.queue, [made]))
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, [name])).values()
@@ -83,7 +83,7 @@ def test_the_cause_of_a_late_schedule_names_the_schedule_and_says_what_to_do(see
 
 
 def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None:
-    """Let jobs run until their leases have been expired for two minutes."""
+    """Claim jobs for a worker that then vanishes. Their leases expired two minutes ago."""
     seed.enqueue(*ids)
     seed.claim()
     seconds, _ = seed.control.time()
@@ -112,7 +112,7 @@ def test_the_cause_of_lost_jobs_mentions_a_live_worker_that_does_not_claim(seed:
 
 
 def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed: Seed) -> None:
-    """Checks a running worker that waits for the end of an outage. The sentence must not say that no worker runs."""
+    """Checks a worker that runs and waits after an outage. The sentence does not say that no worker runs."""
     lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
     works(seed)
 
@@ -122,7 +122,7 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
 
 
 def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
-    """Checks the time after a failover. Redis does not end expired leases yet, and no worker has claimed yet."""
+    """Checks the time after a failover, in which Redis ends no expired leases. No worker has claimed yet."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
@@ -137,7 +137,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
 
 
 def test_a_worker_that_stopped_in_an_orderly_way_does_not_count_as_silent(seed: Seed) -> None:
-    """Checks that the sentence does not name a worker that was killed long ago as the worker that was seen last."""
+    """Checks two workers that are gone. Only the worker that was killed counts as silent."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")

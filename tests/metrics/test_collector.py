@@ -1,5 +1,4 @@
-"""The collectors of metrics. The table of metrics lists each sample, and a source that is unreachable hides no other
-sample."""
+"""The collectors of metrics. The table of metrics has each sample, and an unreachable source hides no other sample."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def address(database: Database) -> str:
 
 
 def busy(seed: Seed) -> None:
-    """Make a queue with a sample of every metric, and with a key of a tenant."""
+    """Make a queue that has a sample of every metric, and a tenant's key."""
     seed.cap("tenant", 1)
     seed.cap(f"tenant={TENANT}", 1)
     seed.cap("task=t", 5)
@@ -79,7 +78,7 @@ def busy(seed: Seed) -> None:
 
 @pytest.fixture
 def collector_at() -> Iterator[Callable[..., QueueCollector]]:
-    """Return a function that makes collectors. After the test, close these collectors."""
+    """Yield a function that makes collectors, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(url: object, **how: str) -> QueueCollector:
@@ -102,7 +101,7 @@ def worked() -> FlowTotals:
     return totals
 
 
-def test_every_sample_is_in_the_table_of_metrics_and_every_family_has_a_sample(
+def test_every_sample_is_in_the_table_of_metrics(
     collector_at: Callable[..., QueueCollector], seed: Seed, database: Database, tmp_path: Path
 ) -> None:
     seed.enqueue("first")
@@ -339,10 +338,10 @@ def test_without_prometheus_client_the_error_names_the_package_to_install() -> N
     assert "pip install 'rq-core[metrics]'" in done.stdout
 
 
-def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
+def test_a_log_with_an_invalid_number_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
 ) -> None:
-    """Checks SQLite, since a column of numbers in SQLite also accepts text."""
+    """Checks SQLite, where a column of numbers accepts text."""
     with (
         Seed(valkey_url, real_clock=True) as seed,
         contextlib.closing(Database(sqlite_url)) as database,

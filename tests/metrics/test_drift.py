@@ -1,4 +1,4 @@
-"""Panels, alerts and the runbook: they name only metrics and commands that exist, and each metric has a panel."""
+"""Panels, alerts and the runbook name only metrics and commands that exist. Each metric has a panel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_every_command_of_the_runbook_exists(alert: Alert) -> None:
-    """Checks the commands of rq-core, together with their options."""
+    """Checks the commands of rq-core with their options."""
     typed = [line for line in alert.look if line.startswith("rq-core ")]
     typed += re.findall(r"`(rq-core [^`]+)`", " ".join(alert.do.split()))
 

@@ -1,4 +1,4 @@
-"""The counts of worker processes: a reader sums them exactly, their number has a bound, and no count ever falls."""
+"""The counts of worker processes. A reader's sums are exact, the number of counts is bounded, and no count falls."""
 
 import ctypes
 import math
@@ -68,7 +68,7 @@ def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> No
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_the_waiting_time_of_a_job_is_counted_if_the_claim_has_this_time() -> None:
+def test_a_claim_without_a_waiting_time_is_not_counted_in_the_waits() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
@@ -98,7 +98,7 @@ def test_waits_of_jobs_that_are_settled_together_are_counted_separately() -> Non
 
 
 def test_a_reader_survives_random_bytes_in_a_table() -> None:
-    """Checks a table that the native code of a handler overwrote, or that a killed process wrote only in part."""
+    """Checks a table that a handler's native code overwrote, or that a killed process wrote in part."""
     rng, totals = random.Random(24), FlowTotals()
     for place in range(200):
         table = FlowTable(rows=3)
@@ -161,8 +161,7 @@ def test_the_counts_of_a_killed_process_are_kept() -> None:
 
 
 def test_counting_a_job_takes_few_python_bytecode_steps() -> None:
-    """Checks the number of bytecode instructions, since each job is counted. A loop of a hundred instructions made the
-    worker 15 % slower."""
+    """Checks the number of bytecode instructions per job. A loop of a hundred made the worker 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})
 

@@ -1,4 +1,4 @@
-"""Several viewers of the queues share one read of Redis. They also share the error of this read."""
+"""Several viewers share one read of the queues in Redis. If the read fails, they share its error."""
 
 import threading
 import time
@@ -50,9 +50,7 @@ def test_all_viewers_get_the_same_error_during_an_outage_of_redis() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_that_joins_a_hanging_read_waits_only_for_the_rest_of_the_timeout_of_that_read() -> (
-    None
-):
+def test_a_viewer_that_joins_a_hanging_read_waits_only_until_its_timeout() -> None:
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):

@@ -1,5 +1,7 @@
-"""Five stuck queues, each for another cause. `rq-core top` and the alerts name the cause, and name no cause for a
-healthy queue."""
+"""Five stuck queues, each with a different cause. `rq-core top` and the alerts name the cause.
+
+For a healthy queue, no cause is named.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def scraped(url: str, audit_url: str | None) -> Scrape:
 
 
 def firing(before: Scrape, after: Scrape) -> dict[str, set[str | None]]:
-    """Return the alerts whose rule holds, with their queues. Rules about growth compare the two scrapes."""
+    """Return the alerts that fire, with their queues. Alerts about growth compare two scrapes."""
     return {alert.name: found for alert in ALERTS if (found := _holds(alert, before, after))}
 
 
@@ -99,8 +101,7 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
 def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
-    """Checks the alert about a late mirror. The alert needs no metrics of the log, which only `rq-core metrics --audit`
-    has."""
+    """Checks the alert about a late mirror, which needs no metrics from the log."""
     with scene(valkey_url, "sql_away"):
         alerts = firing({}, scraped(valkey_url, None))
         (cause,) = top(valkey_url, None)["causes"]
@@ -111,7 +112,7 @@ def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
 
 
 def test_the_doctor_and_queues_commands_report_a_mirror_that_is_behind(valkey_url: str) -> None:
-    """Checks events that have waited for ten minutes. The doctor exits with 1 and does not say that all agrees."""
+    """Checks events that have waited for ten minutes. The doctor exits with 1."""
     with scene(valkey_url, "sql_away"):
         queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
         doctor = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url])

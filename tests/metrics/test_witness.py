@@ -1,5 +1,7 @@
-"""Real worker processes that are replaced and killed. Their counts are exact after orderly ends, and never fall. The
-log and the records that the jobs write have all jobs."""
+"""Worker processes that are replaced and killed. Their counts never fall, and are exact if no process was killed.
+
+The log and the jobs' own records have all jobs.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,7 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
     how = ("--processes", "4", "--max-jobs", str(SHARE), "--health", str(port), "--audit", audit)
 
     def scraped(wanted: float) -> bool:
-        """Scrape the metrics, and assert that no counter is lower than in the last scrape. Return whether this number
-        of jobs has succeeded."""
+        """Scrape the metrics, and assert that no counter fell. Return whether this number of jobs has succeeded."""
         status, text = get(port)
         if status != 200:
             return False
@@ -86,8 +87,7 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
                 def died(kill: int = kill) -> bool:
                     """Return whether the metrics count this number of killed workers.
 
-                    A process does not count as killed if it had already retired when it got the signal. In this case,
-                    this function kills another worker.
+                    A killed process does not count if it had already retired. Then this function kills another worker.
                     """
                     gone = not lives(struck[-1])
                     scraped(0)
@@ -121,7 +121,7 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
 
 
 def _kill_a_worker_of(supervisor: int) -> int:
-    """Kill the oldest worker process, since it is the most likely to be at work. Return its process id."""
+    """Kill the oldest worker process, which is most likely at work. Return its process id."""
 
     def one_is_killed() -> int | None:
         workers = [

@@ -1,8 +1,7 @@
-"""A model of caps and rates. It is as simple as possible: it has a list of jobs, and answers every question by a loop
-over all jobs.
+"""A model of caps and rates. It has a list of jobs, and answers each question by a loop over all jobs.
 
-The model has no lanes. A job may run when each scope that counts the job has room. To decide the order, the model
-compares the job with all other jobs.
+The model has no lanes. A job may run if all its scopes have room. To find the next job, the model compares each job
+with all others.
 """
 
 import math
@@ -18,7 +17,7 @@ from tests.model.machine import Job, Model
 
 @dataclass
 class Entry:
-    """A limit that the queue stores for one scope."""
+    """The stored limit of one scope."""
 
     limit: str
     version: int
@@ -54,7 +53,7 @@ class CapsModel(Model):
     # What counts a job.
 
     def lane(self, job: Job) -> str | None:
-        """Return the lane of a job. If the job's task has a cap, the lane includes the scope of the task."""
+        """Return the lane of a job. The lane includes the task's scope if the task has a cap."""
         scopes = set(scopes_of(job.lane or ""))
         if f"task={job.task}" in self.caps:
             scopes.add(f"task={job.task}")
@@ -64,8 +63,7 @@ class CapsModel(Model):
         return scopes_of(self.lane(job) or "")
 
     def limit(self, scope: str) -> Limit:
-        """Return the limit that is in force for a scope: the limit of the key itself, or else the limit of its
-        family."""
+        """Return the limit in force for a scope: its own limit, or else its family's limit."""
         family = scope.partition("=")[0]
         entry = self.caps.get(scope)
         if entry is None and family != "task":
@@ -97,8 +95,8 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the theoretical arrival time of a rate. It is not before the present, and not after the latest time
-        that the limit allows."""
+        """Return the theoretical arrival time of a rate in µs, at least the present, and at most what the limit
+        allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
@@ -106,7 +104,7 @@ class CapsModel(Model):
     # Who may run.
 
     def gated(self) -> bool:
-        """Return whether the queue hands out no jobs at all."""
+        """Return whether no job may be claimed: the queue is paused, or its own cap is full."""
         return self.paused or not self.has_room("queue")
 
     def may_run(self, job: Job) -> bool:
@@ -116,7 +114,7 @@ class CapsModel(Model):
         return [job for job in self.jobs.values() if self.may_run(job)]
 
     def take(self, job: Job, fence: str, worker: str) -> None:
-        """Let a worker claim a job."""
+        """Let a worker claim a job. Asserts that the job may run."""
         assert self.may_run(job), f"{job.line()} was claimed"
         assert not self.gated(), f"{job.line()} was claimed at a shut gate"
         for scope in self.scopes(job):
@@ -142,11 +140,10 @@ class CapsModel(Model):
         return told or None
 
     def before(self, job: Job) -> list[Job]:
-        """Return the jobs that may run, and that come before this job.
+        """Return the jobs that may run and come before this job.
 
-        The order is by priority, then by place in line. It is exact if one of the two jobs is in a lane. Among jobs
-        without a lane, the jobs that return to their old places come before the jobs that never left their places. The
-        order among the returning jobs does not matter.
+        The order is by priority, then by place in line. Among jobs without a lane, a job that returns to its old place
+        comes before the jobs that never left. The order of returning jobs among themselves is open.
         """
         return [
             other
@@ -167,8 +164,7 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Return whether ``job``, which has no lane, may run after a later job of its list. The place of ``job`` in
-        line then has no effect."""
+        """Return whether ``job``, which has no lane, may run after a later job of its list."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
             for other in self.in_state("ready")
@@ -178,19 +174,21 @@ class CapsModel(Model):
     # What another order may have to remember: see FairModel.
 
     def note_waiting(self) -> None:
-        """Record, at the end of a step, which jobs wait. The fair model needs this record."""
+        """Record which jobs wait after a step. Only the fair model overrides this method."""
 
     def begin_claim(self) -> None:
-        """Prepare the model for a claim. The fair model overrides this method."""
+        """Prepare the model for a claim. Only the fair model overrides this method."""
 
     def end_claim(self, most: int) -> None:
-        """End a claim, which removed at most ``most`` expired entries. The fair model overrides this method."""
+        """End a claim that removed at most ``most`` expired entries. Only the fair model overrides this method."""
 
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
-        """Return why a full scope or a full lane refuses a new job: the outcome, and the name of the scope or lane.
-        Return None if nothing refuses the job."""
+        """Return why a new job is refused: the outcome, and the name of the full scope or lane.
+
+        Returns None if nothing refuses the job.
+        """
         queued = len([j for j in self.in_state("ready") if j.lane == lane])
         for what, value in rules:
             if what == "most":
@@ -208,10 +206,10 @@ class CapsModel(Model):
     def set_cap(
         self, scope: str, limit: str, version: int, source: str, by: str
     ) -> tuple[str, int, str] | None:
-        """Set a limit if the given version is the current version or negative. Return the outcome, and the version and
-        the limit that are stored afterwards.
+        """Set the limit of a scope. Return the outcome, and the version and the limit that are stored afterwards.
 
-        Return None if there is no earlier limit to restore.
+        A non-negative ``version`` must be the current one. Returns None if ``limit`` is "code" and there is no earlier
+        limit to restore.
         """
         old = self.caps.get(scope)
         current = old.version if old else 0
@@ -250,8 +248,7 @@ class CapsModel(Model):
         return old.limit != limit and (old.source == "live" or limit in before)
 
     def leave_to_family(self, scope: str, version: int) -> tuple[str, int, str] | None:
-        """Remove the limit of a key for which the code declares no limit. The limit of the key's family is then in
-        force."""
+        """Remove the limit of a key that the code does not declare. The limit of its family is then in force."""
         old, above = self.caps.get(scope), self.caps.get(scope.partition("=")[0])
         if "=" not in scope or above is None:
             return None
@@ -263,7 +260,7 @@ class CapsModel(Model):
         return "changed", 0, above.limit
 
     def breached(self) -> set[str]:
-        """Return the scopes that have more holders than their cap allows."""
+        """Return the scopes with more holders than their cap allows."""
         scopes = {s for job in self.claimed() for s in scopes_of(job.lane or "") if counted(s)}
         limits = {s: self.limit(s) for s in scopes | {"queue"}}
         return {
@@ -275,10 +272,11 @@ class CapsModel(Model):
     # Step 0.
 
     def sweep_within(self, most: int, promoted: list[str], gone: set[str]) -> None:
-        """Do the sweep of a claim (step 0), for at most this number of entries of each kind.
+        """Sweep as a claim does at its beginning: expire leases, promote due jobs, and forget dead jobs, at most
+        ``most`` of each.
 
-        ``promoted`` and ``gone`` come from the log: the due jobs that the sweep promoted, and the dead jobs that it
-        forgot. The model cannot know which due jobs these are, since rates that resume are entries of the same kind.
+        ``promoted`` and ``gone`` are the promoted and the forgotten jobs by the server's log. The model cannot compute
+        these jobs, since rates that resume count as due entries, too.
         """
         self.note_activity()
         if self.no_reap_before <= self.now:

@@ -1,4 +1,4 @@
-"""Fixtures of the models: servers on which no functions are loaded."""
+"""Fixtures of the models: servers without functions of other tests."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.kit.servers import RedisServer
 
 @pytest.fixture(autouse=True)
 def _few_functions(request: pytest.FixtureRequest) -> None:
-    """Remove the functions that other tests loaded. A failover in a random history loads all functions of the server
-    again, which takes less time if there are few."""
+    """Remove all functions from the server. A failover in a history loads the server's functions again, which takes
+    time."""
     name = "valkey" if "valkey" in request.fixturenames else "redis_server"
     server: RedisServer = request.getfixturevalue(name)
     with server.client() as control:

@@ -1,4 +1,4 @@
-"""A model of a queue with durable jobs: they save steps, wait for signals and moments, sleep, and park."""
+"""A model of a queue with durable jobs, which save steps, sleep, wait for signals, and park."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ keys = st.sampled_from(["", "", "k-1", "k-2"])
 
 @dataclass
 class Entry:
-    """One entry of a box, in the model."""
+    """One entry of a box."""
 
     name: str
     word: str
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass
 class Signal:
-    """One signal that came to a box, in the model."""
+    """One signal in a box."""
 
     name: str
     at: int
@@ -62,23 +62,23 @@ class Signal:
 
 @dataclass
 class Box:
-    """The box of one job, in the model."""
+    """The box of one job."""
 
     entries: list[Entry] = field(default_factory=list)
     mail: list[Signal] = field(default_factory=list)
 
     def oldest(self, entry: str) -> int | None:
-        """Return the number of the oldest signal that waits for an entry of this name."""
+        """Return the number of the oldest untaken signal that an entry of this name can take, or None."""
         wanted = entry.partition("#")[0]
         found = (n for n, each in enumerate(self.mail, 1) if each.waits and each.name == wanted)
         return next(found, None)
 
     def unsaved(self) -> list[int]:
-        """Return the numbers of the waits and sleeps that have not ended."""
+        """Return the numbers of the unfinished waits and sleeps."""
         return [n for n, each in enumerate(self.entries, 1) if each.word in ("waits", "sleeps")]
 
     def content(self, job_id: str, life: str) -> dict[str, str]:
-        """Return the fields that Redis must store for this box."""
+        """Return the fields that Redis must have for this box."""
         size = sum(len(each.value or "") for each in self.entries if each.message is None)
         size += sum(len(each.value) for each in self.mail)
         mail = f" mail={len(self.mail)}" if self.mail else ""
@@ -96,7 +96,7 @@ class Box:
 
 
 class DurableQueue(Queue):
-    """Random histories of durable jobs."""
+    """Random histories of durable jobs, on the server and on the model."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -105,7 +105,7 @@ class DurableQueue(Queue):
         self.count = 0
 
     def box_of(self, job: Job) -> Box:
-        """Return the box of a job. A job without a box gets one."""
+        """Return the box of a job. Create an empty box for a job that has no box."""
         if job.life is None:
             self.count += 1
             job.life = f"{self.count:016x}"
@@ -132,8 +132,10 @@ class DurableQueue(Queue):
         again: bool,
         worker: str,
     ) -> None:
-        """Save one entry for each of some jobs: the first entry of this kind that is not saved yet, or else a new
-        entry. Rarely, an entry that was saved before is sent again."""
+        """Save one entry for each of some jobs: the first unsaved entry of this kind, or else a new one.
+
+        With ``again``, an entry that was saved before may be sent a second time.
+        """
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
@@ -161,7 +163,7 @@ class DurableQueue(Queue):
         *,
         again: bool,
     ) -> Saving:
-        """Return the record that a worker sends for a job next."""
+        """Return the record that a worker sends next for a job."""
         if job is None:
             return Saving(job_id, fence, "0" * 16, what, 1, name, self.packed(what), about)
         box = self.box_of(job)
@@ -183,14 +185,14 @@ class DurableQueue(Queue):
         return Saving(job_id, fence, job.life, what, number, full, self.packed(what), about)
 
     def packed(self, what: str) -> str:
-        """Return a new packed result for a step, and an empty text for other records."""
+        """Return a new result in packed form for a step, and an empty text for any other record."""
         if what != "save":
             return ""
         self.count += 1
         return pack_result(f'"{self.count}"')
 
     def written(self, job: Job, record: Saving) -> NotSaved | None:
-        """Carry out a record in the model. Return the refusal that is expected, if there is one."""
+        """Apply a record to the model. Return the expected refusal, or None."""
         box, now = self.box_of(job), self.model.now
         is_new = record.entry > len(box.entries)
         old = None if is_new else box.entries[record.entry - 1]
@@ -232,7 +234,7 @@ class DurableQueue(Queue):
 
     @staticmethod
     def count_from_here(job: Job) -> None:
-        """Stop counting the failures and losses that the job has had until now."""
+        """Reset the count of the job's failures and losses, as a saved step does."""
         if job.failed or job.lost:
             job.base = f"{job.failed}/{job.lost}"
 
@@ -240,7 +242,7 @@ class DurableQueue(Queue):
 
     @rule(numbers=picks, wrong=rarely, only_last=st.booleans(), worker=workers)
     def park(self, numbers: list[int], wrong: bool, only_last: bool, worker: str) -> None:
-        """Park jobs, for all of their waits or for the last one. A job without waits is parked for its first entry."""
+        """Park jobs, each for all its waits or for its last one. A job without waits parks for its first entry."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
@@ -256,8 +258,7 @@ class DurableQueue(Queue):
         assert expected == self.seed.client.run(claims.park(self.seed.queue, worker, records))
 
     def parks(self, job: Job, waits: str) -> None:
-        """Park a job of the model. If a signal has arrived or a moment has passed for which the job waits, make the job
-        ready instead."""
+        """Park a job of the model. The job is ready instead if one of its waits or sleeps has already ended."""
         box = self.boxes.get(job.life or "", Box())
         is_ripe, ends = False, []
         for mark in map(int, waits.split(",")):
@@ -277,7 +278,7 @@ class DurableQueue(Queue):
     def take_wait_and_park(
         self, numbers: list[int], name: str, about: str, what: Literal["wait", "sleep"]
     ) -> None:
-        """Claim jobs, let them wait, and park them. Separate rules would rarely meet the same jobs."""
+        """Claim jobs, let them wait, and park them. Three separate rules would rarely pick the same jobs."""
         self.claim("w-1", 4, True)
         self.save(numbers, what, name, about, False, False, "w-1")
         self.park(numbers, False, False, "w-1")
@@ -286,7 +287,7 @@ class DurableQueue(Queue):
 
     @rule(numbers=picks, name=signals, key=keys)
     def signal(self, numbers: list[int], name: str, key: str) -> None:
-        """Send a signal to jobs in any state, most often to parked or running jobs."""
+        """Send a signal to jobs in any state, mostly to parked or running jobs."""
         self.before_call()
         names = self.pick(numbers, "parked", "running")
         self.count += 1
@@ -296,7 +297,7 @@ class DurableQueue(Queue):
         assert sent == [self.signalled(job_id, name, key, value) for job_id in names]
 
     def signalled(self, job_id: str, name: str, key: str, value: str) -> Sent:
-        """Send a signal in the model, and return the expected answer."""
+        """Apply a signal to the model, and return the expected answer."""
         job = self.model.jobs.get(job_id)
         if job is None:
             return Sent("gone", None)
@@ -333,5 +334,5 @@ class DurableQueue(Queue):
 
 
 def _value(packed: str) -> str:
-    """Return the JSON in a packed value of this model."""
+    """Return the JSON of a value that :meth:`packed` has packed."""
     return packed[packed.index('"') :]

@@ -1,9 +1,9 @@
-"""A model of start-time fair queueing (Goyal, Vin, Cheng 1996). Keys have weights, and jobs have virtual times. The job
-with the least start time is served first.
+"""A model of start-time fair queueing (Goyal, Vin, Cheng 1996). Keys have weights, and jobs have virtual times.
 
-A lane has the waiting jobs with the same scopes and the same priority. The first job of a lane starts at the clock, or
-when the last job of its key finishes if that is later. The clock is the latest start time of a served job. If the
-scopes of a job were full for long, its finish time counts from the clock, so that its key saves up no virtual time.
+The job with the least start time is served first. A lane has the waiting jobs of one priority with the same scopes. Its
+first job starts at the clock, or at the finish of its key's last job if that is later. The clock is the latest start
+time of a served job. If a job's scopes were full for long, its finish counts from the clock. Its key then saves up no
+virtual time.
 """
 
 import math
@@ -44,7 +44,7 @@ class FairModel(CapsModel):
         return max(1, int(entry.limit)) if entry else 1
 
     def note_waiting(self) -> None:
-        """Give a start time to each lane that has waiting jobs and has no start time. Forget the other lanes."""
+        """Give a start time to each lane that begins to wait, and forget lanes without waiting jobs."""
         ready = {job.lane or "": job for job in self.in_state("ready")}
         self.starts = {lane: at for lane, at in self.starts.items() if lane in ready}
         self.forgotten = {lane: at for lane, at in self.forgotten.items() if lane in ready}

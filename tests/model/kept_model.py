@@ -17,12 +17,12 @@ how results expire."""
 
 
 def keeps(job_id: str) -> bool:
-    """Return whether jobs with this id keep their results."""
+    """Return whether the job with this id keeps its result."""
     return int(job_id.rpartition("-")[2]) % 2 == 0
 
 
 class KeptSeed(Seed):
-    """A seed that reports another value for each success, even if the job does not keep its result."""
+    """A seed that reports a different result for each success, also for jobs that keep none."""
 
     presented: dict[tuple[str, str], str]
     """For each job and fence: the value that the last report of a success had."""

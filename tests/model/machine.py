@@ -1,9 +1,8 @@
 """The rules of random histories, and the checks after each step. The rules run on a real server and on a model in
 Python.
 
-After each step, the state lines of the queue must equal the state lines of the model. The indexes and the log of the
-queue must agree with both. If a job can be claimed, there must be a wake token. A failure prints the steps that led to
-it, and how to repeat them.
+After each step, the state lines in Redis equal those of the model. The indexes and the log agree with both. If a job
+can be claimed, a wake token exists. A failure prints its steps and the command that repeats them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -49,7 +48,7 @@ deadlines = st.sampled_from([0, 0, 0, 0, 700, 5_700, 40_700])
 
 @dataclass
 class Job:
-    """The model's record of a live job."""
+    """A live job in the model."""
 
     id: str
     state: str
@@ -89,14 +88,16 @@ class Job:
         return [str(p) for p in PRIORITIES].index(self.priority)
 
     def may_run_again(self) -> bool:
-        """Return whether a job has attempts and losses left. One limit counts those since the last saved step. A limit
-        ten times as high counts all of them."""
+        """Return whether a job has attempts and losses left since its last saved step.
+
+        Ten times as many failures or losses in all also end the job.
+        """
         failed, lost = map(int, (self.base or "0/0").split("/"))
         counts = ((self.failed, failed, self.attempts), (self.lost, lost, self.losses))
         return all(n - before < most and n < 10 * most for n, before, most in counts)
 
     def line(self) -> str:
-        """Return the state line of the job, without the fields that have their default values."""
+        """Return the state line of the job, without fields that have their default."""
         defaults = {"priority": "normal", "attempts": 3, "losses": 3}
         parts = [self.state]
         for name in STATE_FIELDS:
@@ -109,7 +110,7 @@ class Job:
 
 @dataclass
 class Model:
-    """A short model of a queue: its jobs, their states and their order, in Python."""
+    """A queue in Python: its jobs, their states and their order."""
 
     now: int = START_MS
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -125,14 +126,12 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """Return the live job that holds a name. Return None if no live job holds the name, or if its holder waits past
-        its deadline."""
+        """Return the live job that holds a name, or None. A holder that waits past its deadline does not count."""
         job = self._named(name)
         return None if job is None or self._is_overdue(job) else job
 
     def let_yield(self, name: str | None) -> None:
-        """Take this name from a holder that waits past its deadline, so that another job can hold the name. The old
-        holder continues without a name."""
+        """Free this name if its holder waits past its deadline. The holder continues without the name."""
         job = self._named(name)
         if job is not None and self._is_overdue(job):
             job.unique = None
@@ -166,7 +165,7 @@ class Model:
         self.no_reap_before = self.now + LEASE_MS
 
     def sweep(self) -> None:
-        """Do the sweep of a claim (step 0): expire leases, promote due jobs, and forget old dead jobs."""
+        """Sweep as a claim does at its beginning: expire leases, promote due jobs, and forget old dead jobs."""
         buried = self.in_state("dead")
         self.note_activity()
         if self.no_reap_before <= self.now:
@@ -189,7 +188,7 @@ class Model:
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
     def yield_ids(self, ids: Iterable[str]) -> None:
-        """End the overdue jobs with these ids that are not parked, and have neither failed nor lost a worker."""
+        """End the overdue jobs with these ids, except parked jobs and jobs that have failed or lost a worker."""
         wanted = set(ids)
         for job in self.overdue():
             if job.id in wanted and not (job.failed or job.lost or job.state == "parked"):
@@ -239,7 +238,7 @@ class Model:
             self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
 
     def put(self, job_id: str, delay: int, expires: int, **told: Any) -> None:
-        """Add a job that the queue has accepted."""
+        """Add a job that Redis has accepted."""
         job = Job(job_id, "ready", self.now, **told)
         job.old_entry = job_id in self.tombs
         job.expires = self.now + expires if expires else None
@@ -250,19 +249,18 @@ class Model:
         self.jobs[job_id] = job
 
     def in_force(self, job_id: str, fence: str, worker: str) -> Job | None:
-        """Return the job if this worker holds it under this fence. Otherwise return None."""
+        """Return the job if this worker has its claim with this fence, or None."""
         job = self.jobs.get(job_id)
         return job if job is not None and (job.fence, job.by) == (fence, worker) else None
 
     def holder(self, names: Iterable[str], other: str) -> str:
-        """Return the worker of the first claimed job among these jobs, or else ``other``. Another worker may hold the
-        remaining jobs."""
+        """Return the worker of the first of these jobs that is claimed, or ``other`` if none is."""
         held = (job.by for name in names if (job := self.jobs.get(name)) is not None and job.by)
         return next(held, other)
 
 
 class Queue(RuleBasedStateMachine):
-    """Random histories of one queue, applied to the server and to the model."""
+    """Random histories of one queue, on the server and on the model."""
 
     seed_of = Seed
     """The class whose methods call the server."""
@@ -287,13 +285,13 @@ class Queue(RuleBasedStateMachine):
         self.seed.control.close()
 
     def before_call(self) -> None:
-        """Begin a new epoch in the model if this is the first call after the server's history has changed."""
+        """Begin a new epoch in the model at the first call after a failover."""
         if self.stranger:
             self.stranger = False
             self.model.new_epoch()
 
     def pick(self, numbers: list[int], *states: str) -> list[str]:
-        """Choose jobs by these numbers. Most of the jobs have one of these states; some may have any state."""
+        """Choose jobs by these numbers. Most have one of these states, and some have any state."""
         fitting = [job.id for job in self.model.in_state(*states)]
         named = []
         for number in numbers:
@@ -354,14 +352,14 @@ class Queue(RuleBasedStateMachine):
 
     @rule(numbers=picks, wrong=rarely, worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n))
     def turn(self, numbers: list[int], wrong: bool, worker: str, limit: int) -> None:
-        """Apply a turn: one call that settles and claims. It reports successes first, so that a reported job does not
-        lose its lease in the same call."""
+        """Apply a turn, which settles successes and claims jobs. The successes come first, so that their leases cannot
+        expire."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         self.take(self.model.holder(names, worker), limit, self.held(names, wrong))
 
     def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
-        """Claim jobs. If there are successes to report, the same call reports them."""
+        """Claim jobs. Any successes are settled by the same call."""
         call = partial(self.seed.turn, *held) if held else self.seed.claim
         claimed = call(limit=limit, worker=worker)
         assert self.succeed(held, worker) == claimed.refused
@@ -393,10 +391,10 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire in the model the overdue jobs that a claim has expired on the server. Of these jobs, return the due
-        times that had not yet come.
+        """Expire the overdue jobs in the model that a claim has expired on the server. Return due times that are in the
+        future.
 
-        A claim that comes soon after another claim does not sweep, and may leave overdue jobs.
+        A claim that follows another claim closely does not sweep, and may leave overdue jobs.
         """
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
@@ -411,8 +409,7 @@ class Queue(RuleBasedStateMachine):
         return due
 
     def check_order(self, taken: list[Job], ready: Iterable[Job]) -> None:
-        """Check the order of the claimed jobs: first by priority, then jobs that return to their old places, then the
-        other jobs by place in line."""
+        """Check the order of claimed jobs: by priority, then returning jobs, then all other jobs by place in line."""
         assert [j.rank for j in taken] == sorted(j.rank for j in taken)
         names = {j.id for j in taken}
         left = [j for j in ready if j.id not in names]
@@ -426,7 +423,7 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
     def succeed(self, held: Iterable[tuple[str, str]], worker: str) -> dict[str, str]:
-        """Remove the succeeded jobs from the model. For each job that cannot succeed, return the reason, by id."""
+        """Remove the succeeded jobs from the model. Return the reason of each refused success, by job id."""
         refused = {}
         for job_id, fence in held:
             if self.model.in_force(job_id, fence, worker) is not None:
@@ -436,8 +433,8 @@ class Queue(RuleBasedStateMachine):
         return refused
 
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
-        """Return each job with the fence that a worker presents: the last fence of the job, or a fence that no claim
-        has."""
+        """Return each job with the fence that its worker presents: the job's last fence or, with ``wrong``, an invalid
+        fence."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
@@ -463,7 +460,8 @@ class Queue(RuleBasedStateMachine):
     def given_back(
         self, held: list[tuple[str, str]], worker: str, change: Callable[[Job], object]
     ) -> dict[str, str]:
-        """Give jobs back. Return the outcome of each job, by id. Only jobs whose claim is in force change."""
+        """Apply ``change`` to the jobs whose claim is in force. Return the outcome of each job that is given back, by
+        id."""
         expected = {}
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence, worker)
@@ -481,14 +479,14 @@ class Queue(RuleBasedStateMachine):
     def take_and_settle(
         self, how: str, numbers: list[int], delay: int, worker: str, limit: int
     ) -> None:
-        """Claim and settle jobs in one rule, since two separate rules would rarely meet the same jobs."""
+        """Claim jobs and settle them. Two separate rules would rarely pick the same jobs."""
         self.claim(worker, limit, True)
         self.settle(how, numbers, False, delay, worker)
 
     @precondition(some_held)
     @rule(numbers=picks, wrong=rarely, worker=workers)
     def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
-        """Extend leases. Only the worker that holds a claim may extend the lease of this claim."""
+        """Extend the leases of jobs, some with a wrong fence. Only the worker of a claim can extend its lease."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)
@@ -598,8 +596,8 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume_soon(self) -> None:
-        """Resume the queue. Through this second rule a resume is twice as likely as another step, since few calls have
-        an effect on a paused queue."""
+        """Resume the queue. Together with `resume`, this rule makes resumes frequent, since few calls affect a paused
+        queue."""
         self.resume()
 
     @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
@@ -620,7 +618,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Simulate a failover to a replica with all data: the history has a new id, and functions forget their data."""
+        """Let a replica with all data take over: the replication id changes, and functions forget their data."""
         fail_over(self.seed.control)
         self.stranger = True
 
@@ -628,7 +626,7 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def all_agree(self) -> None:
-        """Read the queue once, and check that the queue agrees with the model."""
+        """Read the queue, and check that it agrees with the model."""
         self.check(self.seed.snapshot())
 
     def check(self, snapshot: Snapshot) -> None:
@@ -641,7 +639,7 @@ class Queue(RuleBasedStateMachine):
         self.check_sleepers(snapshot)
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that there is a wake token while jobs can be claimed. Without a token, idle workers would sleep until
-        their next poll."""
+        """Check that a wake token exists if a job can be claimed. Without a token, idle workers sleep until their next
+        poll."""
         if self.model.in_state("ready") and not self.model.paused:
             assert len(snapshot["wake"]) == 1

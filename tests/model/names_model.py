@@ -1,8 +1,7 @@
-"""A model of unique names: which job holds each name, how each call ends, and what frees a name.
+"""A model of unique names: which job holds a name, how each call ends, and what frees the name.
 
-The model records the job of each name, the kind of uniqueness of the name, and the deadline of each job. All jobs have
-the same priority and no lane. After each step, the names in Redis must equal the model's names, and all indexes must
-agree with the jobs.
+The model has the holder and the rule of each name, and the deadline of each job. All jobs have one priority and no
+lane. After each step, the names in Redis equal those of the model, and all indexes agree with the jobs.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ deadlines = st.sampled_from([0, 0, 500, 4_500])
 
 @dataclass
 class Named:
-    """The model's record of a job that Redis has."""
+    """A job of the model."""
 
     name: str
     word: str
@@ -44,7 +43,7 @@ class Named:
 
 
 class Names(RuleBasedStateMachine):
-    """Random histories of jobs with names."""
+    """Random histories of jobs with names, on the server and on the model."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -67,7 +66,7 @@ class Names(RuleBasedStateMachine):
         return self.seed.now
 
     def stands(self, name: str) -> str | None:
-        """Return the id of the job that holds a name now, or None."""
+        """Return the id of the job that now holds a name, or None."""
         job_id, until = self.holders.get(name, (None, None))
         return None if until is not None and until <= self.now else job_id
 
@@ -75,9 +74,9 @@ class Names(RuleBasedStateMachine):
         return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
 
     def keeps_out(self, name: str) -> str | None:
-        """Return the job that keeps other jobs from using a name, or None.
+        """Return the job that bars other jobs from a name, or None.
 
-        An overdue job does not keep other jobs out, unless it holds the name until a fixed time.
+        An overdue job bars no other job, unless it holds the name until a fixed time.
         """
         holder = self.stands(name)
         return None if holder is not None and self.is_overdue(holder, name) else holder
@@ -89,14 +88,14 @@ class Names(RuleBasedStateMachine):
         return job.expires <= self.now and self.state(job_id) in ("ready", "scheduled")
 
     def take(self, name: str, job_id: str, until: int | None) -> None:
-        """Let a job take a name. If another job holds the name, this holder loses it."""
+        """Give a name to a job, and take it from the job that holds it, if any."""
         other = self.stands(name)
         if other in self.jobs and other != job_id:
             self.jobs[other].has_name = False
         self.holders[name] = (job_id, until)
 
     def give_up(self, job_id: str) -> None:
-        """Free the name of a job that has ended or begun. A name that is held until a fixed time is not freed."""
+        """Free the name of a job that has ended or begun, unless it is held until a fixed time."""
         name = self.jobs[job_id].name
         if self.holders.get(name) == (job_id, None):
             del self.holders[name]
@@ -115,8 +114,7 @@ class Names(RuleBasedStateMachine):
         )
     )
     def enqueue(self, calls: list[tuple[str, str, int]]) -> None:
-        """Enqueue several jobs in one call, each with another name. Other tests cover a call that has the same name
-        twice."""
+        """Enqueue several jobs in one call, with different names. Other tests cover a repeated name."""
         calls = list({name: (name, word, ms) for name, word, ms in calls}.values())
         wanted = {f"j-{self.count + n}": call for n, call in enumerate(calls)}
         self.count += len(calls)
@@ -165,7 +163,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Remove the jobs that a claim has ended from the model, and free the names of the jobs that have died."""
+        """Remove the jobs that have left the server from the model, and free the names of dead jobs."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

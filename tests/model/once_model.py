@@ -1,4 +1,4 @@
-"""A model of a queue with unique jobs, in which operators and producers edit waiting jobs."""
+"""A model of a queue with unique jobs, whose waiting jobs operators and producers edit."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -15,7 +15,7 @@ priorities = st.sampled_from(["", "", "critical", "normal", "low"])
 
 
 class OnceQueue(Queue):
-    """Random histories in which jobs have names and are edited."""
+    """Random histories of jobs with names that are edited, on the server and on the model."""
 
     @rule(how=st.sampled_from(["keep", "replace"]), wanted=st.lists(named, min_size=1, max_size=5))
     def enqueue_unique(self, how: str, wanted: list[tuple[str, str, int, int]]) -> None:
@@ -64,7 +64,7 @@ class OnceQueue(Queue):
         expected.check(accepted)
 
     def leave(self, job: Job) -> None:
-        """Remove this job, since another job takes its place."""
+        """Remove a job that another job replaces."""
         if job.state == "ready":
             self.model.tombs.add(job.id)
         del self.model.jobs[job.id]
@@ -113,7 +113,7 @@ class OnceQueue(Queue):
 
 
 class Expected:
-    """The answer that the model expects to an enqueue."""
+    """The expected answer to an enqueue."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

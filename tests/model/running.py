@@ -1,4 +1,4 @@
-"""Runs a state machine for a number of examples. In the long form, it runs for a number of minutes."""
+"""Runs a state machine for a number of examples, or for a number of minutes."""
 
 import os
 import time
@@ -16,7 +16,7 @@ no limit, and ends by itself."""
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:
-    """Run a machine for this number of examples, or for MINUTES if that is set.
+    """Run a machine for ``examples`` examples, or for RQ_CORE_MODEL_MINUTES minutes if this variable is set.
 
     A failure prints its steps, and how to repeat them.
     """

@@ -57,8 +57,7 @@ changes = st.one_of(
 
 @st.composite
 def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
-    """Return a job to enqueue. In a fair queue, the job always has a key, and in these tests also the scope of its
-    task."""
+    """Draw a job to enqueue. In a fair queue it has a key and the scope of its task."""
     task = draw(st.sampled_from(["a", "a", "b"]))
     tenant = draw(st.sampled_from(["x", "x", "y"]))
     all_scopes = [f"task={task}", f"tenant={tenant}", "host=h", f"{RATE}={tenant}"]
@@ -98,13 +97,12 @@ ONE_SCOPE = _of_one_scope()
 
 
 def in_small_sweeps(name: str) -> Script:
-    """Return a script with small sweeps: a change of a family's limit examines only one scope, and claims examine the
-    other scopes."""
+    """Return a script. In place of `cap`, return a variant that updates only one scope of a family per call."""
     return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
 class CapsQueue(Queue):
-    """Random histories of one queue with caps, applied to the server and to the model."""
+    """Random histories of one queue with caps, on the server and on the model."""
 
     model: CapsModel
 
@@ -202,7 +200,7 @@ class CapsQueue(Queue):
         sweep_max=st.sampled_from([1, 2, SWEEP_MAX]),
     )
     def claim_little(self, worker: str, limit: int, bytes_max: int, sweep_max: int) -> None:
-        """Claim jobs with small limits: few jobs, few bytes, and few entries of the sweep."""
+        """Claim few jobs, with small limits on bytes and on entries of the sweep."""
         self.before_call()
         self.seed.take_token()
         self.take_within(worker, limit, [], bytes_max, sweep_max)
@@ -265,7 +263,7 @@ class CapsQueue(Queue):
         self.known_due = claimed.next_due_ms
 
     def new_entries(self, snapshot: Snapshot) -> list[Entry]:
-        """Return the entries that were logged since the last call of this method."""
+        """Return the entries of the log since the last call of this method."""
         fresh = snapshot["outbox"][self.logged :]
         self.logged = len(snapshot["outbox"])
         return [entry_of(entry_id, raw) for entry_id, raw in fresh]
@@ -274,8 +272,7 @@ class CapsQueue(Queue):
         return job.since + RETENTION_MS <= self.model.now
 
     def check_whole(self, claimed: Any, limit: int, cut: bool, ample: bool) -> None:
-        """Check that a claim returns as many jobs as it can. If it returns fewer jobs, its answer must say that there
-        are more."""
+        """Check that a claim returns as many jobs as it can, or says in its answer that more jobs are ready."""
         rest = [] if self.model.gated() else self.model.runnable()
         if not ample:
             soon = claimed.next_due_ms is not None and claimed.next_due_ms <= self.model.now
@@ -287,7 +284,7 @@ class CapsQueue(Queue):
         assert not rest or claimed.more
 
     def check_limits(self, entries: Sequence[Entry], job: Job) -> None:
-        """Check that the event `claimed` of this job has the scopes and the limits that are in force."""
+        """Check that the event `claimed` of this job has the scopes and limits in force."""
         (told,) = [
             j.fields["scopes"]
             for e in entries
@@ -298,11 +295,11 @@ class CapsQueue(Queue):
         assert told == self.model.limits_in_force(job)
 
     def other_lane(self, job: Job, scopes: list[str]) -> str:
-        """Return the lane in which the policy of the job's task puts the job if it has these scopes."""
+        """Return the lane that the policy of the job's task makes from these scopes."""
         return lane_name(job.rank, [f"task={job.task}", *scopes])
 
     def take_up(self, snapshot: Snapshot) -> None:
-        """Move jobs of the model into the lanes of their tasks, if a claim has moved them on the server."""
+        """Move jobs of the model into other lanes, if a claim has moved these jobs on the server."""
         for job_id, line in lines_of(snapshot).items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
@@ -325,8 +322,8 @@ class CapsQueue(Queue):
         worker=workers,
     )
     def change_lanes(self, numbers: list[int], scopes: list[str], worker: str) -> None:
-        """Give running jobs back because the policy of their task has changed. Each job returns to the lane that the
-        new policy gives it."""
+        """Give running jobs back after the policy of their task has changed. Each returns to the lane of the new
+        policy."""
         self.before_call()
         names = self.pick(numbers, "running")
         worker, held = self.model.holder(names, worker), self.held(names, False)
@@ -389,8 +386,10 @@ class CapsQueue(Queue):
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that there is a wake token while jobs can be claimed. No token is needed if the last claim's answer
-        said when these jobs can be claimed."""
+        """Check that a wake token exists if jobs can be claimed.
+
+        No token is needed if the last claim's answer said when the jobs can be claimed.
+        """
         if snapshot["wake"] or self.model.gated():
             return
         due = snapshot["scheduled"]
@@ -407,7 +406,7 @@ class CapsQueue(Queue):
 
 
 class FairQueue(CapsQueue):
-    """The same random histories with caps, on a fair queue."""
+    """Random histories of one fair queue with caps, on the server and on the model."""
 
     model: FairModel
 

@@ -1,4 +1,4 @@
-"""Random histories of a queue agree with a model of it in Python."""
+"""Random histories of a queue agree with its model in Python."""
 
 import pytest
 
@@ -20,12 +20,13 @@ def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: 
 
 
 def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
-    """Checks that a refused settlement stores no value, and that no job has the value of an earlier job with the same
-    id."""
+    """Checks that a refused settlement stores no result. No job has the result of an earlier job with its id."""
     run(lambda: KeptQueue(valkey_url), examples=8)
 
 
 def test_random_histories_of_durable_jobs_agree_with_the_model(valkey_url: str) -> None:
-    """Checks that steps are saved once, signals are taken once and in order, and that each parked job wakes with the
-    call that brings its signal, or with the first claim after its moment."""
+    """Checks that steps are saved once, and that signals are taken once and in order.
+
+    A parked job wakes with the call that sends its signal, or with the first claim after its moment.
+    """
     run(lambda: DurableQueue(valkey_url), examples=8)

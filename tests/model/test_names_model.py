@@ -1,4 +1,4 @@
-"""Random histories of jobs with names agree with a model of names in Python."""
+"""Random histories of jobs with names agree with their model in Python."""
 
 import pytest
 

@@ -1,7 +1,6 @@
-"""Children of durable jobs that type checkers must accept or refuse. mypy and pyright check this file, and nothing runs
-it.
+"""Children of durable jobs that type checkers must accept or refuse. Only mypy and pyright read this file.
 
-If a checker no longer finds an error, the `type: ignore` of this error is unused, and the check fails.
+If a checker no longer finds an error, its `type: ignore` is unused, and the check fails.
 """
 
 from typing import assert_type

@@ -1,7 +1,7 @@
-"""Dependencies, as type checkers see them. mypy and pyright check this file, and nothing runs it. See app.py.
+"""Dependencies that type checkers must accept or refuse. Only mypy and pyright read this file.
 
-A dependency is written as a default or in an annotation. The caller need not pass an injected parameter, and a wrong
-argument stays an error.
+A dependency is a default or an annotation of a parameter. A caller may omit this parameter. A wrong argument stays an
+error.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator

@@ -1,7 +1,6 @@
-"""Calls of ``within`` that type checkers must accept or refuse. The type of the connection decides which enqueue method
-is allowed.
+"""Calls of ``within`` that type checkers must accept or refuse. Only mypy and pyright read this file.
 
-Nothing runs this file.
+The type of the connection decides which method enqueues.
 """
 
 import sqlite3

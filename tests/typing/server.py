@@ -1,4 +1,4 @@
-"""Calls of the embedded server that mypy and pyright must accept or refuse. Nothing runs this file."""
+"""Calls of the embedded server that type checkers must accept or refuse. Only mypy and pyright read this file."""
 
 from pathlib import Path
 from typing import assert_type

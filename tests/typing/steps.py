@@ -1,7 +1,6 @@
-"""Steps of durable jobs that type checkers must accept or refuse. mypy and pyright check this file, and nothing runs
-it.
+"""Steps of durable jobs that type checkers must accept or refuse. Only mypy and pyright read this file.
 
-If a checker no longer finds an error, the `type: ignore` of this error is unused, and the check fails.
+If a checker no longer finds an error, its `type: ignore` is unused, and the check fails.
 """
 
 from dataclasses import dataclass

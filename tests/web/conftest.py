@@ -1,5 +1,4 @@
-"""Fixtures: the page on a real server, a mirrored queue with jobs in most states, and a client that runs no
-JavaScript."""
+"""Fixtures: the page on a real server, a busy queue with a log, and an HTTP client without JavaScript."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ Browse = Callable[..., TestClient]
 
 @dataclass
 class Scene:
-    """A server, its audit log, and the queue in it."""
+    """A server with one queue, and its audit log."""
 
     seed: Seed
     audit_url: str
@@ -59,7 +58,7 @@ class Scene:
                 drain(Mirror(Outbox(self.seed.client), database, queue))
 
     def die(self, job_id: str, error: str = ERROR) -> None:
-        """Let a job die with an error."""
+        """Let a job die of this error."""
         seed = self.seed
         seed.enqueue(job_id, priority="critical", args_json=json.dumps({"to": SECRET}))
         # A job of the scene whose lease has expired meanwhile is before this one.
@@ -92,14 +91,14 @@ def lay_log(audit_url: str) -> None:
 
 @pytest.fixture
 def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
-    """Return an empty server with an audit database that has its schema."""
+    """Yield an empty server, and an audit database with its tables."""
     lay_log(sqlite_url)
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         yield Scene(seed, sqlite_url)
 
 
 def make_busy(scene: Scene) -> None:
-    """Make dead, running, ready and scheduled jobs, a job that waits for a cap, a job that ended, and a schedule."""
+    """Make a schedule, and jobs that are dead, running, ready, scheduled, ended or waiting for a cap."""
     seed = scene.seed
     scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")
@@ -117,15 +116,15 @@ def make_busy(scene: Scene) -> None:
 
 @pytest.fixture
 def busy(scene: Scene) -> Scene:
-    """Return a scene with the jobs that make_busy makes."""
+    """Return a scene with a busy queue."""
     make_busy(scene)
     return scene
 
 
 @pytest.fixture
 def browse(scene: Scene) -> Iterator[Browse]:
-    """Return a function that opens the page as a viewer. Examples: ``browse(see_arguments=True)``,
-    ``browse(log=False)``, ``browse(gate=…)``."""
+    """Yield a function that opens the page as a viewer, for example ``browse(see_arguments=True)`` or
+    ``browse(log=False)``."""
     with contextlib.ExitStack() as stack:
 
         def open_page(
@@ -158,7 +157,7 @@ def tokens_file(tmp_path: Path) -> Path:
 
 
 def read(page: TestClient, path: str, **more: Any) -> str:
-    """Return the text of a page that must exist."""
+    """Return the text of a page. Asserts that the page exists."""
     answer = page.get(path, **more)
     assert answer.status_code == 200, answer.text
     return answer.text

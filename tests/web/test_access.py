@@ -1,5 +1,4 @@
-"""Access to the page: the header Host of each request, tokens, cookies, proxies, and an app in which the page is
-mounted."""
+"""Access to the page: the header Host, tokens, cookies, proxies, and a page that is mounted in another app."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ELSEWHERE = ("203.0.113.9", 4711)
 
 @pytest.fixture
 def gate(tokens_file: Path) -> ByToken:
-    """Return a gate whose file has no token yet."""
+    """Return a gate without tokens."""
     tokens_file.touch()
     return ByToken(Tokens(tokens_file))
 
@@ -100,9 +99,7 @@ def test_without_tokens_only_browsers_on_this_machine_can_see_the_page(
         assert page.get(path).status_code == page.get(as_json(path)).status_code == status
 
 
-def test_without_tokens_a_forged_header_gives_no_access_and_a_proxy_is_refused(
-    scene: Scene, browse: Browse
-) -> None:
+def test_without_tokens_a_forged_header_gives_no_access(scene: Scene, browse: Browse) -> None:
     near, far = browse(gate=LocalOnly()), browse(gate=LocalOnly(), client=ELSEWHERE)
 
     for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host"):
@@ -127,7 +124,7 @@ def test_is_local_host_accepts_only_addresses_of_this_machine(host: str, local: 
 # Tokens.
 
 
-def test_a_viewer_with_a_token_sees_the_pages_and_a_viewer_without_a_token_does_not(
+def test_only_a_viewer_with_a_token_sees_the_pages(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -153,7 +150,7 @@ def test_every_page_requires_a_token(scene: Scene, browse: Browse, gate: ByToken
 def test_every_route_except_the_login_and_the_static_files_needs_a_token(
     scene: Scene, browse: Browse, gate: ByToken
 ) -> None:
-    """Checks each route of the site's own table, so that this test fails for a new page without a rule."""
+    """Checks each route of the site. The test fails for a new route without a rule."""
     page = browse(gate=gate)
     site: Any = page.app
     open_ones = []
@@ -219,7 +216,7 @@ def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     assert page.get("/index.json").status_code == 401
 
 
-def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
+def test_a_changed_role_in_the_file_of_tokens_is_in_force_at_once(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -231,7 +228,7 @@ def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
     assert page.get("/index.json").json()["sees_arguments"] is False
 
 
-def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_the_same_name(
+def test_a_cookie_of_a_replaced_token_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -308,7 +305,7 @@ def test_a_logout_deletes_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_of_tokens_contains_no_token_in_clear_text_and_only_its_owner_can_read_it(
+def test_the_file_of_tokens_has_no_token_in_clear_text(
     tokens_file: Path,
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -352,7 +349,7 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_a_mounted_page_serves_only_viewers_that_authorize_accepts_and_links_below_its_path(
+def test_a_mounted_page_serves_only_viewers_that_authorize_accepts(
     busy: Scene,
 ) -> None:
     app = App(busy.url, audit=busy.audit_url)

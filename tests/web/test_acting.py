@@ -1,4 +1,5 @@
-"""Changes that operators and admins make on the page: jobs, queues and schedules. The log says who did it, and why."""
+"""Changes that operators and admins make on the page, to jobs, queues and schedules. The log has their name and
+reason."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def press(page: TestClient, action: str, **form: str) -> Any:
 
 
 def told(page: TestClient, action: str, **form: str) -> str:
-    """Send a form, and return the sentence that the page shows afterwards."""
+    """Send a form, and return the sentence that the page then shows."""
     answer = press(page, action, **form)
     assert answer.status_code == 303, answer.text
     text = read(page, answer.headers["location"])
@@ -50,7 +51,7 @@ def state_of(scene: Scene, job_id: str) -> str:
 
 
 def last_event(scene: Scene, browse: Browse, kind: str) -> dict[str, Any]:
-    """Return the newest event of this type, as the log has it."""
+    """Return the newest event of this type in the log."""
     scene.mirror()
     events = browse().get(f"/log.json?queue={QUEUE}").json()["events"]
     return next(each for each in events if each["type"] == kind)
@@ -59,9 +60,7 @@ def last_event(scene: Scene, browse: Browse, kind: str) -> dict[str, Any]:
 # Jobs.
 
 
-def test_an_operator_cancels_a_job_and_the_log_says_who_did_it_and_why(
-    busy: Scene, browse: Browse
-) -> None:
+def test_an_operator_cancels_a_job_and_is_named_in_the_log(busy: Scene, browse: Browse) -> None:
     page = admin_page(browse, role=OPERATOR)
 
     says = told(page, "job/cancel", id="ready", reason=WHY)
@@ -100,9 +99,7 @@ def test_a_waiting_job_is_edited(busy: Scene, browse: Browse, page: TestClient) 
     assert (event["worker"], event["detail"]["why"]) == ("ann", WHY)
 
 
-def test_a_delayed_job_is_made_ready_at_once_and_its_deadline_is_removed(
-    busy: Scene, page: TestClient
-) -> None:
+def test_a_delayed_job_is_made_ready_at_once(busy: Scene, page: TestClient) -> None:
     told(page, "job/edit", id="scheduled", expires="7200")
     told(page, "job/edit", id="scheduled", delay="0", no_deadline="1")
 
@@ -120,7 +117,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_change_that_cannot_be_made_is_answered_with_a_sentence_and_a_way_back(
+def test_a_change_that_cannot_be_made_is_answered_with_a_sentence(
     busy: Scene, page: TestClient
 ) -> None:
     before = busy.seed.entries()
@@ -146,7 +143,7 @@ def test_a_job_with_an_odd_name_is_changed_and_shown_again(busy: Scene, page: Te
 # Queues.
 
 
-def test_a_queue_is_paused_and_resumed_and_the_page_shows_it_at_once(
+def test_the_page_shows_a_pause_and_a_resume_at_once(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     assert "/act/queue/pause" in read(page, f"/queues/{QUEUE}")
@@ -161,7 +158,7 @@ def test_a_queue_is_paused_and_resumed_and_the_page_shows_it_at_once(
     assert told(page, "queue/resume", reason="it is back") == "The queue is resumed."
 
 
-def test_an_admin_changes_a_limit_and_a_limit_that_was_changed_meanwhile_is_not_replaced(
+def test_an_admin_cannot_replace_a_limit_that_was_changed_meanwhile(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     form = {"scope": "tenant=acme", "version": "0"}
@@ -240,7 +237,7 @@ def test_a_schedule_is_paused_run_resumed_and_removed(
 # Who, and why.
 
 
-def test_the_log_has_an_e_mail_address_in_the_reason_and_a_name_made_from_it_as_the_actor(
+def test_an_actor_with_an_e_mail_address_gets_a_name_made_from_it(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")
@@ -367,7 +364,7 @@ def test_a_page_of_a_job_offers_what_its_state_allows(busy: Scene, page: TestCli
 # When Redis cannot, or may not.
 
 
-def test_an_action_through_a_redis_user_who_may_only_read_is_refused_and_the_page_says_why(
+def test_an_action_through_a_redis_user_who_may_only_read_is_refused(
     busy: Scene, browse: Browse, viewer_url: str
 ) -> None:
     page = browse(url=viewer_url, gate=Mounted(lambda _: Access("ann", role=ADMIN)))
@@ -382,7 +379,7 @@ def test_an_action_through_a_redis_user_who_may_only_read_is_refused_and_the_pag
 
 @pytest.fixture
 def viewer_url(scene: Scene) -> Iterator[str]:
-    """Return the URL of a Redis user who has only the rights of the role viewer."""
+    """Return the URL of a Redis user who has the rights of a viewer only."""
     from rq_core.protocol.engine import acl_roles
 
     execute = scene.seed.control.execute_command

@@ -24,7 +24,7 @@ def said(cli: CommandLine, scene: Scene, *words: str) -> Any:
 def test_the_page_of_a_moment_agrees_with_the_command_audit_at(
     scene: Scene, browse: Browse, cli: CommandLine
 ) -> None:
-    """Checks moments before, during and after a wait, and the moments at which the wait begins and ends."""
+    """Checks moments before, during and after a wait, and its first and last moment."""
     waited(scene)
     page = browse()
     (wait,) = page.get(f"/jobs/{QUEUE}/invoice-1.json").json()["waits"]

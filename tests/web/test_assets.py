@@ -1,4 +1,4 @@
-"""Templates and scripts follow the strict Content-Security-Policy. Files from other projects are unchanged."""
+"""Templates and scripts obey the strict Content-Security-Policy. Files of other projects are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that cannot be reached or do not answer. The page says so within 2 s.
+"""Servers that are unreachable or silent. The page says so within 2 s.
 
 The page still shows the data of the servers that answer.
 """
@@ -150,8 +150,7 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 def test_all_reads_of_a_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a page with two reads, one after the other, of 1 s each. Such a page once took twice the time limit of one
-    read."""
+    """Checks two consecutive reads of 1 s. The page once took twice the time limit of one read."""
     page = browse(log=False)
     sources: Any = page.app.state.sources  # type: ignore[attr-defined]
     run = sources._client.run

@@ -1,4 +1,4 @@
-"""Changes of many jobs on the page: an operator sees their number, repeats it, and changes the jobs part by part."""
+"""Changes of many jobs on the page. An operator sees their number, types it, and changes the jobs in parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def preview(page: TestClient, verb: str, where: str) -> dict[str, Any]:
 
 
 def form_of(page: TestClient, path: str) -> dict[str, str]:
-    """Return the fields of the form that changes jobs, as the page at this address has them."""
+    """Return the fields of the form for a change at this address."""
     text = read(page, path).partition('id="many"')[2].partition("</form>")[0]
     inputs = [
         dict(re.findall(r'([\w-]+)="([^"]*)"', each)) for each in re.findall("<input[^>]*>", text)
@@ -61,7 +61,7 @@ def form_of(page: TestClient, path: str) -> dict[str, str]:
 
 
 def many(page: TestClient, verb: str, where: str, number: object = None, **more: str) -> Any:
-    """Send the form for all jobs that the preview counts. ``number`` is what the operator types."""
+    """Send the form for all jobs that the preview counts. ``number`` is the number that the operator types."""
     seen = preview(page, verb, where)
     count = str(seen["matched"])
     form = {
@@ -76,7 +76,7 @@ def many(page: TestClient, verb: str, where: str, number: object = None, **more:
 
 
 def counts(scene: Scene, kind: str) -> dict[str, int]:
-    """Return how many events of this type each job has."""
+    """Return the number of events of this type, by job id."""
     found: dict[str, int] = {}
     for entry in scene.seed.entries():
         for event in entry.jobs:
@@ -103,7 +103,7 @@ def test_the_preview_counts_the_matching_jobs_and_changes_nothing(
     assert scene.seed.entries() == before
 
 
-def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
+def test_all_matching_jobs_are_cancelled_and_the_log_says_who_did_it(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     enqueue(scene, 600)
@@ -121,7 +121,7 @@ def test_all_jobs_that_match_are_cancelled_and_the_log_says_who_did_it_and_why(
     assert re.fullmatch(f"bulk [0-9a-f]{{16}}: {WHY}", event["detail"]["why"])
 
 
-def test_an_edit_of_many_jobs_changes_their_options_and_is_refused_without_new_options(
+def test_an_edit_of_many_jobs_without_new_options_is_refused(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 3)
@@ -263,9 +263,7 @@ def test_a_preview_says_if_it_could_not_read_all_jobs(
     assert "were read in the time of one page" in text
 
 
-def test_a_preview_shows_no_contents_of_jobs_and_the_list_of_jobs_links_to_the_preview(
-    busy: Scene, browse: Browse, page: TestClient
-) -> None:
+def test_a_preview_shows_no_contents_of_jobs(busy: Scene, browse: Browse, page: TestClient) -> None:
     text = read(page, f"/jobs?queue={QUEUE}&state=ready")
     leads = [html.unescape(x) for x in parsed(text).links if x.startswith("/bulk?")]
 
@@ -314,7 +312,7 @@ def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them
         assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
 
 
-def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_jobs_is_changed(
+def test_a_change_with_an_error_changes_at_most_the_confirmed_number_of_jobs(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(scene, 400)
@@ -339,10 +337,11 @@ def test_after_an_error_between_two_calls_no_more_than_the_confirmed_number_of_j
     assert len(counts(scene, "cancelled")) == 400
 
 
-def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_so(
+def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_of_jobs(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis carries a call out, its answer is lost, and Redis stays away for longer than a change waits."""
+    """Checks a call whose answer is lost. Redis carries it out, and then stays away for longer than the change
+    waits."""
     monkeypatch.setattr(sources, "UNSENT_S", 0.3)
     monkeypatch.setattr(sources, "UNKNOWN_S", 0.3)
     enqueue(scene, 400)
@@ -382,11 +381,11 @@ def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_and_says_
 
 
 def pressed(page: TestClient, form: dict[str, str]) -> str:
-    """Send the form of a change, and return the address of the next page."""
+    """Send the form of a change. Return the address to which the answer leads."""
     return str(page.post("/act/bulk", data=form, headers=OWN).headers["location"])
 
 
-def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_number(
+def test_a_part_with_a_lost_answer_counts_for_the_confirmed_number(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 400)
@@ -403,10 +402,11 @@ def test_a_part_whose_answer_did_not_reach_the_browser_counts_for_the_confirmed_
     assert "400 of 400 cancelled" in read(page, leads)
 
 
-def test_each_step_of_a_change_but_the_last_is_followed_by_a_pause_as_in_the_command_line(
+def test_a_change_of_many_jobs_pauses_between_its_steps(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uses a clock that goes on by 0.1 s each time that it is read, so that a step takes 0.1 s."""
+    """Checks the length of the pauses. Each read of the test's clock advances it by 0.1 s, so that a step takes
+    0.1 s."""
     ticks = itertools.count()
     monkeypatch.setattr(bulk, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
     enqueue(scene, 900)

@@ -1,4 +1,4 @@
-"""`rq-core web` serves the page and makes tokens. Without tokens, it refuses to serve other machines."""
+"""`rq-core web` serves the page and makes tokens. Without tokens, it serves no other machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
 
 
 def test_the_page_works_behind_a_proxy_that_strips_its_path(scene: Scene, tmp_path: Path) -> None:
-    """Checks requests without the prefix of the path, as nginx sends them with `proxy_pass http://…/`."""
+    """Checks a proxy that removes a prefix from the path, such as nginx with `proxy_pass http://…/`."""
     scene.seed.enqueue("a")
     port = free_port()
     command = [

@@ -1,5 +1,7 @@
-"""The Redis commands of the pages. A page sends at most 70, including the commands of the overview that all viewers
-share. Only a search by an argument sends more."""
+"""The number of Redis commands that a page sends: at most 70, with those of the overview that all viewers share.
+
+Only a search by an argument sends more.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ LISTED: Final = 600
 
 
 def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
-    """Return the commands that clients send to Redis while ``ask`` runs. Commands inside scripts are left out."""
+    """Return the commands that clients send to Redis during ``ask``, without those that scripts call."""
     control: Any = scene.seed.control
     found: list[str] = []
     with control.monitor() as monitor:
@@ -36,8 +38,7 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Make jobs in very many lanes, blocked lanes and open lanes. Also make lists that are longer than a page reads,
-    with cancelled jobs."""
+    """Make jobs in very many open and blocked lanes. Also make lists that are longer than a page reads."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)
@@ -62,13 +63,13 @@ def fill(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the shared overview, so that each request reads Redis again."""
+    """Turn off the shared overview, so that each request reads Redis."""
     monkeypatch.setattr(sources, "SHARED_S", 0.0)
     monkeypatch.setattr(sources, "SharedOverview", functools.partial(SharedOverview, shared_s=0.0))
 
 
 def counts(scene: Scene, browse: Browse, **paths: str) -> dict[str, int]:
-    """Return how many commands each of these pages sends to Redis."""
+    """Return how many commands each page sends to Redis, by the name of the page."""
     page, found = browse(log=False), {}
     for name, path in paths.items():
         read(page, path)  # Connects.
@@ -100,7 +101,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
         assert {name: count for name, count in each.items() if count > PAGE_MAX} == {}
 
 
-def test_a_read_of_a_queue_with_every_part_at_once_sends_the_stated_number_of_commands(
+def test_a_read_of_a_full_queue_sends_the_stated_number_of_commands(
     scene: Scene, browse: Browse
 ) -> None:
     seed = scene.seed
@@ -124,7 +125,7 @@ def test_a_read_of_a_queue_with_every_part_at_once_sends_the_stated_number_of_co
 
 
 def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:
-    """Checks 3,000 weights. They are in the same hash as the limits, and the page shows them after the limits."""
+    """Checks 3,000 weights in the hash of the limits. The page shows the limits first."""
     seed = scene.seed
     seed.configure(fair=1)
     for at in range(0, 3_000, 500):

@@ -1,4 +1,4 @@
-"""Copies on the page: of one job, and of all jobs that died and match a filter."""
+"""Copies on the page: of one job, and of all dead jobs that match a filter."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def page(browse: Browse) -> TestClient:
 
 @pytest.fixture
 def mirrored(scene: Scene) -> Iterator[Scene]:
-    """Return a scene beside a mirror that runs."""
+    """Return a scene whose queue a running mirror copies."""
     with mirroring(scene.url, scene.audit_url):
         yield scene
 
 
 def die(scene: Scene, count: int, error: str = "Timeout") -> list[str]:
-    """Let jobs die of an error. Returns their ids."""
+    """Let jobs die of an error, and return their ids."""
     seed = scene.seed
     first = len(seed.entries())
     ids = [f"{error}-{first}-{number}" for number in range(count)]
@@ -64,7 +64,7 @@ def die(scene: Scene, count: int, error: str = "Timeout") -> list[str]:
 
 
 def enqueued(scene: Scene) -> dict[str, tuple[str, str | None, int]]:
-    """Return, for each copy, who enqueued it, why, and how often, by the log."""
+    """Return who enqueued each copy, why, and how often, from the log."""
     found: dict[str, tuple[str, str | None, int]] = {}
     client = scene.seed.client
     with (
@@ -84,7 +84,7 @@ def enqueued(scene: Scene) -> dict[str, tuple[str, str | None, int]]:
 # One job.
 
 
-def test_an_operator_copies_a_job_and_the_log_says_who_did_it_and_why(
+def test_an_operator_copies_a_job_and_is_named_in_the_log(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     with mirroring(scene.url, scene.audit_url):
@@ -121,7 +121,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_copy_with_a_broken_form_or_of_no_job_is_refused_with_a_sentence(
+def test_a_copy_with_a_broken_form_or_of_an_unknown_job_is_refused(
     busy: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = busy.seed.entries()
@@ -143,7 +143,7 @@ def test_a_copy_with_a_broken_form_or_of_no_job_is_refused_with_a_sentence(
 
 
 def replay(page: TestClient, where: str = DIED, number: object = None, **more: str) -> Any:
-    """Send the form for all copies that the preview counts."""
+    """Send the form that copies all jobs which the preview counts."""
     given = {"verb": "copy", "where": where} | more
     seen = dict(page.get("/bulk.json", params=given).json())
     form = given | {"at": seen["begin"], "count": str(seen["matched"]), "reason": WHY}
@@ -151,7 +151,7 @@ def replay(page: TestClient, where: str = DIED, number: object = None, **more: s
     return page.post("/act/bulk", data=form, headers=OWN)
 
 
-def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
+def test_dead_jobs_are_copied_once_and_the_log_says_who_did_it(
     mirrored: Scene, page: TestClient
 ) -> None:
     died = die(mirrored, 30)
@@ -185,7 +185,7 @@ def test_jobs_that_died_are_copied_once_and_the_log_says_who_did_it_and_why(
 
 
 def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
-    """Return the preview, once the log has all deaths and all requeues."""
+    """Wait until the log has all deaths and all requeues, and return the preview."""
     return wait_until(
         lambda: (
             (seen := preview(page, "copy", DIED))["matched"] == count
@@ -196,7 +196,7 @@ def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
     )
 
 
-def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
+def test_a_replay_that_was_stopped_continues_and_copies_each_job_once(
     mirrored: Scene, browse: Browse, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "CHANGE_S", 0.0)
@@ -227,7 +227,7 @@ def test_a_replay_goes_on_where_it_stopped_and_copies_each_job_once(
 
 
 def lose_an_answer(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Lose the answer to one call that enqueues copies: the call of this number, counted from 1."""
+    """Lose the answer to one call that enqueues copies. ``number`` counts the calls from 1."""
     enqueue, calls = Copying._enqueue, itertools.count(1)
 
     def losing(self: Copying, jobs: Any) -> Any:
@@ -240,13 +240,13 @@ def lose_an_answer(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def filled(page: TestClient, number: int) -> dict[str, str]:
-    """Return the form for this number of copies."""
+    """Return the form that copies this number of jobs."""
     form = form_of(page, f"/bulk?verb=copy&where={DIED}")
     return form | {"reason": WHY, "number": str(number)}
 
 
 def send_until_done(page: TestClient, form: dict[str, str]) -> str:
-    """Send a form again and again, also after an error, until all jobs are copied. Return the text of the last page."""
+    """Send a form repeatedly, also after errors, until all jobs are copied. Return the text of the last page."""
     for _ in range(9):
         leads = page.post("/act/bulk", data=form, headers=OWN).headers.get("location")
         if leads is not None and "at=" not in leads:
@@ -281,7 +281,7 @@ def test_copies_whose_answer_was_lost_count_for_the_confirmed_number(
 def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
     mirrored: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both deaths are read by requests of their own, and the copy exists at the second one."""
+    """Checks a job whose two deaths are read by two requests. The second request finds that the copy exists."""
     monkeypatch.setattr(copies, "CHANGE_S", 0.0)
     monkeypatch.setattr(copying, "PAGE", 4)
     seed = mirrored.seed
@@ -297,7 +297,7 @@ def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
     assert enqueued(mirrored).keys() == {copying.copy_id(each, NAMED) for each in (*once, *twice)}
 
 
-def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_refused(
+def test_a_replay_copies_at_most_the_confirmed_number_of_jobs(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 5)
@@ -323,7 +323,7 @@ def test_at_most_the_confirmed_number_of_jobs_is_copied_and_a_wrong_filter_is_re
     assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
 
 
-def test_the_page_after_a_replay_with_a_name_does_not_offer_to_copy_the_same_jobs(
+def test_the_page_after_a_replay_does_not_offer_to_copy_the_same_jobs(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 3)
@@ -353,7 +353,7 @@ def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     )
 
 
-def test_a_mounted_page_makes_copies_with_the_tasks_and_options_of_its_app(scene: Scene) -> None:
+def test_a_mounted_page_makes_copies_with_the_options_of_its_app(scene: Scene) -> None:
     app = App(scene.url, scene.audit_url, audit_payload="full", max_payload=100_000)
     keyed = Cap(1, per=lambda n, **_: str(n), name="by-n")
     task = app.task(queue=QUEUE, name="keyed", caps=[keyed])(lambda n: None)

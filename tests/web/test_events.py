@@ -1,4 +1,4 @@
-"""The pages of the log, the pages of a job's history, and ages that the page increases without a request."""
+"""Pages of the log and of a job's history, and ages that the page increases without a request."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_long_history_of_a_job_has_pages(
 def test_a_page_is_not_sent_again_if_only_the_ages_in_it_have_changed(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks pages with ages. If changed ages counted, the server would send such a page every 2 s."""
+    """Checks pages with ages, which change at every read. The server must not send them every 2 s."""
     from starlette.testclient import TestClient
 
     from rq_core.web import dashboard

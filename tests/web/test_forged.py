@@ -1,4 +1,4 @@
-"""Rows and keys that rq-core did not write. Each page still answers, and says what it cannot read or show."""
+"""Rows and keys that rq-core did not write. Each page answers, and says what it cannot read or show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue=
 
 
 def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
-    """Change rows of the log, as an operator with all rights can. No trigger and no CHECK refuses the change."""
+    """Change rows of the log without its triggers and CHECKs, as an operator with all rights can."""
     path = scene.audit_url.removeprefix("sqlite:///")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as log:
         log.execute("PRAGMA ignore_check_constraints = ON")
@@ -60,9 +60,7 @@ def test_each_page_answers_if_the_log_has_bytes_in_place_of_a_number(
     look_at_all(browse)
 
 
-def test_the_first_page_says_that_the_log_has_values_that_rq_core_does_not_write(
-    busy: Scene, browse: Browse
-) -> None:
+def test_the_first_page_says_that_the_log_has_forged_values(busy: Scene, browse: Browse) -> None:
     forge_rows(busy, "UPDATE mirror_cursor SET at_ms = ?", SECRET)
 
     overview = look_at_all(browse)["/"]
@@ -93,7 +91,7 @@ def test_the_page_of_a_job_with_unreadable_events_shows_the_data_in_redis(
         ("verdict = 'unknown'", "something could not be proved"),
     ],
 )
-def test_the_page_of_the_log_says_why_a_recorded_proof_does_not_prove_the_whole_log(
+def test_the_page_of_the_log_says_why_a_recorded_proof_is_incomplete(
     busy: Scene, browse: Browse, forged: str, says: str
 ) -> None:
     database = Database(busy.audit_url)

@@ -1,5 +1,4 @@
-"""Hostile texts. Pages show texts of jobs and people as plain text, and show arguments of jobs only to viewers with the
-right."""
+"""Hostile texts. Pages show a hostile text as plain text, and show arguments only to viewers with the right."""
 
 from __future__ import annotations
 
@@ -107,7 +106,7 @@ def test_text_that_is_not_utf_8_is_shown(scene: Scene, browse: Browse) -> None:
 
 @pytest.fixture
 def secretive(scene: Scene) -> Scene:
-    """Make a queue whose jobs have the secret in all secret fields. The secret is in Redis and in the log."""
+    """Make a queue whose jobs have the secret in each secret field, in Redis and in the log."""
     seed = scene.seed
     arguments = json.dumps({"to": SECRET})
     scene.die("died")
@@ -152,8 +151,7 @@ def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Brows
 def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
     secretive: Scene, browse: Browse
 ) -> None:
-    """Checks the same jobs. Without this test, the test of a viewer without the right might pass because no page has a
-    secret."""
+    """Checks that the pages have the secret. Only then does the test of viewers without the right prove anything."""
     page = browse(see_arguments=True)
 
     for name in ("died", "carries", "alive", "again"):

@@ -39,7 +39,7 @@ WHOLE: Final = ("meta", "slots", "expiring", "outbox")
 
 
 def wrong_with(page: Any, paths: Sequence[str] = PAGES) -> list[str]:
-    """Return what is wrong with these pages because of the hostile text."""
+    """Return what the hostile text does to these pages, as messages. An empty list means that all is well."""
     found = []
     for path in paths:
         answer = page.get(path)
@@ -61,7 +61,7 @@ def wrong_with(page: Any, paths: Sequence[str] = PAGES) -> list[str]:
 def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
     busy: Scene, browse: Browse, tmp_path: Path, table: str
 ) -> None:
-    """Checks a text that an operator of the database, or a mirror of another version, could have written."""
+    """Checks a text that an operator of the database or another version of the mirror may have written."""
     base = Path(busy.audit_url.removeprefix("sqlite:///"))
     with contextlib.closing(sqlite3.connect(base, isolation_level=None)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -89,7 +89,7 @@ def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
 def test_a_hostile_text_in_a_key_of_a_queue_is_shown_as_text(
     busy: Scene, browse: Browse, key: str
 ) -> None:
-    """Checks each field of a hash, one after the other, and a hostile member in each list and set."""
+    """Checks each field of each hash, and a member in each list and set."""
     control: Any = busy.seed.control
     name, hostile = busy.seed.keys(key), HOSTILE
     found = []

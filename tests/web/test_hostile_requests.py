@@ -1,5 +1,4 @@
-"""Hostile requests. The page answers each request soon and with a sentence, and shows nothing that the sender may not
-see."""
+"""Hostile requests. The page answers each one quickly, and shows nothing that the sender must not see."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def test_invalid_text_in_an_address_causes_no_error_of_the_server(
 def test_a_search_for_text_that_sql_cannot_store_is_no_error(
     scene: Scene, browse: Browse, postgres_url: str
 ) -> None:
-    """Checks a NUL character, which no text in PostgreSQL can contain."""
+    """Checks a NUL character, which PostgreSQL cannot store in a text."""
     from tests.web.conftest import lay_log
 
     lay_log(postgres_url)
@@ -90,7 +89,7 @@ def test_a_search_for_text_that_sql_cannot_store_is_no_error(
         assert answer.status_code in (200, 400), answer.text
 
 
-def test_arguments_that_one_viewer_may_see_are_not_sent_to_another_viewer_in_the_same_second(
+def test_arguments_that_one_viewer_may_see_are_not_shared_with_other_viewers(
     scene: Scene, browse: Browse
 ) -> None:
     scene.die("died")
@@ -143,8 +142,7 @@ def test_every_page_refuses_methods_that_are_not_for_reading(
 def test_the_page_answers_soon_after_redis_stopped_hanging(
     busy: Scene, browse: Browse, tmp_path: Path
 ) -> None:
-    """Checks that the eight threads of the page are free again. While Redis did not answer, each request occupied a
-    thread."""
+    """Checks that the page's eight threads, which waited for Redis, are free again."""
     server = RedisServer(engines()[0], tmp_path).start()
     page = browse(url=server.url)
     assert page.get("/").status_code == 200

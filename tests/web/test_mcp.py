@@ -1,4 +1,4 @@
-"""The tools of ``rq-core mcp``, by the client of the package ``mcp`` and the real command."""
+"""The tools of `rq-core mcp`, called through the client of the package ``mcp``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 @contextlib.asynccontextmanager
 async def client(redis_url: str, *words: str) -> AsyncIterator[Client]:
-    """Start the command, and connect to it."""
+    """Start the command, and yield a client of it."""
     args = ["-m", "rq_core.cli", "mcp", "--redis", redis_url, *words]
     async with Client(StdioServerParameters(command=sys.executable, args=args)) as made:
         yield made
@@ -77,7 +77,7 @@ def text_of(answer: Any) -> str:
 
 
 def contents(scene: Scene) -> dict[str, Any]:
-    """Return all that Redis and the audit log have."""
+    """Return all contents of Redis and of the audit log."""
     control: Any = scene.seed.control
     control.connection_pool.connection_kwargs["decode_responses"] = False
     with contextlib.closing(sqlite3.connect(scene.audit_url.removeprefix("sqlite:///"))) as log:
@@ -94,7 +94,7 @@ def contents(scene: Scene) -> dict[str, Any]:
     }
 
 
-def test_the_tools_are_the_pages_that_a_viewer_may_see_and_none_of_them_acts() -> None:
+def test_each_tool_is_a_page_that_a_viewer_may_see() -> None:
     assert TOOLS == {page.name: page for page in PAGES if page.role == VIEWER}
     assert TOOLS.keys() == CALLS.keys()
     acting = [rule for rule in RULES if rule.method != "GET" or rule.role != VIEWER]
@@ -121,10 +121,8 @@ def test_each_tool_says_what_it_shows_and_what_its_arguments_mean() -> None:
         assert (tool.annotations.read_only_hint, tool.annotations.destructive_hint) == (True, False)
 
 
-async def test_a_client_lists_and_calls_each_tool_and_none_changes_anything_or_shows_a_secret(
-    busy: Scene, browse: Browse
-) -> None:
-    """Checks a user of Redis and a user of the database who may both write."""
+async def test_no_tool_changes_anything_or_shows_a_secret(busy: Scene, browse: Browse) -> None:
+    """Checks the command with users of Redis and SQL who may write."""
     busy.mirror()
     pages = {name: browse().get(as_json(path)).json() for name, path in ADDRESSES.items()}
     before = contents(busy)
@@ -218,7 +216,7 @@ async def test_without_an_audit_log_the_tools_of_the_past_say_how_to_name_one(bu
         ] * answer.is_error
 
 
-async def test_a_viewer_who_may_see_arguments_sees_them_and_may_search_by_them(busy: Scene) -> None:
+async def test_a_viewer_with_the_right_sees_arguments_and_may_search_by_them(busy: Scene) -> None:
     sources = Sources(busy.url, audit_url=busy.audit_url)
     with contextlib.closing(sources):
         tools = Tools(sources, Access("mcp", see_arguments=True))
@@ -259,7 +257,7 @@ async def test_lists_have_at_most_a_hundred_rows_and_the_newest_events_of_a_job(
     assert len(older["events"]) + ROWS_MAX == 1 + 150
 
 
-def test_without_the_extra_the_command_says_which_one_to_install(
+def test_the_mcp_command_without_its_extra_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "rq_core.web.mcp_server")

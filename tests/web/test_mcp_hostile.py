@@ -1,4 +1,4 @@
-"""Hostile data and callers of the tools of ``rq-core mcp``."""
+"""The tools of `rq-core mcp` with hostile data and hostile callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["server"]  # A fixture.
 
 
 def strict(text: str) -> Any:
-    """Parse JSON as programs in other languages do, which know no NaN."""
+    """Parse JSON strictly. Raises AssertionError for NaN and Infinity, which Python accepts."""
 
     def refuse(word: str) -> Any:
         raise AssertionError(f"{word} is no JSON")
@@ -36,7 +36,7 @@ def strict(text: str) -> Any:
 
 
 async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
-    """Call a tool until all its sources have answered in time, and return its document."""
+    """Call a tool until all its sources answer in time. Return its document."""
     for _ in range(20):
         document = json.loads(text_of(await tools.call(name, given)))
         if not document["unread"]:
@@ -45,7 +45,7 @@ async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
     raise AssertionError(document["unread"])
 
 
-def test_what_an_app_prints_while_it_is_loaded_does_not_reach_the_program_that_asks(
+def test_output_of_an_app_does_not_reach_the_client_of_the_tools(
     busy: Scene, tmp_path: Path
 ) -> None:
     (tmp_path / "printing.py").write_text(
@@ -100,7 +100,7 @@ async def test_lists_of_names_and_forged_fields_have_at_most_a_hundred_rows(scen
 async def test_each_answer_is_json_for_programs_in_any_language(
     scene: Scene, browse: Browse
 ) -> None:
-    """A producer may send, and a log may have, numbers that JSON does not have."""
+    """Checks NaN and Infinity, which JSON lacks, in a job's arguments and in the log."""
     scene.seed.enqueue(
         "odd", args_json='{"n": NaN, "m": [Infinity, -Infinity, 1.5]}', spec_max=10_000
     )
@@ -154,7 +154,9 @@ async def test_no_tool_and_no_page_shows_the_keys_and_values_of_steps_and_signal
     assert [at for at, text in enumerate([*texts, *pages]) if SECRET in text] == [3, 4]
 
 
-async def test_far_moments_and_places_are_answered_or_refused_with_a_sentence(busy: Scene) -> None:
+async def test_moments_and_positions_out_of_range_are_answered_or_refused_with_a_sentence(
+    busy: Scene,
+) -> None:
     moments = {
         "0": False, "0001-01-01 00:00": False, "9999-12-31 23:59": False, "9" * 18: True, "9" * 300: True,
         "-5": True, "inf": True, "1e400": True,
@@ -184,7 +186,7 @@ async def test_a_missing_database_is_not_created(busy: Scene, tmp_path: Path) ->
     assert [path for path in paths if path.exists()] == []
 
 
-async def test_lines_that_are_no_calls_do_not_end_the_server(busy: Scene) -> None:
+async def test_invalid_lines_do_not_end_the_command_of_the_tools(busy: Scene) -> None:
     begin = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -223,7 +225,7 @@ async def test_lines_that_are_no_calls_do_not_end_the_server(busy: Scene) -> Non
 
 
 @pytest.mark.alone
-async def test_many_calls_at_once_end_in_time_while_redis_is_frozen_and_so_does_the_command(
+async def test_many_calls_at_once_end_in_time_while_redis_is_frozen(
     scene: Scene, server: RedisServer
 ) -> None:
     make_busy(scene)

@@ -1,4 +1,4 @@
-"""The pages. Each page shows its data as HTML and as JSON, with an audit log and without."""
+"""Each page as HTML and as JSON, with and without an audit log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_json(path: str) -> str:
 
 
 class Whole(html.parser.HTMLParser):
-    """An HTML parser that records the tags that are open, all ids, and the addresses of all links."""
+    """A parser of HTML that records open tags, ids, and the targets of links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_every_link_of_a_page_leads_to_an_existing_page(
     assert broken == []
 
 
-def test_an_address_without_the_names_that_its_page_needs_is_refused_with_a_sentence(
+def test_an_address_without_a_required_name_is_refused_with_a_sentence(
     busy: Scene, browse: Browse, caplog: pytest.LogCaptureFixture
 ) -> None:
     page = browse()
@@ -150,7 +150,7 @@ def test_the_page_of_an_empty_server_says_what_to_do(scene: Scene, browse: Brows
         wait_until(partial(has_hint, page, name), f"{name} says what to do")
 
 
-def test_the_page_of_a_waiting_job_says_why_it_waits_and_names_the_job_that_holds_the_place(
+def test_the_page_of_a_waiting_job_names_the_job_for_which_it_waits(
     busy: Scene, browse: Browse
 ) -> None:
     document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
@@ -219,9 +219,7 @@ def test_the_page_of_a_running_job_shows_its_progress(scene: Scene, browse: Brow
     assert "25 %" in read(trusted, f"/jobs/{QUEUE}/shows")
 
 
-def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_signals(
-    scene: Scene, browse: Browse
-) -> None:
+def test_the_page_of_a_parked_job_says_what_it_waits_for(scene: Scene, browse: Browse) -> None:
     seed = scene.seed
     claim = seed.running("durable")
     seed.wait(claim, str(UNTIL))
@@ -248,8 +246,7 @@ def test_the_page_of_a_parked_job_says_what_it_waits_for_and_lists_its_kept_sign
 
 
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
-    """Checks a quiet queue whose log ended 8 ms after the job was enqueued. Minutes later, the page once said that the
-    job had waited for 8 ms."""
+    """Checks a log that ended 8 ms after the enqueue. The wait is minutes long, and was once shown as 8 ms."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,
@@ -352,7 +349,7 @@ def test_an_invalid_address_is_refused_with_a_sentence_that_says_why(
     assert "is not valid" in document.json()["error"]
 
 
-def test_an_unknown_address_has_a_page_that_says_that_there_is_no_such_page(
+def test_an_unknown_address_is_answered_with_a_page_that_says_so(
     scene: Scene, browse: Browse
 ) -> None:
     answer = browse().get("/nothing/of/this")
@@ -393,8 +390,7 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
 def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks how many documents the page makes for fifty tabs. A document takes longer to make than to send, so fifty
-    documents would keep a processor core busy."""
+    """Checks how often the page makes a document. To make fifty documents keeps a processor core busy."""
     made: list[str] = []
     page = PAGES[0]
 
@@ -427,7 +423,7 @@ def test_the_page_marks_numbers_that_are_lower_bounds(scene: Scene, browse: Brow
     assert re.search(r"≥ \d+ s", text)
 
 
-def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes_and_says_so(
+def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "LANES_MAX", 40)

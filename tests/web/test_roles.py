@@ -1,4 +1,4 @@
-"""Each role at each route of the site's own table, with each method: which requests are answered."""
+"""Each role at each route of the site, with each HTTP method: which requests are answered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def routes_of(page: TestClient) -> set[tuple[str, str]]:
 
 
 def role_needed(method: str, path: str) -> str | None:
-    """Return the lowest role that may send a request, by the tables in this file, or None if any sender may send it."""
+    """Return the lowest role that may send a request, by the tables in this file. None means that no role is needed."""
     if (method, path) in ANYONE:
         return None
     if path in NEEDED:
@@ -70,9 +70,7 @@ def test_every_route_has_a_rule_in_the_table_and_in_this_test(scene: Scene, brow
     assert {each.path for each in ACTIONS} <= NEEDED.keys()
 
 
-def test_a_route_answers_only_senders_with_its_role_and_only_its_own_methods(
-    scene: Scene, browse: Browse
-) -> None:
+def test_a_route_answers_only_senders_with_its_role(scene: Scene, browse: Browse) -> None:
     role: str | None = None
     page = browse(
         log=False, gate=Mounted(lambda _: None if role is None else Access("ann", role=role))
@@ -96,8 +94,10 @@ def test_a_route_answers_only_senders_with_its_role_and_only_its_own_methods(
 def expected_statuses(
     role: str | None, method: str, path: str, served: set[tuple[str, str]]
 ) -> set[int]:
-    """Return the statuses that are right for a request. A form without a body is refused with 415, but only after the
-    role was checked."""
+    """Return the HTTP statuses that are right for a request.
+
+    A form without a body gets 415 if the sender has the role, and 403 otherwise.
+    """
     if (method, path) not in served:
         return {405}
     needed = role_needed(method, path)

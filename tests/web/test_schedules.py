@@ -1,4 +1,4 @@
-"""The pages of schedules. They show when each schedule is due, how its instants ended, and why an instant was late."""
+"""The pages of schedules: when each is due, how its instants ended, and why an instant was late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def _serve(scene: Scene) -> None:
-    """Fire the schedules that are due, as a worker does."""
+    """Fire the due schedules, as a worker does."""
     run = scene.seed.client.run
     answer = run(tick(QUEUE, "w-1"))
     while answer.due:
@@ -25,8 +25,8 @@ def _serve(scene: Scene) -> None:
 
 @pytest.fixture
 def scheduled(scene: Scene) -> Scene:
-    """Make four schedules: one that has fired, one that was paused and resumed, one whose second job the queue did not
-    accept, and one that cannot be read."""
+    """Make four schedules: one that has fired, one that was paused and resumed, one with a refused job, and an
+    unreadable one."""
     seed = scene.seed
     scene.schedule("beat", every=1, overlap="allow", args_json=f'{{"to":"{SECRET}"}}')
     scene.schedule("kept-out", cron="0 0 29 2 *")
@@ -64,7 +64,7 @@ def test_the_page_of_schedules_shows_the_next_and_the_last_instant_of_each_sched
     assert "schedule broken of queue" in text
 
 
-def test_the_page_of_a_schedule_shows_its_rule_its_next_instants_and_its_changes(
+def test_the_page_of_a_schedule_shows_its_rule_and_its_instants(
     scheduled: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -100,9 +100,7 @@ def test_an_instant_on_the_page_links_to_its_job(scheduled: Scene, browse: Brows
     assert "asked for it: no job, since " in kept_out[0]["says"]
 
 
-def test_the_page_says_why_an_instant_was_late_and_links_to_the_queue_at_that_moment(
-    scene: Scene, browse: Browse
-) -> None:
+def test_the_page_of_a_schedule_says_why_an_instant_was_late(scene: Scene, browse: Browse) -> None:
     scene.schedule("slow", every=60)
     scene.seed.live(200_000)
     _serve(scene)
@@ -132,7 +130,7 @@ def test_the_page_of_a_paused_schedule_shows_no_next_instant(
 def test_the_arguments_of_the_job_of_a_schedule_are_hidden(
     scheduled: Scene, browse: Browse
 ) -> None:
-    """Checks the pages of the log. The log has the job of each changed schedule, together with the job's arguments."""
+    """Checks the pages of the log, in which the event of a change has the schedule's job."""
     shown, hidden = browse(see_arguments=True), browse()
 
     for path in (f"/schedules/{QUEUE}/beat", "/log", f"/log?queue={QUEUE}", "/schedules"):

@@ -1,5 +1,4 @@
-"""The search of /jobs: the words that it understands, whether Redis or the log answers, and the pages of ended
-claims."""
+"""The search of /jobs: its words, whether Redis or the log answers, and the pages of ended claims."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ Ids = Callable[..., list[str]]
 
 @pytest.fixture
 def ids(busy: Scene, browse: Browse) -> Ids:
-    """Return a function that searches and returns the ids of the jobs that it finds."""
+    """Return a function that runs a search, and returns the ids of the found jobs."""
     page = browse()
 
     def search(text: str, place: str = "jobs") -> list[str]:
@@ -205,9 +204,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_a_search_page_links_to_the_search_without_one_of_its_words_and_with_another_value(
-    busy: Scene, browse: Browse
-) -> None:
+def test_a_search_page_links_to_similar_searches(busy: Scene, browse: Browse) -> None:
     page = browse()
     path = f"/jobs?queue={QUEUE}&task=t&state=ready"
     document = json.loads(page.get(path.replace("/jobs", "/jobs.json")).text)
@@ -236,7 +233,7 @@ def test_markup_in_a_search_is_shown_as_text(busy: Scene, browse: Browse) -> Non
 def test_a_link_omits_a_condition_that_a_search_cannot_express(
     scene: Scene, browse: Browse
 ) -> None:
-    """Checks an error type that is too long for a search. An error type may have any length."""
+    """Checks an error type that is longer than a search may be."""
     scene.die("died", json.dumps({"type": "E" * 5_000, "message": "", "traceback": ""}))
     scene.mirror()
     page = browse()

@@ -1,6 +1,6 @@
-"""An operator on call sees why a queue is stuck, or was stuck yesterday. The operator needs only the page.
+"""An operator on call sees from the page alone why a queue is stuck, or was stuck yesterday.
 
-scripts/prove/live page shows the same in Chromium, on one screen.
+`scripts/prove/live page` shows the same in Chromium, on one screen.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ def test_the_first_page_names_the_cause_of_a_stuck_queue(name: str, valkey_url: 
     assert causes.count(SAYS[name]) == 1
 
 
-def test_a_past_wait_is_found_by_its_time_and_explained_on_the_page_of_its_job(
-    scene: Scene, browse: Browse
-) -> None:
-    """Checks a question of an operator: for which jobs did the tenant acme wait for four minutes, yesterday at
-    12:03?"""
+def test_a_past_wait_is_found_by_its_time_and_explained(scene: Scene, browse: Browse) -> None:
+    """Checks the question: for which jobs did the tenant acme wait for four minutes, yesterday at 12:03?"""
     waited(scene)
     page = browse()
 
@@ -70,8 +67,7 @@ def test_the_mark_of_a_queue_is_as_urgent_as_its_worst_cause(scene: Scene, brows
 
 
 def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url: str) -> None:
-    """Checks a queue whose ready jobs all wait for a cap. The page once showed the number of these jobs without the age
-    of the oldest."""
+    """Checks a queue whose ready jobs all wait for a cap. The page shows the age of the oldest."""
     with stuck.scene(valkey_url, "full_cap"), open_page(valkey_url) as page:
         for path in ("/", f"/queues/{QUEUE}"):
             assert (

@@ -1,4 +1,4 @@
-"""Words, moments and addresses that the pages read or write."""
+"""Words, times and addresses that the pages read or write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_parse_moment_reads_each_form_of_a_moment(text: str, ms: int) -> None:
     ],
 )
 def test_a_time_of_day_means_the_last_time_that_has_passed(text: str, ms: int) -> None:
-    """Checks times of day at 08:00 UTC on a Friday. This moment is 1,800,000,000,000 ms after 1970."""
+    """Checks times of day on a Friday at 08:00 UTC."""
     assert parse_moment(text, NOW) == ms
 
 

@@ -37,7 +37,7 @@ def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
 
 @pytest.fixture
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a directory for health files that the workers of other tests do not use."""
+    """Give the workers of each test a separate directory for their health files."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -46,7 +46,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def app(valkey_url: str) -> Iterator[App]:
-    """Yield the app of the crew, on an empty server. The crew is the set of tasks for these tests."""
+    """Yield the app of the crew (the tasks of these tests), on an empty server."""
     crew.app.connect_to(valkey_url)
     yield crew.app
     crew.app.close()
@@ -64,13 +64,13 @@ def client(app: App) -> Iterator[Client]:
 def run_worker(app: App) -> RunWorker:
     """Run a worker during the block: ``async with run_worker(concurrency=2) as worker``.
 
-    The worker must end after the block has stopped it.
+    Asserts that the worker ends when the block has stopped it.
     """
     return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
-    """Return the events of a job in the outbox, in their order."""
+    """Return the events of a job in the outbox, oldest first."""
     return [
         (entry, event.fields)
         for entry in log_of(client, queue)
@@ -84,13 +84,12 @@ def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
 
 
 def gone(client: Client, *ids: str) -> Callable[[], bool]:
-    """Return a condition for `wait_until` that is true when these jobs have left Redis."""
+    """Return a condition for `wait_until`: these jobs have left Redis."""
     return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
 
 
 def emptied(client: Client, *queues: str) -> Callable[[], bool]:
-    """Return a condition for `wait_until`: no job is left in these queues. Without names of queues, the crew's queue is
-    meant."""
+    """Return a condition for `wait_until`: these queues (by default the crew's queue) have no jobs."""
     snapshot = client.calls.reads.snapshot
     return lambda: not any(client.run(snapshot(each))["jobs"] for each in queues or ("crew",))
 
@@ -114,14 +113,17 @@ def log_of(client: Client, queue: str = "crew") -> list[Entry]:
 def begin(
     url: str, *, transport: AsyncTransport | None = None, **options: Any
 ) -> tuple[Worker, asyncio.Task[bool]]:
-    """Start a worker for the crew's queue. The caller stops the worker and awaits the returned asyncio task."""
+    """Start a worker for the crew's queue. Return the worker and its asyncio task.
+
+    The caller stops the worker and awaits the asyncio task.
+    """
     crew.app.connect_to(url)
     worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), transport=transport)
     return worker, asyncio.create_task(worker.run())
 
 
 def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
-    """End a claim while its worker still runs the job, and pause the queue so that no worker claims the job again."""
+    """End the claim of a running job, and pause the queue, so that no worker claims the job again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
     call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

@@ -47,7 +47,7 @@ def is_gone(client: Client, job_id: str) -> Callable[[], bool]:
 async def test_jobs_that_were_enqueued_under_an_alias_run_under_that_alias(
     make_app: Callable[[], App],
 ) -> None:
-    """Checks that the log and the handler both see the name under which the job was enqueued."""
+    """Checks that the log and the handler have the name under which the job was enqueued."""
     old, new, ran = make_app(), make_app(), []
 
     @old.task(queue="mail")
@@ -78,7 +78,7 @@ def test_a_producer_with_the_new_code_may_enqueue_by_the_alias(
     assert app.tasks["send_email"] is app.tasks["send"]
 
 
-async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_code(
+async def test_jobs_of_an_alias_share_the_caps_of_the_new_name(
     make_app: Callable[[], App],
 ) -> None:
     """Checks jobs in the lanes of the old name. The worker moves them into the lanes of the new name."""
@@ -117,9 +117,9 @@ async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_c
 async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """Checks the log of jobs of both names, while the stored cap of the old name is in force.
+    """Checks jobs of both names while the cap of the old name is stored.
 
-    The verdict of `audit verify` is "holds", and SQL has each job under the name under which it was enqueued.
+    `audit verify` proves the log. SQL has each job under the name with which it was enqueued.
     """
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []

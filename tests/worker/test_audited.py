@@ -1,4 +1,4 @@
-"""Workers with a mirror. All events reach SQL, on both kinds of databases."""
+"""Workers with a mirror. All events reach SQL, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def test_the_mirror_copies_events_that_were_appended_while_the_mirror_was_stoppe
 def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
-    """Checks that after a loss in Redis the mirror continues with the server of its log, and that it copies nothing
-    from another server."""
+    """Checks that the mirror continues after a loss in its own Redis, and copies nothing from another Redis."""
     crew.function.enqueue(n=1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0
@@ -104,8 +103,7 @@ def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis
 
 
 def test_many_finished_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
-    """Checks that the memory of Redis depends on live jobs only. After 10,200 jobs of three queues, fewer than 36 keys
-    and no job are left."""
+    """Checks that Redis keeps no data of ended jobs. After 10,200 jobs in three queues it has fewer than 36 keys."""
     for queue in ("one", "two", "three"):
         send = crew.coroutine.with_options(queue=queue)
         app.enqueue_many(send.job(n=n) for n in range(3_400))

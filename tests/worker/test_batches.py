@@ -60,13 +60,13 @@ def server(shop: App) -> Iterator[Client]:
 
 
 def task_of(app: App, store: Store, batch: Batch | None = None, **options: Any) -> Any:
-    """Make a task of a batch handler."""
+    """Make a task whose handler runs batches."""
     options = {"queue": QUEUE, "name": "store", "retry": QUICK, **options}
     return app.task(batch=batch or Batch(500), **options)(store)
 
 
 def put(app: App, task: Any, events: list[Event]) -> list[str]:
-    """Enqueue a job for each event, in one call. Return the ids of the jobs."""
+    """Enqueue a job for each event in one call, and return the job ids."""
     jobs = [task.job(event) for event in events]
     app.enqueue_many(jobs)
     return [job.id for job in jobs]
@@ -79,7 +79,7 @@ async def run(app: App, client: Client, **options: Any) -> None:
 
 
 def worker_fence(worker: Worker, job_id: str) -> str:
-    """Return the fence of the claim that a worker in this process runs."""
+    """Return the fence of the worker's claim of this job."""
     running = worker._handlers.executor.running
     return next(fence for _, found, fence in running if found == job_id)
 
@@ -95,7 +95,7 @@ entered: list[Any] = []
 
 
 async def session() -> AsyncIterator[str]:
-    """A dependency that records when it is entered and left."""
+    """A dependency that records each entry and each exit."""
     entered.append("session")
     yield "db"
     entered.append("left")
@@ -105,10 +105,10 @@ SUCCEEDED = ["enqueued", "claimed", "succeeded"]
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_one_call_runs_a_full_batch_and_each_job_has_its_own_claim_and_end(
+async def test_one_call_runs_a_full_batch_of_jobs_with_separate_claims_and_ends(
     shop: App, server: Client, is_async: bool
 ) -> None:
-    """Checks a batch that is larger than a claim: one place collects the jobs of several claims."""
+    """Checks a batch with more jobs than one claim may take. One place collects the jobs of several claims."""
     calls: list[list[int]] = []
 
     def store(jobs: list[Job[Event]]) -> None:
@@ -128,7 +128,7 @@ async def test_one_call_runs_a_full_batch_and_each_job_has_its_own_claim_and_end
     assert len(fences) == 1
 
 
-async def test_all_jobs_of_a_batch_have_one_value_of_the_field_in_per(
+async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_in_per(
     shop: App, server: Client
 ) -> None:
     calls: list[list[str]] = []
@@ -147,7 +147,7 @@ async def test_all_jobs_of_a_batch_have_one_value_of_the_field_in_per(
 async def test_batches_that_wait_for_a_place_longer_than_a_lease_lose_no_claim(
     shop: App, server: Client
 ) -> None:
-    """Checks six values of ``per`` and one place: the batches run one after another."""
+    """Checks six batches (one for each value of ``per``) that share one place and run one after another."""
     running: list[int] = []
     seen: list[int] = []
 
@@ -166,7 +166,7 @@ async def test_batches_that_wait_for_a_place_longer_than_a_lease_lose_no_claim(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_a_failed_member_of_a_batch_uses_its_own_attempts_and_fails_no_other_member(
+async def test_a_failed_member_of_a_batch_fails_no_other_member(
     shop: App, server: Client, is_async: bool
 ) -> None:
     def store(jobs: list[Job[Event]]) -> None:
@@ -220,7 +220,7 @@ async def test_a_batch_handler_can_give_up_or_snooze_one_member(shop: App, serve
 async def test_an_exception_of_a_batch_handler_fails_each_job_by_its_own_attempts(
     shop: App, server: Client
 ) -> None:
-    """Checks jobs with different numbers of attempts, and a member that the handler had failed before it raised."""
+    """Checks jobs with different numbers of attempts. Before the exception, the handler fails one job itself."""
 
     def store(jobs: list[Job[Event]]) -> None:
         for job in jobs:
@@ -299,7 +299,7 @@ async def test_halving_stops_after_eight_failed_calls_in_an_outage(
 async def test_the_timeout_of_a_batch_fails_all_its_jobs(
     shop: App, server: Client, is_async: bool
 ) -> None:
-    """Checks the shortest timeout of the jobs. A ``def`` handler runs on, and its late end changes nothing."""
+    """Checks that the shortest timeout counts. A ``def`` handler runs on, and its late end changes nothing."""
     released = threading.Event()
     stopped: list[bool] = []
 
@@ -364,7 +364,7 @@ async def test_each_job_keeps_its_own_result(shop: App, server: Client) -> None:
     assert "result" not in str(events(server, handles[5].id, QUEUE)[-1][1])
 
 
-def test_a_killed_worker_costs_each_job_of_a_batch_one_lease_and_suspects_run_alone(
+def test_a_killed_worker_costs_each_job_of_its_batch_one_lease(
     valkey_url: str, tmp_path: Any
 ) -> None:
     witness = Witness(tmp_path / "witness.jsonl")
@@ -455,8 +455,10 @@ async def test_a_stop_during_the_handler_gives_its_jobs_back_after_the_grace(
 async def test_cancelled_lost_and_expired_jobs_affect_no_other_job_of_the_batch(
     shop: App, server: Client
 ) -> None:
-    """Checks one cancelled job that the handler fails, one cancelled job that the handler does not fail, one lost job,
-    and one job that expires before the batch begins."""
+    """Checks two cancelled jobs, one lost job, and one job that expires before the batch begins.
+
+    The handler fails one of the cancelled jobs.
+    """
     begun, seen = threading.Event(), threading.Event()
     batches: list[list[int]] = []
 
@@ -498,7 +500,7 @@ async def test_cancelled_lost_and_expired_jobs_affect_no_other_job_of_the_batch(
 async def test_a_job_that_is_cancelled_while_its_batch_waits_leaves_the_batch(
     shop: App, server: Client
 ) -> None:
-    """Checks a batch that waits for the only place, and a batch all of whose jobs are cancelled."""
+    """Checks two batches that wait for the only place. In one of them, all jobs are cancelled."""
     batches: list[list[int]] = []
     released = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Workers with the option ``burst``. They end when no work is left that they can do."""
+"""Workers with the option ``burst``. A worker ends when it can do no more work."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ async def test_a_burst_logs_once_which_jobs_it_leaves_in_the_queue(
     caplog: pytest.LogCaptureFixture,
     concurrency: int,
 ) -> None:
-    """Checks a rate that is used up for hours, so that some jobs must wait. When the worker ends, it logs how many jobs
-    it leaves."""
+    """Checks a rate that is used up for hours. At its end, the worker logs how many jobs still wait."""
     client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
@@ -81,7 +80,7 @@ async def test_a_burst_logs_once_which_jobs_it_leaves_in_the_queue(
 async def test_a_burst_runs_the_jobs_that_wait_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks jobs with scopes. Such jobs wait in lanes, and not in a list of ready jobs."""
+    """Checks jobs with scopes, which wait in lanes and not in a ready list."""
     client.run(client.calls.caps.set("crew", [("task=coroutine", "1", -1)]))
     app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
     counts = client.run(client.calls.reads.counts("crew"))

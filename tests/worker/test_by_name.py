@@ -1,4 +1,4 @@
-"""Jobs that a producer without the task's code enqueued by name. They get the options of the task."""
+"""Jobs that a producer without the task's code enqueues by the task's name. Such a job gets the options of its task."""
 
 from __future__ import annotations
 

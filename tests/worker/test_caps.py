@@ -1,5 +1,4 @@
-"""Workers and caps. A worker registers its caps, moves jobs into the right lanes, and follows a change of a cap at
-once."""
+"""Workers and caps. A worker registers its caps, moves jobs into their lanes, and obeys a changed cap at once."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
 
 
 class Crowd:
-    """A task that counts how many of its jobs run at the same time. The test decides when these jobs end."""
+    """A task that counts its running jobs. The test decides when the jobs end."""
 
     def __init__(self) -> None:
         self.running: list[str] = []
@@ -96,7 +95,7 @@ async def test_a_worker_registers_its_caps_and_respects_them(
 async def test_a_worker_moves_jobs_that_were_enqueued_without_scopes_into_their_lanes(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
-    """Checks a producer without the task's code. It enqueued its jobs before any worker had registered the caps."""
+    """Checks a producer without the task's code. It enqueued jobs before a worker registered the caps."""
     app, other = make_app(), make_app()
     handles = [
         other.enqueue("mail", "crowd", {"tenant": tenant}, priority=priority)  # type: ignore[arg-type]
@@ -259,7 +258,7 @@ async def test_a_job_is_given_back_if_its_key_function_fails(
 async def test_workers_declare_their_caps_again_after_redis_lost_everything(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
-    """Checks a job that a worker claims in the new epoch. The worker declares its caps before it runs this job."""
+    """Checks a job that is claimed in the new epoch. The worker declares its caps before the job begins."""
     app = make_app()
     task = app.task(queue="mail", name="send", caps=[Cap(1)])(crowd.__call__)
     async with run(app, concurrency=2) as one, run(app, concurrency=2) as other:
@@ -280,7 +279,7 @@ async def test_workers_declare_their_caps_again_after_redis_lost_everything(
 
 
 class Late(AsyncPoolTransport):
-    """A transport that delays the answers to claims. The test releases these answers one by one."""
+    """A transport that delays the answers to claims. The test releases the answers one by one."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -298,8 +297,7 @@ class Late(AsyncPoolTransport):
 async def test_neither_of_two_turns_runs_jobs_that_were_claimed_before_the_caps_were_declared(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
-    """Checks two claims that Redis carried out before the worker declared its caps again. The answer to the first claim
-    makes the worker declare them."""
+    """Checks two claims in a new epoch that Redis carries out before the worker declares its caps."""
     app = make_app()
     ends, ran = asyncio.Semaphore(0), 0
 

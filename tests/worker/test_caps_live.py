@@ -25,11 +25,10 @@ def client(valkey_url: str) -> Iterator[Client]:
 def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks caps of 1, 2, 3 and 10: per task, per queue, per key, and all three at once. Four worker processes run the
-    jobs.
+    """Checks caps of 1, 2, 3 and 10 with four worker processes: per task, per queue, per key, and all together.
 
-    The log and the records of the jobs must both show that each cap was reached and never exceeded. At least 99 % of
-    the places that became free must be taken within 50 ms.
+    By the log and by the jobs' own records, each cap is reached and never exceeded. At least 99 % of the places that
+    become free are taken within 50 ms.
     """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
     with crew(client.url, tmp_path, queues, 4) as running:
@@ -50,8 +49,7 @@ def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
 def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
-    """Checks rounds in which jobs are enqueued and cancelled while the last holders end. No worker polls, so a lost
-    wake token would leave a job waiting."""
+    """Checks rounds in which jobs are enqueued and cancelled while the last holders end. No job may wait forever."""
     with crew(client.url, tmp_path, ["race", "turns"], 2, concurrency=2):
         found = rounds(client, 2_500 if rounds is wakeups.race else 500)
 
@@ -67,8 +65,7 @@ def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_soon_after_its_leases_expire(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks at each moment that the holders of a scope are exactly its claimed jobs, even after a worker was
-    killed."""
+    """Checks at each moment that the holders of a scope are exactly its claimed jobs."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []
@@ -81,9 +78,9 @@ def test_the_holders_of_a_killed_worker_are_released_soon_after_its_leases_expir
 def test_a_worker_that_continues_after_its_lease_releases_no_holder(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks workers that were suspended until their leases had expired. When they continue, they settle their jobs.
+    """Checks workers that resume after their leases have expired, and settle their jobs.
 
-    Redis refuses these settlements and logs them, and the cap of 1 is never exceeded.
+    Redis refuses and logs these settlements. The cap of 1 is never exceeded.
     """
     found = faults.stop_and_continue(client, tmp_path, 2)
 

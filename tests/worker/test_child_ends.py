@@ -1,4 +1,4 @@
-"""The parents to which a worker sends signals when their children end, without a server."""
+"""Signals that a worker sends to parents when their children end. The tests need no server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def waiting(index: int, number: int = 1, job_id: str = "p") -> str:
     return parent_header("home", job_id, child_wait(number, index))
 
 
-def test_only_the_last_child_of_a_map_that_ends_in_a_call_causes_a_signal() -> None:
+def test_one_call_sends_one_signal_for_all_ended_children_of_a_map() -> None:
     ended = [settled(f"c{n}", waiting(n)) for n in (3, 17, 5)]
     others = [settled("d", waiting(2, number=4)), settled("e", waiting(9, job_id="q"))]
 
@@ -46,7 +46,7 @@ def test_only_the_last_child_of_a_map_that_ends_in_a_call_causes_a_signal() -> N
         ("park", "parked", False),
     ],
 )
-def test_only_an_end_of_the_job_causes_a_signal(
+def test_only_the_end_of_a_child_causes_a_signal_to_the_parent(
     verdict: str, outcome: str, *, is_sent: bool
 ) -> None:
     found = parents_of([settled("c", waiting(3), verdict)], {"c": outcome})

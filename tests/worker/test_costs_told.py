@@ -1,4 +1,4 @@
-"""Handlers that say what their jobs have really taken, and that pause a scope."""
+"""Handlers that report the real cost of their jobs, and that pause a scope."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def app(valkey_url: str) -> Iterator[App]:
 
 
 def log_of(client: Client, kind: str, queue: str = QUEUE) -> list[dict[str, Any]]:
-    """Return the fields of the events of a kind."""
+    """Return the fields of all events of this type."""
     read = client.run(client.calls.audit.read_outbox(queue, "-", 10_000))
     entries = [decode(entry_id, raw) for entry_id, raw in read]
     return [job.fields for entry in entries if entry.event == kind for job in entry.jobs]
 
 
-async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app: App) -> None:
+async def test_the_last_cost_that_a_handler_reports_is_settled_however_it_ends(app: App) -> None:
     @app.task(queue=QUEUE, name="ask", caps=asks(), retry=RetryPolicy(max_attempts=1))
     async def ask(model: str, tokens: int, fails: bool = False) -> None:
         current_job().cost("tokens", 1)
@@ -76,7 +76,7 @@ async def test_the_last_cost_that_a_handler_says_is_settled_however_it_ends(app:
 
 
 async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
-    """Checks a server that has the scripts of settlements already, but not the one for costs."""
+    """Checks a server without the script for costs. The server has all other scripts that settle jobs."""
 
     @app.task(queue=QUEUE, name="plain")
     async def plain() -> None: ...
@@ -105,7 +105,7 @@ async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: 
     assert [each["told"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
 
 
-async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt(app: App) -> None:
+async def test_a_paused_key_holds_back_all_its_jobs_without_an_attempt(app: App) -> None:
     answers: list[tuple[str, int]] = []
     asked = asyncio.Event()
 
@@ -141,7 +141,7 @@ async def test_a_paused_job_waits_with_all_jobs_of_its_key_and_spends_no_attempt
     assert log_of(app.client, "retried") == []
 
 
-async def test_an_impossible_cost_or_pause_is_an_error_where_it_is_written(app: App) -> None:
+async def test_an_impossible_cost_or_pause_raises_an_error_in_the_handler(app: App) -> None:
     found: list[BaseException] = []
 
     @app.task(queue=QUEUE, name="ask", caps=asks())
@@ -177,7 +177,7 @@ class Question:
     tokens: int
 
 
-async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: App) -> None:
+async def test_each_job_of_a_batch_reports_its_own_cost(app: App) -> None:
     refused: list[UsageError] = []
 
     @app.task(queue="batches", name="ask_many", caps=asks(), batch=Batch(10))
@@ -202,7 +202,7 @@ async def test_the_jobs_of_a_batch_say_their_costs_and_the_batch_does_not(app: A
     assert told == ["tokens:7"] * 3
 
 
-def test_a_fake_settles_costs_and_pauses(app: App) -> None:
+def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
     @app.task(queue=QUEUE, name="ask", caps=asks())
     def ask(model: str, tokens: int) -> None:
         current_job().cost("tokens", 3)
@@ -222,10 +222,8 @@ def test_a_fake_settles_costs_and_pauses(app: App) -> None:
 
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
-async def test_a_paused_job_waits_also_without_a_limit_and_wherever_the_error_was_made(
-    app: App, made: str
-) -> None:
-    """Checks that the job does not begin again at once: a rate without a limit cannot be paused."""
+async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, made: str) -> None:
+    """Checks that the job does not begin again at once. A rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0
 

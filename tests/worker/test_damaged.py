@@ -24,7 +24,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_job_with_unreadable_counters_delays_no_other_job(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, field: str
 ) -> None:
-    """Checks that the other jobs of the same claim begin at once, and not only after their leases have expired."""
+    """Checks that all readable jobs of the claim begin at once, and not after their leases have expired."""
     bad = crew.coroutine.enqueue(1)
     state, line = (
         "rqc:{crew}:state",
@@ -70,7 +70,7 @@ def test_a_worker_with_only_damaged_queues_does_not_start(
 
 
 def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client) -> None:
-    """Checks the error of a call, and that the command `rq-core queues` raises no error of its own."""
+    """Checks the error of a call. The command `rq-core queues` must not fail."""
     crew.function.enqueue()
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))
 
@@ -83,8 +83,7 @@ def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client)
 
 
 def test_a_long_state_line_without_spaces_is_read_quickly(app: App, client: Client) -> None:
-    """Checks a state line with 200,000 letters. With a search that began at each letter, 60,000 letters once blocked
-    the server for 17 s."""
+    """Checks a state line of 200,000 letters. Once, a line of 60,000 letters blocked the server for 17 s."""
     bad = crew.function.enqueue()
     line = "running " + "x" * 200_000
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:state", bad.id, line]]))

@@ -1,4 +1,4 @@
-"""The counts of a worker that runs durable jobs: what its last log record and its metrics say of them."""
+"""Counts of durable jobs, in the last log record of a worker and in its metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own(app: App) -> Iterator[App]:
     made.close()
 
 
-async def test_the_last_record_of_a_worker_counts_parks_and_cancels_apart_from_failures(
+async def test_the_last_log_record_of_a_worker_counts_parked_and_cancelled_jobs_separately(
     own: App, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     @own.task(queue=QUEUE)

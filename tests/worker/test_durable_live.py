@@ -1,5 +1,5 @@
-"""Durable jobs on real servers. Their workers are killed between two steps, or are suspended within a step for longer
-than a lease."""
+"""Durable jobs on real servers. Workers are killed between steps, or suspended within a step for longer than a
+lease."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
 
 
 @pytest.mark.slow
-def test_the_save_of_a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(
+def test_the_save_of_a_worker_whose_lease_has_expired_is_refused(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that resumes after its lease has expired. Redis refuses to save its step, and the worker begins
-    no further step."""
+    """Checks a worker that resumes after its lease has expired. Redis refuses the save, and no further step begins."""
     handle = crew.stopping_in_a_step.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped in the step", timeout=20)

@@ -1,5 +1,4 @@
-"""Steps of durable jobs, with a worker in this process on a real server: steps that Redis lost, a late heartbeat, and a
-full log."""
+"""Steps of durable jobs on a real server: steps that Redis lost, a late heartbeat, and a full log."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def entries_saved(client: Client, job_id: str) -> list[tuple[int, str]]:
     ]
 
 
-async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
+async def test_a_worker_repeats_the_save_of_steps_that_redis_lost(
     own: App, client: Client, did: list[Any]
 ) -> None:
     control: Any = client
@@ -92,11 +91,10 @@ async def test_a_worker_saves_the_steps_of_its_claim_again_that_redis_lost(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
-async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
+async def test_a_signal_that_a_failover_returned_is_not_taken_by_the_next_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica on which the wait had begun, and had not taken its signal. Redis then has as many
-    entries as the worker knows."""
+    """Checks a failover to a replica on which the first wait has begun, and has not yet taken the signal."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -126,11 +124,10 @@ async def test_a_signal_that_a_failover_puts_back_is_not_taken_by_the_next_wait(
     assert ["first", "first", "second"] == did
 
 
-async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover(
+async def test_the_log_has_the_values_of_steps_that_are_saved_again(
     own: App, client: Client
 ) -> None:
-    """Checks a task with audit_result="full". The event of the wait has no value, like the event of the same wait
-    before the failover."""
+    """Checks audit_result="full". Each step is logged a second time with its value, and the wait without a value."""
 
     def note(n: int) -> int:
         return n
@@ -158,10 +155,10 @@ async def test_the_log_has_the_value_of_a_step_that_is_put_back_after_a_failover
     ]
 
 
-async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_the_next_step(
+async def test_a_step_whose_save_a_failover_lost_is_saved_with_the_next_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a failover to a replica that had received only the beginning of the step, and not its save."""
+    """Checks a replica that had received the beginning of the step, and not its save."""
     keys = queue_keys(QUEUE)
 
     def ask(*command: Any) -> Any:
@@ -190,10 +187,10 @@ async def test_a_saved_step_that_is_only_begun_after_a_failover_is_saved_with_th
     assert [(1, "charge"), (1, "charge"), (2, "note")] == entries_saved(client, handle.id)
 
 
-async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_saved_with_the_next_step(
+async def test_parallel_steps_whose_saves_a_failover_lost_are_saved_with_the_next_step(
     own: App, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks more steps than one call may save."""
+    """Checks more steps than one call can save."""
     count, keys = BATCH_MAX + 50, queue_keys(QUEUE)
     begun, sizes, sent = asyncio.Barrier(count), list[int](), Saver._sent
 
@@ -241,10 +238,11 @@ async def test_parallel_saved_steps_that_are_only_begun_after_a_failover_are_sav
     assert [BATCH_MAX, 51] == sizes[-2:]
 
 
-async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the_save(
+async def test_an_early_signal_does_not_prevent_the_first_save_of_a_claim(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a signal that begins the box after a claim has found no box: it is kept with the steps of the claim."""
+    """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the
+    step."""
 
     async def note() -> int:
         await own.signal_async(handle, "approval", "early")
@@ -268,7 +266,7 @@ async def test_a_signal_before_the_first_save_of_a_later_claim_does_not_stop_the
 async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a process that was suspended. It must not begin a step before Redis has extended its lease."""
+    """Checks a process that was suspended. A step begins only after Redis has extended the lease."""
     workers: list[Worker] = []
 
     async def note() -> None:
@@ -293,7 +291,7 @@ async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
 async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_lease_lost(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a busy event loop: the heartbeat succeeds before the loop can ask the handler to stop."""
+    """Checks a busy event loop, which cannot ask the handler to stop after the heartbeat."""
     may_go, over = threading.Event(), threading.Event()
 
     def note() -> None:
@@ -327,7 +325,7 @@ async def test_a_thread_begins_no_step_after_the_heartbeat_that_reports_its_leas
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
-async def test_a_worker_lets_an_isolated_handler_that_must_stop_begin_no_step(
+async def test_an_isolated_handler_that_must_stop_begins_no_step(
     own: App,
 ) -> None:
     saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
@@ -337,7 +335,7 @@ async def test_a_worker_lets_an_isolated_handler_that_must_stop_begin_no_step(
         assert not await saver.answer(context, "lease", [])
 
 
-async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_longer_extended(
+async def test_a_claim_that_a_save_finds_lost_is_no_longer_extended(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[Worker] = []
@@ -361,7 +359,7 @@ async def test_the_lease_of_a_handler_that_learns_of_its_loss_at_a_save_is_no_lo
         assert {QUEUE: {}} == leases._held
 
 
-async def test_a_save_waits_while_the_backlog_of_the_log_is_at_twice_its_limit(
+async def test_a_save_waits_while_the_backlog_is_at_twice_its_limit(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, sent = list[AuditBacklogFull](), Saver._sent

@@ -48,8 +48,7 @@ def _workers(client: Client):
 def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that resumes after its lease has expired. It finishes its job and reports the end, but its claim
-    is no longer in force."""
+    """Checks a worker that resumes, finishes its job, and presents a fence that is no longer in force."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
@@ -77,8 +76,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
 def test_no_claim_is_lost_if_all_workers_are_suspended(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a machine that was suspended. The worker that resumes first must not end the claims of the other
-    workers."""
+    """Checks a suspended machine. The first worker that resumes must not end the claims of the other workers."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
     with (
@@ -135,7 +133,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_a_job_that_is_unfinished_at_the_end_of_the_grace_is_given_back_without_using_an_attempt(
+def test_a_job_that_runs_at_the_end_of_the_grace_is_given_back(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
@@ -189,10 +187,10 @@ def test_a_job_that_kills_its_worker_repeatedly_dies(
 def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks jobs that run beside a poison job: a job that kills its worker. If they always ran beside it, they would
-    lose their workers as often as the poison job does.
+    """Checks jobs that run beside poison jobs. A poison job kills its worker, which is a loss for every job of the
+    worker.
 
-    This test takes long on a busy machine, since a process starts six times and a suspect may be delayed for 8 s.
+    The test takes long on a busy machine: a process starts six times, and a suspect may be delayed for 8 s.
     """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
@@ -218,7 +216,7 @@ def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     assert max(losses) <= len(bad), "one for each poison job at most"
 
 
-def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signal(
+def test_the_supervisor_replaces_a_killed_worker(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
@@ -237,7 +235,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signa
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that got no signal to stop. Its exit counts as a loss, although its status is 0."""
+    """Checks a worker that ends without a signal to stop. The supervisor counts this as a loss."""
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
@@ -267,8 +265,7 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
 def test_workers_end_when_their_supervisor_ends(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a supervisor that is killed, and so cannot signal its workers. Without this end, they would run on after
-    the next deploy."""
+    """Checks a supervisor that is killed and cannot signal its workers. No worker may run on after the next deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

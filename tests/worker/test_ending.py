@@ -1,5 +1,7 @@
-"""Ends of processes. A process whose work is done ends, even if its handlers left threads or asyncio tasks running. The
-supervisor reports a suspended process."""
+"""A process whose work is done ends, even if its handlers left threads or asyncio tasks that still run.
+
+The supervisor reports a suspended process.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,7 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process that leaves something running. The process declares that its work is done, and exits with
-    status 3."""
+    """Run these lines in a process that then ends with status 3. Return the ended process."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,7 @@ def _ends(
 def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     left: str, *, now: bool
 ) -> None:
-    """Checks a thread or an exit function that never ends. Without the forced end, no signal would end the process."""
+    """Checks a thread and an exit function that never end. The process ends itself by force."""
     line, named = LEAVES[left]
     by_force = bool(line) and (not now or "exit function" in left)
     # One that ends in order may take its time on a busy machine.
@@ -84,7 +85,7 @@ def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     ids=["a filter", "the end of a handler"],
 )
 def test_a_process_ends_by_force_though_its_log_handler_raises(breaks: str) -> None:
-    """Checks that the thread that ends the process continues after the error of the log handler."""
+    """Checks that the error of the log handler does not stop the thread that ends the process."""
     done = _ends(
         "def broken(*_): raise KeyError('no')",
         breaks,
@@ -120,7 +121,7 @@ asyncio.run(main())
 def test_a_worker_ends_though_a_handler_left_a_thread_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks a thread that sleeps past its job's timeout: the worker does not wait for it."""
+    """Checks a thread that sleeps past the timeout of its job."""
     handle = crew.leaving.with_options(max_attempts=1).enqueue(600)
     with worker_process(app.redis_url, witness, "--grace", "1") as process:
         wait_until(lambda: handle.state() == "dead", "its timeout is reported", timeout=20)
@@ -134,7 +135,7 @@ def test_a_worker_ends_though_a_handler_left_a_thread_running(
 def test_retired_workers_are_replaced_though_handlers_left_threads_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks two workers that retire. Both are replaced, although threads of their handlers never end."""
+    """Checks two workers that retire while threads of their handlers never end."""
     jobs = [crew.leaving.with_options(max_attempts=1).job(600) for _ in range(2)]
     app.enqueue_many(jobs)
     options = ("--processes", "2", "--max-jobs", "1", "--concurrency", "1", "--grace", "0")
@@ -152,7 +153,7 @@ def test_retired_workers_are_replaced_though_handlers_left_threads_running(
 def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks a handler that holds the GIL. The thread that should end the process cannot run either."""
+    """Checks a handler that holds the GIL. No other thread of the process can run."""
     first = crew.clinging.enqueue(600)
     with worker_process(app.redis_url, witness, "--max-jobs", "1") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "the first job runs", timeout=20)
@@ -171,7 +172,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
 def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the supervisor does not report the suspended worker as working, since other workers run its jobs."""
+    """Checks that a suspended worker does not count as working. Other workers run its jobs."""
     crew.sleeping.enqueue(0.1)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -191,7 +192,7 @@ def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
 
 
 def _health(supervisor: int) -> dict[int, bool]:
-    """Return, for each process id of the supervisor's workers, whether `rq-core health` calls the worker stopped."""
+    """Return whether `rq-core health` reports each of the supervisor's workers as stopped, by process id."""
     done = CliRunner().invoke(root, ["health", "--json"])
     workers = [each for each in json.loads(done.stdout)["workers"] if each["parent"] == supervisor]
     assert (done.exit_code == 0) is not any(each["stopped"] for each in workers)

@@ -1,4 +1,4 @@
-"""Failures of handlers. Whatever a handler raises, reports, or does at its timeout affects only its own job."""
+"""Failures of handlers. Whatever a handler raises, or does at its timeout, affects only its own job."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_job_that_snoozes_uses_no_attempt(
 
 
 class Unruly(Exception):
-    """An exception that raises ``how`` when its text or its notes are read, as ``where`` says."""
+    """An exception whose text (``where="words"``) or notes (``where="notes"``) raise ``how`` when they are read."""
 
     def __init__(self, where: str, how: type[BaseException]) -> None:
         self.where, self.how = where, how
@@ -118,7 +118,7 @@ def _raise(how: type[BaseException]) -> Any:
 async def test_an_error_while_a_failure_is_being_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
-    """Checks a backoff, a redactor, and an exception's text and notes that raise `SystemExit` and the like."""
+    """Checks a `SystemExit` that comes from a backoff, a redactor, or an exception's text or notes."""
     app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
     backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
     done: list[int] = []
@@ -155,8 +155,7 @@ async def test_an_error_while_a_failure_is_being_described_does_not_end_the_work
 async def test_a_cancellation_that_no_caller_requested_counts_as_a_failure(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks a future that a library cancelled. If the worker gave the job back without using an attempt, the job would
-    run again for ever."""
+    """Checks a future that a library cancelled. The job uses an attempt, since it would otherwise run again forever."""
     handle = task.enqueue("CancelledError")
 
     async with run_worker():
@@ -183,11 +182,11 @@ async def test_an_error_whose_method_str_raises_is_reported(
     )
 
 
-async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
+async def test_a_worker_can_run_a_job_again_that_timed_out_in_a_thread(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler that still runs when the next claim of its job begins. The end of the old handler must not end
-    the new claim."""
+    """Checks a handler that still runs when its job is claimed again. The end of this handler must not end the new
+    claim."""
     handle = crew.gated_in_thread.with_options(timeout=1.0, max_attempts=2).enqueue()
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")

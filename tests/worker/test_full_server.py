@@ -1,5 +1,5 @@
-"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers can still run the jobs that
-it has."""
+"""A server that has reached maxmemory. An enqueue call is refused as a whole, and workers still run the server's
+jobs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_app(url: str) -> App:
 
 
 @pytest.mark.slow
-async def test_a_full_server_refuses_whole_enqueue_calls_and_workers_can_still_run_its_jobs(
+async def test_a_full_server_refuses_enqueues_and_workers_run_its_jobs(
     app: App, server: RedisServer, audit_url: str
 ) -> None:
     send = app.tasks["take"]

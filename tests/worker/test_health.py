@@ -1,4 +1,4 @@
-"""Health checks. They report how long ago Redis last answered a claim, and not only that the process is alive."""
+"""Health checks, which report how long ago Redis answered a claim. A process that only runs is not healthy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("own_directory")
 
 
 def ask(*words: str) -> tuple[int, Any]:
-    """Run `rq-core health` in this process, since a test calls it often. Return its exit status and its JSON."""
+    """Run `rq-core health` in this process. Return its exit status and its JSON."""
     done = CliRunner().invoke(root, ["health", "--json", *words])
     return done.exit_code, json.loads(done.stdout)
 
@@ -85,11 +85,10 @@ def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
     assert ask()[1]["workers"] == []
 
 
-def test_health_lists_the_server_and_queues_of_each_worker_and_filters_by_queue(
+def test_health_lists_the_server_and_the_queues_of_each_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a queue without workers. Workers of other queues and of other servers must not make this queue look
-    healthy."""
+    """Checks a queue without workers. Workers of other queues or servers must not make it look healthy."""
     with_password = app.redis_url.replace("redis://", "redis://default:s3cret@")
     health.Pulse().start("w-other", ["sms"], server=masked(with_password))
     with worker_process(app.redis_url, witness):
@@ -159,7 +158,7 @@ def test_a_health_directory_of_another_user_is_not_used(
     assert "belongs to another user" in caplog.text
 
 
-def test_the_age_that_health_shows_is_the_time_since_the_last_claim_of_the_worker(
+def test_health_shows_the_time_since_the_last_claim_of_a_worker(
     tmp_path: Path,
 ) -> None:
     pulse = health.Pulse(tmp_path / "workers")
@@ -201,7 +200,7 @@ def test_the_error_of_an_address_that_cannot_be_bound_names_the_address(host: st
 
 @pytest.fixture
 def clients() -> Iterator[list[socket.socket]]:
-    """Yield a list for the connections of a test. After the test, close these connections."""
+    """Yield a list for a test's connections. After the test, close the connections in the list."""
     with contextlib.ExitStack() as ends:
         made: list[socket.socket] = []
         ends.callback(lambda: [each.close() for each in made])
@@ -211,8 +210,7 @@ def clients() -> Iterator[list[socket.socket]]:
 def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
     clients: list[socket.socket],
 ) -> None:
-    """Checks clients that send only the beginning of a request. Without a limit, such clients could use up the worker's
-    file descriptors, so that it could not connect to Redis."""
+    """Checks 60 clients that send one byte of a request. The worker keeps enough file descriptors for Redis."""
     process = psutil.Process()
     with contextlib.closing(health.Probe("0")) as probe:
         before = process.num_fds()
@@ -232,7 +230,7 @@ def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
 def test_a_client_that_sends_or_reads_single_bytes_does_not_extend_its_timeout(
     clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Checks that no single byte restarts the timeout of a request or of an answer."""
+    """Checks that the timeout of a request or an answer does not begin again with each byte."""
     for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(http_port, name, 0.3)
     large = health.Answer(200, "text/plain", b"x" * 50_000_000)

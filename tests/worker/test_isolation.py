@@ -1,4 +1,4 @@
-"""Handlers that run in separate processes. If a handler crashes or never returns, its worker is not affected."""
+"""Handlers that run in a process of their own. A handler that crashes or never returns does not affect the worker."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from tests.worker.conftest import RunWorker, event_types, events, gone
 
 
 async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
-    """Return why a job is dead: its reason and its error."""
+    """Return the reason and the error of a dead job."""
     await wait_until_async(lambda: handle.state() == "dead", "it is dead", timeout=40)
     fields = events(client, handle.id)[-1][1]
     return fields["reason"], fields["error"]
 
 
 async def begun_apart(client: Client) -> None:
-    """Run one job so that the process for isolated handlers is started. Later jobs then need not wait for the start
-    within their timeouts."""
+    """Run one job to start the process for isolated handlers. Timeouts of later jobs then do not include this start."""
     first = crew.apart.enqueue(n=0)
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
 
-async def test_processes_of_isolated_handlers_are_reused_and_are_never_more_than_the_running_jobs(
+async def test_processes_of_isolated_handlers_are_reused(
     client: Client, run_worker: RunWorker, witness: crew.Witness, app: App
 ) -> None:
     app.enqueue_many(crew.apart.job(n=n) for n in range(40))
@@ -53,7 +52,7 @@ async def test_processes_of_isolated_handlers_are_reused_and_are_never_more_than
 async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler in native code. While this code runs, no thread and no signal handler of Python can run."""
+    """Checks a handler in native code. Meanwhile no thread and no signal handler of Python can run."""
     async with run_worker(concurrency=1):
         await begun_apart(client)
         handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
@@ -68,10 +67,10 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
-async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_the_process_and_the_import(
+async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_its_process(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an import that blocks for 60 s. The job with a timeout of 0.5 s must be dead after less than 10 s."""
+    """Checks an import that blocks for 60 s. With a timeout of 0.5 s the job is dead within 10 s."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
         "from rq_core import App\n"
@@ -180,7 +179,7 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
 def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """Checks a signal that arrives while the process of a handler starts. The job must not count as failed."""
+    """Checks a signal during the start of a handler's process."""
     handle = crew.apart_sleeping.enqueue(0.5)
     with worker_process(app.redis_url, witness, "--grace", "20") as worker:
         me = psutil.Process(worker.pid)
@@ -196,7 +195,7 @@ def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_process_that_an_isolated_handler_started_ends_with_the_process_of_the_handler(
+async def test_a_process_of_an_isolated_handler_ends_with_its_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -207,7 +206,7 @@ async def test_a_process_that_an_isolated_handler_started_ends_with_the_process_
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_a_process_that_an_isolated_handler_started_ends_with_a_killed_worker(
+def test_a_process_of_an_isolated_handler_ends_with_a_killed_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)

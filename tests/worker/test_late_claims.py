@@ -1,5 +1,7 @@
-"""Claims whose answers arrive late. No handler begins if its lease has expired. A lease that may have
-expired is extended first, or the job is given back."""
+"""Claims whose answers arrive late. A job whose lease has expired does not begin.
+
+If the lease may have expired, the worker extends the lease before the job begins, or gives the job back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.worker.conftest import RunWorker, begin, event_types, gone
 
 
 class LateTransport(AsyncPoolTransport):
-    """A transport that delays the first answer that has claimed jobs. The test releases the answer."""
+    """A transport that holds back the first answer with jobs, until the test releases this answer."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -41,8 +43,7 @@ class LateTransport(AsyncPoolTransport):
 
 
 async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
-    """Start a worker, and wait until the first answer with jobs is delayed. Return the transport, the worker, and its
-    asyncio task."""
+    """Start a worker, and wait for a delayed answer. Return the transport, the worker, and its asyncio task."""
     transport = LateTransport(app.redis_url)
     worker, ending = begin(app.redis_url, transport=transport)
     await wait_until_async(
@@ -52,10 +53,11 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
     return transport, worker, ending
 
 
-async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_begun(
+async def test_a_job_whose_claim_is_answered_after_its_lease_does_not_begin(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks that the job does not run twice at the same time. The worker can know that its lease has expired."""
+    """Checks that the job does not run twice at once. The worker knows from its own clock that the lease has
+    expired."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     async with run_worker():
@@ -75,17 +77,17 @@ async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_
 
 @pytest.fixture
 def long_lease(app: App) -> Iterator[float]:
-    """Set a lease so long that a third of it is enough even on a busy machine."""
+    """Set a lease that is three times as long as usual, for busy machines. Yield its length in seconds."""
     app.queue("crew", lease=3 * crew.LEASE)
     yield 3 * crew.LEASE
     app.queue("crew", lease=crew.LEASE)
 
 
-async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
+async def test_a_job_whose_claim_is_answered_within_its_lease_begins(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
-    """Checks claims after an outage, whose answers are all late. If the worker gave the jobs back, the claims would
-    have used up rates for nothing."""
+    """Checks that the worker does not give the job back. After an outage all answers are late, and rollbacks waste
+    rates."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
@@ -99,11 +101,10 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_given_back(
+async def test_claimed_jobs_that_wait_for_a_blocked_event_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks jobs that wait behind a handler that blocks the event loop. No heartbeat extends the leases of such
-    jobs."""
+    """Checks jobs that wait behind a handler which blocks the event loop. No heartbeat extends their leases."""
     async with run_worker() as worker:
         arrive = worker._handlers.arrive
 
@@ -125,7 +126,7 @@ async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_give
 async def test_a_handler_is_not_called_if_its_job_is_cancelled_before_its_thread_begins(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a busy machine, on which some time passes between the submission of a job and the start of its thread."""
+    """Checks a busy machine, on which a job's thread starts some time after the worker has submitted the job."""
     submitted: list[Any] = []
     async with run_worker() as worker:
         executor = worker._handlers.executor

@@ -1,5 +1,4 @@
-"""Handlers that end after their timeout. They count as timed out, even if a blocked event loop could not stop them in
-time."""
+"""Handlers that end after their timeout. Such a handler counts as timed out, even beside a blocked event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 
 
 def late(how: str, until: float) -> str:
-    """Run for longer than the timeout, and then end."""
+    """Run for longer than the timeout."""
     time.sleep(until)
     if how == "raises":
         raise GiveUp("too late")
@@ -37,10 +36,10 @@ def timed_out(ended: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
 @LOOPS
-def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_as_timed_out(
+def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_is_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
-    """Checks that the log does not report the run as succeeded."""
+    """Checks that the log has no success of this run."""
     app = App(valkey_url)
 
     @app.task(timeout=0.2, keep_result=True, retry=ONCE)
@@ -56,7 +55,7 @@ def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_a
     assert timed_out(ended)
 
 
-def test_an_async_handler_that_suppresses_its_cancellation_at_the_timeout_counts_as_timed_out(
+def test_an_async_handler_that_suppresses_its_cancellation_is_timed_out(
     valkey_url: str,
 ) -> None:
     app = App(valkey_url)
@@ -98,7 +97,8 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """Run a job of the task while another handler blocks the event loop. Return how the job ends."""
+        """Run a job of the task beside a handler that blocks the event loop for ``blocked_s`` seconds. Return the job's
+        outcome."""
 
         async def main() -> Any:
             async with working(self.app):
@@ -112,11 +112,10 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_sync_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
+def test_a_sync_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
-    """Checks that the timeout has an effect although the event loop is blocked, and that the handler is asked to
-    stop."""
+    """Checks that the blocked event loop does not delay the timeout. The handler is asked to stop."""
     beside = Beside(valkey_url)
     stopped: list[bool] = []
 
@@ -154,10 +153,10 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
-def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_could_not_announce(
+def test_a_session_of_a_handler_that_ends_late_is_rolled_back(
     valkey_url: str,
 ) -> None:
-    """Checks that the database session does not commit, since the job will run again."""
+    """Checks that the database session does not commit. The job will run again."""
     beside = Beside(valkey_url)
     left.clear()
 
@@ -175,7 +174,7 @@ def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_coul
 
 @LOOPS
 @pytest.mark.slow
-def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_the_end_late(
+def test_a_sync_handler_that_ends_in_time_succeeds_despite_a_blocked_loop(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)
@@ -195,7 +194,7 @@ def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_n
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
 @pytest.mark.slow
-def test_an_isolated_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
+def test_an_isolated_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
     valkey_url: str,
     witness: crew.Witness,
     run: Callable[..., Any],

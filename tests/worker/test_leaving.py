@@ -1,5 +1,4 @@
-"""How handlers end, and how their dependencies are exited. The tests check the table of docs/how-to/handlers.md on a
-real server."""
+"""How handlers end, and how their dependencies are exited, checked against the table of docs/how-to/handlers.md."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from tests.worker.conftest import RunWorker, event_types, lose
 
 @pytest.fixture
 def app(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    """Yield the app of the tasks with dependencies, on an empty server. The processes of isolated handlers use the
-    same server."""
+    """Yield the app whose tasks have dependencies, on an empty server. Processes of isolated handlers use this server,
+    too."""
     monkeypatch.setenv(REDIS_URL_VARIABLE, valkey_url)
     handling.app.connect_to(valkey_url)
     yield handling.app
@@ -38,15 +37,14 @@ ALL = pytest.mark.parametrize("kind", sorted(TASKS))
 
 
 def left(witness: crew.Witness, claim: int = 1) -> list[tuple[str, str | None, str]]:
-    """Return the dependencies that were exited. Each has the error that it saw, and the state of its job at that
-    time."""
+    """Return the exited dependencies, each with the error that it got and the state of its job at the exit."""
     lines = [line for line in witness.lines("left") if line["claim"] == claim]
     return [(line["name"], line["error"], line["state"]) for line in lines]
 
 
 def both(error: str | None, state: str) -> list[tuple[str, str | None, str]]:
-    """Return the exits that a test expects: each dependency is exited once, and the innermost dependency comes
-    first."""
+    """Return the expected exits of both dependencies, the inner one first, with this error and this state of the
+    job."""
     return [("session", error, state), ("around", error, state)]
 
 
@@ -201,7 +199,7 @@ async def test_dependencies_are_exited_before_a_stopping_worker_gives_the_job_ba
 
 @ALL
 @pytest.mark.slow
-async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_all(
+async def test_a_killed_process_exits_no_dependency(
     app: App,
     client: Client,
     run_worker: RunWorker,
@@ -209,7 +207,7 @@ async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_
     kind: str,
     valkey_url: str,
 ) -> None:
-    """Checks two processes that are killed: the process of the worker, and the process of an isolated handler."""
+    """Checks two kills: of the worker's process, and of an isolated handler's process."""
     job = TASKS[kind].enqueue("kill")
     if not kind.startswith("process"):
         with worker(
@@ -231,7 +229,7 @@ async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_
     assert left(witness, 2) == both(None, "running")
 
 
-async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_the_event_loop_is_kept(
+async def test_asyncio_tasks_that_an_isolated_handler_leaves_running_are_cancelled(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker(concurrency=1):
@@ -250,7 +248,7 @@ async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_t
 async def test_a_handler_does_not_begin_if_its_dependencies_are_not_entered_in_time(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, way: str
 ) -> None:
-    """Checks that the timeout of an attempt includes the time in which its dependencies are entered."""
+    """Checks that the timeout of an attempt includes the entry of the dependencies."""
     options = {"timeout": 0.3} if way == "timeout" else {}
     async with run_worker() as running:
         job = task.with_options(max_attempts=1, **options).enqueue()

@@ -1,4 +1,4 @@
-"""Log records from inside a handler. Each record names the job of the handler, whichever code writes the record."""
+"""Log records that code writes while a handler runs. Each record names the handler's job."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_log_records_of_a_handler_name_its_job(
     assert "job" not in started
 
 
-def test_job_log_filter_on_a_log_handler_of_the_user_adds_fields_only_inside_task_handlers(
+def test_job_log_filter_adds_fields_only_to_records_of_task_handlers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     handler = logging.StreamHandler()

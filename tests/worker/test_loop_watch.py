@@ -1,5 +1,5 @@
-"""Facts about a worker that its supervisor reads: the lag of the worker's event loop, and how long ago Redis last
-answered a claim."""
+"""Facts about a worker that its supervisor reads: the lag of its event loop, and the time of Redis' last answer to a
+claim."""
 
 import asyncio
 import inspect

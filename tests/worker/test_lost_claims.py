@@ -1,5 +1,5 @@
-"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and does not settle a
-lost claim."""
+"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and settles no lost
+claim."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_sync_handler_sees_that_its_job_is_cancelled(
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks that the heartbeat needs neither the event loop nor the thread of the job."""
+    """Checks that the heartbeat uses neither the event loop nor the thread of the job."""
     handle = crew.hogging.enqueue(2.5 * crew.LEASE)
     async with run_worker(), run_worker():
         await wait_until_async(gone(client, handle.id), "the job is done")
@@ -62,8 +62,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 async def test_jobs_that_run_for_ten_leases_are_claimed_once(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler on the event loop and a handler in a thread. Beside them, another worker looks for expired
-    leases."""
+    """Checks a handler on the event loop and one in a thread, while a second worker looks for expired leases."""
     handles = [crew.sleeping.enqueue(10 * crew.LEASE), crew.deaf.enqueue(10 * crew.LEASE)]
     async with run_worker(), run_worker():
         await wait_until_async(gone(client, *(h.id for h in handles)), "both are done", timeout=30)
@@ -75,7 +74,7 @@ async def test_jobs_that_run_for_ten_leases_are_claimed_once(
 async def test_an_async_handler_whose_lease_is_lost_is_cancelled_and_settles_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks that the handler is cancelled. Another worker has the job now, so all further work would be done twice."""
+    """Checks that the handler does not do work that another worker now repeats."""
     handle = crew.tidying.enqueue(0.0)
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
@@ -106,8 +105,7 @@ async def test_a_sync_handler_whose_lease_is_lost_is_cancelled(
 
 
 def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client, app: App) -> None:
-    """Checks a handler that ignores its cancellation. The handler must not hold its job and the job's places in caps
-    for ever."""
+    """Checks a handler that ignores its cancellation. Its job and its places in caps become free again."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))
@@ -131,11 +129,8 @@ def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client,
     assert moved == [[True, True], [False, True]]
 
 
-def test_a_lease_is_counted_from_the_sending_of_the_heartbeat_and_not_from_its_answer(
-    client: Client, app: App
-) -> None:
-    """Checks a process that was suspended after it had sent a heartbeat and before it got the answer. Its lease may
-    have expired in the meantime."""
+def test_a_lease_begins_when_its_heartbeat_is_sent(client: Client, app: App) -> None:
+    """Checks a process that is suspended between a heartbeat and its answer. The lease may have expired meanwhile."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
@@ -151,10 +146,8 @@ def test_a_lease_is_counted_from_the_sending_of_the_heartbeat_and_not_from_its_a
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
-def test_the_old_claim_of_a_job_is_lost_at_once_when_the_same_worker_claims_the_job_again(
-    client: Client, app: App
-) -> None:
-    """Checks a lease that expired before the heartbeat: the heartbeat extends only the new claim."""
+def test_a_new_claim_of_a_job_ends_the_workers_old_claim(client: Client, app: App) -> None:
+    """Checks a lease that expired before the heartbeat. The heartbeat extends the lease of the new claim only."""
     lost: list[tuple[str, ...]] = []
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
@@ -178,7 +171,8 @@ def test_the_old_claim_of_a_job_is_lost_at_once_when_the_same_worker_claims_the_
 def test_leases_that_redis_does_not_extend_expire_by_the_workers_clock(
     client: Client, app: App
 ) -> None:
-    """Checks a damaged queue beside another queue. The heartbeat fails, so that it is soon tried again."""
+    """Checks a damaged queue and a sound one. The heartbeat extends only the leases of the sound queue, and raises an
+    error."""
     now, queues = [100.0], ("crew", "other")
     for queue in queues:
         client.run(client.calls.delivery.handshake(queue))

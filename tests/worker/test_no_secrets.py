@@ -1,5 +1,4 @@
-"""A worker with a mirror, on a server that needs a password. The password appears in no output and in no stored
-data."""
+"""A worker and a mirror on a server with a password. No output and no stored data contain the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks for dead jobs. A hook runs for every death, even if the worker that noticed the death is killed."""
+"""Hooks for dead jobs. A hook runs for each death, even if the worker that reported the death is killed."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search_for_deaths(
+async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
-    """Checks deaths that the first settlements cause, before the worker has searched for deaths for the first time.
+    """Checks deaths among a worker's first settlements, before its first search for deaths.
 
-    A burst does not end before these hooks have run.
+    A burst ends only after these hooks have run.
     """
     handles = [crew.mortal.enqueue("give up") for _ in range(20)]
     worker = Worker(app, WorkerOptions(queues=("crew",), grace=5.0, **options))
@@ -84,7 +84,7 @@ async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search_for
 async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a Redis that has also lost its mark: the time up to which all hooks have run."""
+    """Checks a Redis that also lost its mark: the time up to which all hooks have run."""
     async with run_worker():
         first = crew.mortal.enqueue("give up")
         await wait_until_async(lambda: told(witness, first.id), "the worker works")
@@ -98,11 +98,10 @@ async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_for_deaths(
+async def test_the_hook_of_dead_jobs_does_not_wait_for_the_next_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a death that the worker notices after its search has asked Redis. The hook does not wait for the next
-    search."""
+    """Checks a death after the search has asked Redis. The hook does not wait for the next search."""
     monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     look = dead_hooks.DeathWatch.look
     looks = 0
@@ -127,7 +126,7 @@ async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_fo
 def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a death that no worker reports, since the job killed each worker that ran it."""
+    """Checks a job that kills each of its workers. No worker reports its death."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -137,7 +136,7 @@ def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
 
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
-    """Let a job die while no worker runs. If ``spec`` is given, it replaces the JSON of the job before the death."""
+    """Let a job die while no worker runs, and return its id. ``spec`` replaces the JSON of the job beforehand."""
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
@@ -162,7 +161,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
 async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_missed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker that noticed the death, and ended before it had enqueued the job of the hook."""
+    """Checks a worker that ended after the death, before it enqueued the hook's job."""
     job = die_untold(client)
 
     async with run_worker():
@@ -174,7 +173,7 @@ async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_mi
 def test_a_worker_that_finds_a_death_late_does_not_run_the_hook_again(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a death that another worker found before. The hook for this death has ended and has left the queue."""
+    """Checks a death that another worker found first. The job of its hook has already left the queue."""
     job = die_untold(client)
     died = client.run(client.calls.reads.snapshot("crew"))["dead"][job]
     wait_until(
@@ -205,8 +204,7 @@ def test_a_worker_that_finds_a_death_late_does_not_run_the_hook_again(
 async def test_the_hook_of_dead_jobs_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Checks that the search for deaths does not stop at the unreadable job, so that hooks for later deaths run as
-    well."""
+    """Checks that the search continues after the unreadable job. Hooks for later deaths run, too."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():
@@ -218,7 +216,7 @@ async def test_the_hook_of_dead_jobs_runs_for_an_unreadable_job(
     assert facts["arguments"] == {}
 
 
-def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
+def test_the_hook_of_dead_jobs_runs_for_many_jobs_that_die_together(
     client: Client, app: App
 ) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
@@ -239,7 +237,7 @@ def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Let the watch search for deaths once, while Redis' clock seems to be ``ahead_ms`` ahead."""
+    """Let the watch search for deaths once, with Redis' clock ``ahead_ms`` ahead."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
@@ -261,7 +259,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
 def test_the_hook_of_dead_jobs_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
-    """Checks a death with a time before the mark, as if the job of its hook had been enqueued already."""
+    """Checks a death whose time is before the mark: the time up to which all hooks have run."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
     def watch() -> dead_hooks.DeathWatch:

@@ -16,7 +16,7 @@ from tests.rigs.once.race import race
 def test_only_one_job_holds_a_contended_unique_name_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks that two live jobs never hold the name at the same time, and that the name never lacks a live job."""
+    """Checks that at each moment exactly one live job holds the name."""
     found = race(valkey_url, tmp_path, 2_000, 5)
 
     assert [] == found.problems + found.names.breaches
@@ -29,11 +29,8 @@ def test_only_one_job_holds_a_contended_unique_name_while_workers_are_killed(
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_jobs_expire_at_the_rate_at_which_they_are_enqueued(
-    valkey_url: str, tmp_path: Path
-) -> None:
-    """Checks more than 2,500 jobs per second. A sweep removes 250 jobs, so ten sweeps per second would not be
-    enough."""
+def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Path) -> None:
+    """Checks more than 2,500 jobs per second. A sweep removes 250 jobs, and ten sweeps per second are too few."""
     found = expire(valkey_url, tmp_path, 4_000, 4)
 
     assert [] == found.left
@@ -47,11 +44,10 @@ def test_jobs_expire_at_the_rate_at_which_they_are_enqueued(
     "size, chunk, log", [(60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)]
 )
 @pytest.mark.slow
-def test_results_that_are_kept_for_a_second_expire_at_the_rate_at_which_they_are_stored(
+def test_results_with_a_short_retention_expire_as_fast_as_they_are_stored(
     valkey_url: str, size: int, chunk: int, log: str
 ) -> None:
-    """Checks also the median time of the calls that end jobs. The longest time is not checked, since it depends on the
-    load of the machine."""
+    """Checks also the median time of the calls that end jobs. The longest time depends on the machine's load."""
     found = keep(valkey_url, 2.5, size, log=log, chunk=chunk)
     usual = found.calls_ms[len(found.calls_ms) // 2]
 

@@ -1,4 +1,4 @@
-"""Outages of Redis while a worker runs. No job is lost, and the worker continues by itself."""
+"""Outages of Redis while a worker runs. No job is lost, and the worker continues without help."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     worker, running = begin(server.url, grace=1.0)
 
     def ran() -> set[int]:
-        """Return the numbers of the jobs that ran. A job whose end was not reported may run again, so how often it ran
-        does not count."""
+        """Return the numbers of the jobs that ran, once or more often."""
         return {line["n"] for line in witness.lines("coroutine")}
 
     try:
@@ -68,8 +67,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
 async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks an outage that is shorter than a lease. The claim stays in force, so the job does not run a second
-    time."""
+    """Checks an outage that is shorter than a lease. The claim stays in force, and the job runs once."""
     server = start_redis(appendonly="yes", appendfsync="always")
     worker, running = begin(server.url, grace=1.0)
     try:
@@ -95,10 +93,10 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: int) -> None:
-    """Checks five kinds of outages: a restart, a freeze, a network that drops all data, reset connections, and
-    forgotten scripts.
+    """Checks five outages: a restart, a freeze, a network that drops all data, reset connections, and forgotten
+    scripts.
 
-    This test is a short form of scripts/prove/live outages.
+    The test is a short form of `scripts/prove/live outages`.
     """
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
@@ -109,8 +107,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
 async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the commands that came earlier in the pipeline. Redis has carried them out, so they must be neither lost
-    nor repeated."""
+    """Checks the commands at the head of the pipeline, which Redis has carried out. No command is lost or repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True
@@ -144,7 +141,7 @@ async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
 async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_another_reply(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that the client does not read the late reply as the reply to the next command of the same connection."""
+    """Checks that the client does not read this reply as the reply to its next command."""
     server = start_redis()
     transport = AsyncPoolTransport(server.url)
     await transport.exchange([["PING"]])
@@ -163,7 +160,7 @@ async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_anot
 async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks a KeyError of the transport, as an example of an error that the worker does not know."""
+    """Checks a transport that raises a KeyError."""
     crew.app.connect_to(valkey_url)
     broken: list[str] = []
 
@@ -194,7 +191,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
     redis_server: RedisServer,
 ) -> None:
-    """Checks uvloop, which the command line uses. A connection whose handshake is not finished must not be used."""
+    """Checks uvloop, on which the command line runs workers. No command is sent before the handshake is finished."""
     import uvloop
 
     url = redis_server.url.replace("/0", "/3")
@@ -236,8 +233,7 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
 async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks two workers that could not extend their leases during the outage. The worker that reaches Redis first must
-    not end the claims of the other worker."""
+    """Checks two workers. The first one that reaches Redis must not end the claims of the second."""
     server = start_redis()
     crew.app.connect_to(server.url)
     options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)
@@ -267,8 +263,7 @@ async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
 async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks a worker that started before the setting was changed. The worker keeps its leases, and its jobs do not die
-    as poison."""
+    """Checks a worker that is older than the change of the setting. Its jobs do not die as poison."""
     worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -288,8 +283,7 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that a worker gives a claim back only if a cap may not have counted it. After a needless rollback, the
-    next claim of the job would use up a rate a second time."""
+    """Checks a restart after which the caps still count the claim. A needless rollback would use up a rate twice."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []
@@ -318,8 +312,7 @@ async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
 def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks the error MISCONF. After a failed save to disk, Redis answers each write with this error and does not
-    carry out the write.
+    """Checks the error MISCONF, with which Redis answers each write after a failed save to disk.
 
     The call continues as soon as Redis accepts writes.
     """
@@ -359,6 +352,6 @@ def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
 
 
 def _refused(control: redis.Redis) -> int:
-    """Return how often Redis has answered MISCONF, without its answer to the test's own command."""
+    """Return how often Redis has answered MISCONF to a worker. The answer to the test itself does not count."""
     said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
     return int(said["count"]) - 1

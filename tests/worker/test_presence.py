@@ -1,5 +1,4 @@
-"""The rows with which workers register their presence in Redis. Idle workers register as well, and the row of a worker
-that is gone is removed."""
+"""Rows in Redis by which workers show that they are present. The row of a vanished worker is removed."""
 
 import functools
 import json
@@ -77,9 +76,7 @@ def test_the_doctor_reports_no_finding_for_the_list_of_workers(client: Client, a
     assert examine(snapshot) == []
 
 
-def test_a_worker_that_is_silent_is_no_longer_listed_and_its_row_is_removed(
-    client: Client, valkey: RedisServer
-) -> None:
+def test_the_row_of_a_silent_worker_is_removed(client: Client, valkey: RedisServer) -> None:
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")
@@ -112,7 +109,7 @@ def test_the_tasks_of_a_worker_are_known_while_it_is_listed(client: Client) -> N
     assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
 
 
-def test_no_task_is_reported_as_unknown_while_the_task_list_of_a_worker_is_unreadable(
+def test_no_task_counts_as_unknown_while_a_workers_task_list_is_unreadable(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client).tell()
@@ -135,9 +132,7 @@ def test_a_full_server_accepts_the_presence_rows_of_workers(
     assert [each.worker for each in look(client).present] == ["w-1"]
 
 
-def test_registering_the_presence_of_a_worker_raises_no_error_if_the_server_is_unreachable() -> (
-    None
-):
+def test_a_presence_row_for_an_unreachable_server_raises_no_error() -> None:
     with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
         one = attending(away)
         one.tell()
@@ -146,7 +141,7 @@ def test_registering_the_presence_of_a_worker_raises_no_error_if_the_server_is_u
     assert one.due > 0
 
 
-def test_the_presence_of_a_worker_is_not_written_to_a_server_that_failed_the_last_heartbeat(
+def test_a_worker_skips_its_presence_row_after_a_failed_heartbeat(
     client: Client,
 ) -> None:
     attending(client).tell(failed={client.place("crew")})
@@ -193,8 +188,8 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 def test_a_worker_row_with_a_time_in_the_future_is_ignored(
     client: Client, valkey: RedisServer
 ) -> None:
-    """Checks a row whose time is in the future: a forged row, or a row from before the clock of Redis was set back. The
-    worker would otherwise stay listed until that time."""
+    """Checks a forged row, or a row from before the clock of Redis was set back. The worker of the row is not
+    listed."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")
@@ -271,7 +266,7 @@ def test_a_change_of_a_set_literal_changes_the_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_killed_worker_process_counts_as_gone_once_it_is_silent_and_its_row_stays(
+def test_a_killed_worker_counts_as_gone_once_it_is_silent(
     app: App,
     client: Client,
     witness: crew.Witness,

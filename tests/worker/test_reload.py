@@ -1,4 +1,4 @@
-"""`rq-core worker --reload`. When a file changes, the worker gives back its running jobs and loads the new code."""
+"""`rq-core worker --reload`. After a file has changed, the worker gives its jobs back and loads the new code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def note() -> None:
 
 
 class Project:
-    """A directory with a module of tasks, and with the lines that these tasks have written."""
+    """A directory with a module of tasks, and with the lines that its tasks write."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -70,7 +70,7 @@ def app(valkey_url: str) -> Iterator[App]:
         yield made
 
 
-def test_a_changed_file_restarts_the_worker_and_its_running_job_is_given_back(
+def test_a_worker_that_restarts_for_a_changed_file_gives_its_job_back(
     project: Project, process: Child, app: App
 ) -> None:
     job = app.enqueue("reloaded", "note")

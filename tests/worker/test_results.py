@@ -1,5 +1,5 @@
-"""Results of handlers, on their way from real workers to callers that wait. Handlers run in threads, on the event loop,
-and in separate processes."""
+"""Results on their way from real workers to waiting callers. Handlers run on the event loop, in threads, and in
+processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Breaks:
 
 
 class Computed(BaseModel):
-    """A result that takes long to encode as JSON, or whose encoding ends the program."""
+    """A result whose encoding as JSON takes seconds, or ends the program."""
 
     how: str
 
@@ -178,7 +178,7 @@ async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
 async def test_a_result_that_fails_while_it_is_encoded_does_not_fail_its_job(
     connected: App, enqueue: Callable[[], Any], reason: str | None
 ) -> None:
-    """Checks that the job does not run again, since its handler has returned."""
+    """Checks that the job does not run again. Its handler has returned."""
     async with working(connected, queues=("results",)):
         handle = await enqueue()
         outcome = await handle.wait_async(LONG_S)
@@ -213,7 +213,7 @@ async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: Ap
 
 
 async def test_a_hundred_long_results_of_one_turn_reach_their_handles(connected: App) -> None:
-    """Checks a turn with a hundred results of 60 KB. A single call would block Redis for other clients."""
+    """Checks a hundred results of 60 KB each. A single call with all results would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]
     async with working(connected, queues=("results",), concurrency=100):
@@ -231,7 +231,7 @@ async def _long(n: int) -> str:
 
 
 async def test_a_result_expires_after_the_given_time(connected: App) -> None:
-    """Checks that a later caller gets the answer "expired", or Gone if a claim has already removed the result."""
+    """Checks a late caller. The caller gets "expired", or Gone if Redis has already removed the result."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)

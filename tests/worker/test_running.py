@@ -1,4 +1,4 @@
-"""Workers that run jobs: how jobs end, when jobs begin, and how many Redis commands a job costs."""
+"""Workers that run jobs: when jobs begin, how they end, and how many Redis commands a job costs."""
 
 from __future__ import annotations
 
@@ -90,11 +90,10 @@ async def test_retry_later_sets_the_time_of_the_next_attempt(
     assert retried["due_ms"] == at + 20
 
 
-async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays_and_uses_no_attempt(
+async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
-    """Checks a rolling deploy. Workers with old code give back the jobs of a new task, since workers with new code may
-    know the task."""
+    """Checks a rolling deploy. A worker with old code gives back jobs of a new task, which newer workers know."""
     handle = app.enqueue("crew", "of_tomorrow", {"x": 1})
 
     async with run_worker():
@@ -161,7 +160,7 @@ async def test_delayed_jobs_run_promptly_and_never_early(
 
 
 def works_for(client: Client, queues: Sequence[str]) -> bool:
-    """Return whether a worker has registered its presence in each of these queues."""
+    """Return whether a worker is registered as present in each of these queues."""
     found, _ = client.run(client.calls.reads.looks(queues))
     return all(queue.present for queue in found)
 
@@ -170,8 +169,7 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker of several queues. If the worker waited for the token of one queue only, it would sleep although
-    another queue has jobs."""
+    """Checks a worker of several queues, which waits for the wake tokens of all its queues at once."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:
@@ -231,8 +229,7 @@ async def test_a_worker_claims_no_more_than_it_can_start(
 
 
 def test_a_worker_settles_any_number_of_jobs_with_one_call_of_each_script(client: Client) -> None:
-    """Checks the calls that settle a hundred jobs. A worker makes one call of each script, however many jobs have
-    ended."""
+    """Checks the calls that settle a hundred jobs."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of
 
@@ -266,8 +263,7 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
 async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_time(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a wait for wake tokens that began before the worker knew the due time. The worker must wake up at the due
-    time."""
+    """Checks a worker that waits for a token when a delayed job arrives. The worker wakes up at the job's due time."""
     queues = ("one", "two")
     for queue in queues:
         client.run(client.calls.delivery.handshake(queue))
@@ -288,6 +284,6 @@ async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_ti
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
 def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
-    """Checks a negative number, a text, and nan, which would mix up the order of the event loop's timers."""
+    """Checks a negative number, a text, and nan, which would disorder the timers of the event loop."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

@@ -1,4 +1,4 @@
-"""Workers that fire schedules on a real server. Each instant fires once, whenever workers start and stop."""
+"""Workers that fire schedules on a real server. Each instant fires once, whenever workers start or stop."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ EVERY = 1.0
 
 
 def made(url: str, **rule: Any) -> tuple[App, list[int]]:
-    """Return an app with one schedule, and the list of the instants for which its handler ran. Instants are Unix times
-    in milliseconds."""
+    """Return an app with one schedule, and the instants (Unix time in ms) for which its handler has run."""
     app = App(url)
     seen: list[int] = []
 
@@ -52,7 +51,7 @@ async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
 
 
 def ticked(app: App) -> list[dict[str, Any]]:
-    """Return the log's records of the schedule's instants."""
+    """Return the outbox's events of the schedule, each with its time in ms."""
     client = App(app.redis_url).client
     outbox = client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000))
     client.close()
@@ -66,8 +65,10 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that no instant is lost. Each event names the next instant. The next event must have this instant, or a
-    later instant if the event counts the instants between as missed."""
+    """Assert that no instant is lost: the next event has the instant that the event before named as next.
+
+    An event that skips instants counts the skipped instants as missed.
+    """
     step = round(EVERY * 1000)
     for before, after in pairwise(told):
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)
@@ -100,8 +101,7 @@ async def test_two_workers_fire_each_instant_once(valkey_url: str) -> None:
 
 @pytest.mark.slow
 async def test_no_instant_is_lost_while_workers_stop_and_start(valkey_url: str) -> None:
-    """Checks a deploy that takes longer than the time to the next instant. Schedulers that keep their state in memory
-    lose such an instant."""
+    """Checks a deploy during which an instant passes. A scheduler with its state in memory would lose this instant."""
     for _ in range(4):
         app, _ = made(valkey_url)
         before = len(ticked(app))
@@ -216,11 +216,11 @@ async def test_workers_repeat_the_declarations_of_their_schedules(
     assert ticker.DECLARE_S == 3600
 
 
-async def test_a_worker_that_was_suspended_for_hours_declares_its_schedules_before_it_fires_them(
+async def test_a_resumed_worker_declares_its_schedules_before_it_fires_them(
     valkey_url: str,
 ) -> None:
-    """Checks a machine that was suspended. The worker's own timer of one hour has not expired, but by the clock of
-    Redis the last declaration is older than that."""
+    """Checks a suspended machine. By Redis' clock the last declaration is over an hour old, and by the worker's clock
+    it is not."""
     app, _ = made(valkey_url)
     key = f"rqc:{{{QUEUE}}}:schedules"
     client = App(valkey_url).client

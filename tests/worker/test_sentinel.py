@@ -1,5 +1,4 @@
-"""Failovers of Redis under Sentinel. Workers wait for the end of a failover as for any outage, and events that Redis
-lost are reported."""
+"""Failovers of Redis under Sentinel. For workers, a failover is an outage; lost events are reported."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ app = App()
 
 @app.task(queue=QUEUE)
 def deliver(n: int) -> None:
-    """Do nothing. No test of this file runs this task, since the tests are about producers and mirrors."""
+    """Do nothing: no worker of this file runs this task."""
 
 
 @pytest.fixture
@@ -54,8 +53,7 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Checks two failovers. After the first failover, the old primary returns as a replica. The second failover
-    promotes it again."""
+    """Checks two failovers. The old primary returns as a replica, and the second failover promotes it again."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )
@@ -70,8 +68,7 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 def test_a_worker_stops_using_a_replaced_primary_though_that_primary_is_alive(
     tmp_path: Path, place: int, kind: str
 ) -> None:
-    """Checks an old primary that still accepts writes, or answers NOREPLICAS, for ten seconds. Sentinel then makes it a
-    replica."""
+    """Checks an old primary that accepts writes, or answers NOREPLICAS, for ten seconds until Sentinel demotes it."""
     (found,) = shards.run([kind], times=1, seconds=4.0, on=[engines()[place]])
 
     assert shards.problems([found]) == [], found
@@ -79,7 +76,7 @@ def test_a_worker_stops_using_a_replaced_primary_though_that_primary_is_alive(
 
 @pytest.mark.slow
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
-    """Checks that each call gets an answer. Each job that was acknowledged and replicated must exist once."""
+    """Checks that each call gets an answer. Each acknowledged and replicated job exists once."""
     told: list[str] = []
     stop = threading.Event()
     troubles: list[Exception] = []
@@ -146,8 +143,7 @@ async def test_an_async_producer_waits_for_the_failover_during_a_call(group: Sen
 def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
     group: SentinelGroup, tmp_path: Path
 ) -> None:
-    """Checks acknowledged jobs that the mirror has copied, but that the replica never received. The log names each of
-    them, and the verdict of verify is "holds"."""
+    """Checks acknowledged jobs that the mirror has copied and the replica never received. Verify proves the log."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
     with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
         with Client(group.url, patience=PATIENT) as client:
@@ -175,8 +171,7 @@ def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
 def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:
-    """Checks the setting ``min-replicas-to-write``. The primary refuses each write that it cannot replicate, and does
-    not carry it out."""
+    """Checks ``min-replicas-to-write``. The primary refuses each write that it cannot replicate."""
     primary = group.primary
     with primary.client() as control:
         control.config_set("min-replicas-to-write", 1)
@@ -199,8 +194,7 @@ async def test_a_client_of_a_demoted_server_opens_new_connections(
 ) -> None:
     """Checks a live server that answers READONLY on open connections.
 
-    A transport that kept these connections would get READONLY for ever. Sentinel, or the host name of the primary,
-    already leads to another address.
+    A new connection reaches the new primary, by Sentinel or by host name.
     """
     server = start_redis()
     for transport in (PoolTransport(server.url), AsyncPoolTransport(server.url)):
@@ -286,8 +280,7 @@ async def test_the_error_of_an_unknown_sentinel_service_names_the_service(
 
 
 def _is_logged(audit: str, job_id: str) -> bool:
-    """Return whether the audit log has an event of this job. The read happens in this process, since the test asks
-    often."""
+    """Return whether the audit log has an event of this job."""
     database = Database(audit)
     try:
         migrate.check_current(database)
@@ -301,7 +294,7 @@ def _is_logged(audit: str, job_id: str) -> bool:
 
 
 def _rq_core(*words: str) -> tuple[int, Any]:
-    """Run a command, and return its status and the JSON that it printed."""
+    """Run `rq-core` with these arguments. Return its exit status and its JSON."""
     ran = processes.rq_core(*words)
     try:
         return ran.returncode, json.loads(ran.stdout)

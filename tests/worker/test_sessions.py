@@ -1,6 +1,6 @@
 """Database sessions as dependencies, on a real PostgreSQL, while workers are killed. No connection stays open.
 
-`scripts/prove/live sessions` does the same with more jobs.
+`scripts/prove/live sessions` is the longer form.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def database(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
-    """Return the number of connections that handlers have to PostgreSQL. With ``state``, count only the connections in
-    this state."""
+    """Return how many connections handlers have to PostgreSQL, in total or in this state."""
     (count,) = database.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND coalesce(state, '') LIKE %s",
         (sessions.NAME, state),
@@ -55,8 +54,8 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Return the job with this number. Of each 200 jobs, the first ten run in separate processes. Of the others, ten
-    async jobs and ten sync jobs take turns.
+    """Return job number ``n``. Ten of each 200 jobs run in separate processes. The remaining jobs are async or sync, by
+    turns.
 
     Some jobs of each kind fail or end too late.
     """

@@ -26,7 +26,7 @@ QUEUE = "crew"
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return a separate app for this test, on the same server as the crew's app."""
+    """Return an app of its own for this test, on the server of the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made
@@ -35,7 +35,7 @@ def own(app: App) -> Iterator[App]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Sequence[Show]]]:
-    """Return the calls of ``show`` that workers make: when, and with which records."""
+    """Return a list to which each call of ``show`` appends its time and its records."""
     calls: list[tuple[float, Sequence[Show]]] = []
     original = shows.show_jobs
 
@@ -51,7 +51,7 @@ async def chunks_of(handle: JobHandle[Any], after: int = 0) -> list[Chunk]:
     return [chunk async for chunk in handle.stream_async(after=after)]
 
 
-async def test_a_million_reports_in_a_loop_cost_two_calls_a_second(
+async def test_a_million_progress_reports_in_a_loop_cost_two_calls_a_second(
     own: App, client: Client, sent: list[tuple[float, Sequence[Show]]]
 ) -> None:
     @own.task(queue=QUEUE)
@@ -108,7 +108,7 @@ async def test_text_that_is_not_valid_unicode_ends_no_worker(own: App) -> None:
             assert [c.text for c in await chunks_of(handle)] == ["??\x1b[2J", text]
 
 
-async def test_a_watcher_gets_each_change_until_the_job_ends(own: App) -> None:
+async def test_a_watcher_gets_each_change_of_progress_until_the_job_ends(own: App) -> None:
     @own.task(queue=QUEUE)
     async def climbs() -> None:
         for n in range(3):
@@ -170,15 +170,15 @@ async def test_each_member_of_a_batch_has_its_own_progress_and_stream(own: App) 
             assert [c.text for c in await chunks_of(handle)] == [f"member {n}"]
 
 
-async def test_readers_that_come_back_get_no_chunk_twice_and_learn_what_they_missed(
-    own: App, client: Client
-) -> None:
+async def test_readers_that_return_get_no_chunk_twice(own: App, client: Client) -> None:
     await read_by_three(own, client, chunks=3_000)
 
 
 async def read_by_three(own: App, client: Client, chunks: int) -> list[tuple[int, int]]:
-    """Let a job emit chunks, and three readers read them. Each reader leaves and comes back all the time. Return, for
-    each reader, how many chunks it got and how many it missed."""
+    """Let a job emit chunks for three readers. Each reader leaves and returns repeatedly.
+
+    Returns for each reader the number of chunks that it got, and the number that it missed.
+    """
 
     @own.task(queue=QUEUE)
     async def emits(n: int) -> None:
@@ -216,7 +216,7 @@ async def read_by_three(own: App, client: Client, chunks: int) -> list[tuple[int
     return found
 
 
-async def test_a_handler_does_not_follow_another_job_by_default(own: App) -> None:
+async def test_a_handler_must_not_watch_another_job_by_default(own: App) -> None:
     refused: list[bool] = []
 
     @own.task(queue=QUEUE)

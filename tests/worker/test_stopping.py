@@ -1,4 +1,4 @@
-"""Workers that stop: the time for running jobs (the grace), threads that never return, and the wake token."""
+"""Workers that stop: the grace (the time for running jobs), threads that never return, and the wake token."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks the later heartbeats. Each of them reports again that the job is cancelled, but must not interrupt the
-    handler again."""
+    """Checks that later heartbeats, which report the cancel again, do not interrupt the handler a second time."""
     handle = crew.tidying.enqueue(1.2 * crew.LEASE)
     async with run_worker():
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -50,7 +49,7 @@ async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
 async def test_a_job_that_becomes_due_during_the_grace_does_not_end_the_grace(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker that wakes up with nothing to report. It still lets the other jobs finish."""
+    """Checks a worker that is woken during its grace. The worker still lets its jobs finish."""
     handle = crew.sleeping.enqueue(1.0)
     async with run_worker(grace=10.0) as worker:
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -67,9 +66,9 @@ async def test_a_job_that_becomes_due_during_the_grace_does_not_end_the_grace(
 async def test_a_thread_that_never_returns_does_not_delay_the_end_of_its_worker(
     valkey_url: str, options: dict[str, Any]
 ) -> None:
-    """Checks a job that was reported at its timeout, while its thread still runs.
+    """Checks a job that is settled at its timeout while its thread still runs.
 
-    A worker that retires does not wait for this thread for ever.
+    A worker that retires does not wait forever for this thread.
     """
     release = threading.Event()
     with App(valkey_url) as app:
@@ -92,9 +91,9 @@ async def test_a_thread_that_never_returns_does_not_delay_the_end_of_its_worker(
 
 
 async def test_workers_that_stop_together_leave_one_wake_token(client: Client, app: App) -> None:
-    """Checks workers that each put back the token that they may have taken.
+    """Checks workers that all put their token back at once.
 
-    With two tokens, the doctor and `audit verify` would report a finding.
+    The doctor and `audit verify` would report two tokens as a finding.
     """
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]

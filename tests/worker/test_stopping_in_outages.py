@@ -1,5 +1,4 @@
-"""Workers that get a signal to stop while Redis is down or has forgotten its scripts. Each worker ends within its
-grace."""
+"""Workers that get a signal to stop while Redis is down or lacks its scripts. A worker ends within its grace."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_down(
 async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks a claim that waits for the server. The worker does not send it later, since it would have to give the jobs
-    back."""
+    """Checks a claim that waits for the server when the worker stops. The worker never sends this claim."""
     server = start_redis(appendonly="yes", appendfsync="always")
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=20.0)
@@ -77,8 +75,7 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that the unanswered claim and the running jobs share one grace. The worker then ends before its supervisor
-    kills it."""
+    """Checks that an unanswered claim and the running jobs share one grace. The supervisor need not kill the worker."""
     server = start_redis()
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=3.0)
@@ -101,7 +98,7 @@ async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
 async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that a process that is stopped during its start does not make the supervisor fail."""
+    """Checks that the supervisor does not count this end as a failure."""
     server = start_redis()
     server.freeze()
     crew.app.connect_to(server.url)
@@ -118,7 +115,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that can forget its scripts, and a user of this server that may then no longer load scripts."""
+    """A server that can forget its scripts. Its user may load scripts only until then."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -134,7 +131,7 @@ class Forgetful:
         self._control.execute_command("SCRIPT", "FLUSH")
 
     def load_complete(self) -> None:
-        """Load the script `complete`, as another worker with the right to load scripts could."""
+        """Load the script `complete` as a user who may still load scripts."""
         held = [("nobody", "1-1")]
         assert self.owner.run(claims.complete("crew", "w-other", held))
 
@@ -151,8 +148,7 @@ def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
 
 
 def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
-    """Return how often workers logged this text. The lines of heartbeats are left out, since heartbeats try again and
-    again."""
+    """Return how often workers logged this text, without the repeated lines of heartbeats."""
     return sum(
         words in r.getMessage()
         for r in caplog.records
@@ -168,7 +164,7 @@ async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_job
     caplog: pytest.LogCaptureFixture,
     reportable: bool,
 ) -> None:
-    """Checks that the worker does not end at once, which would interrupt its running jobs."""
+    """Checks that the worker does not end at once, and so interrupts no job."""
     _, running = begin(forgetful.url, concurrency=2, grace=4.0)
     job = await crew.gated.enqueue_async()
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -196,8 +192,7 @@ async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_job
 async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
-    """Checks that the worker lets its jobs take as long as they need, but tries to report their ends only for the time
-    of the grace."""
+    """Checks that the worker lets its jobs finish, and then tries for one grace to report their ends."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
@@ -217,7 +212,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
-    """Checks that the event loop does not wait for the running handler, so that the process can be replaced."""
+    """Checks that the process does not wait for the running handler. A new process can replace it."""
     crew.app.connect_to(forgetful.url)
     crew.stubborn.enqueue()
     crew.app.close()

@@ -1,4 +1,4 @@
-"""Workers with a supervisor, and the mirror that runs beside them."""
+"""Workers under a supervisor, which also starts a mirror."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.worker.conftest import attached, event_types, gone, mirrored
 def test_the_mirror_of_a_killed_supervisor_ends(
     client: Client, witness: crew.Witness, app: App, sqlite_url: str
 ) -> None:
-    """Checks that the old mirror gives up the database, so that the mirror of the next deploy can use it."""
+    """Checks that the database is free for the mirror of the next deploy."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(attached(client), "the mirror has attached", timeout=30)
@@ -56,8 +56,7 @@ def test_the_mirror_of_a_killed_supervisor_ends(
 def test_an_unusable_audit_database_is_refused_at_the_start(
     app: App, client: Client, witness: crew.Witness, audit: str, status: int, expected: str
 ) -> None:
-    """Checks that the supervisor does not start the mirror again every second, for ever, while jobs run without an
-    audit log."""
+    """Checks that no job runs without an audit log while the supervisor restarts a failing mirror again and again."""
     handle = crew.function.enqueue(1)
     with worker_process(app.redis_url, witness, "--audit", audit) as process:
         assert process.wait(30) == status
@@ -72,7 +71,7 @@ FOREIGN = ("CREATE TABLE job (id INTEGER)", "INSERT INTO job VALUES (1)")
 
 
 def _foreign(url: str) -> None:
-    """Make a database that has a table with the name of one of the log's tables."""
+    """Make a database in which another program has a table with the name of one of the log's tables."""
     with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
         database.executescript(";".join(FOREIGN))
 
@@ -90,7 +89,7 @@ def _no_database(url: str) -> None:
     ],
     ids=["foreign tables", "no database", "another log"],
 )
-def test_a_database_that_is_not_the_queues_own_log_is_refused_though_the_queue_has_a_log(
+def test_a_database_that_is_not_the_queues_own_log_is_refused(
     app: App,
     client: Client,
     witness: crew.Witness,
@@ -99,8 +98,7 @@ def test_a_database_that_is_not_the_queues_own_log_is_refused_though_the_queue_h
     make: Callable[[str], None],
     expected: str,
 ) -> None:
-    """Checks that the supervisor does not take the log of the queue's own mirror for the log of the mirror that it has
-    started."""
+    """Checks a queue that is mirrored into another database. This mirror does not count as the supervisor's mirror."""
     handle = crew.function.enqueue(1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0
@@ -130,10 +128,10 @@ def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
-def test_workers_start_though_the_database_of_a_queue_that_has_a_log_does_not_answer(
+def test_workers_of_a_logged_queue_start_though_its_database_does_not_answer(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
-    """Checks a deploy during an outage of the audit database. Redis keeps the events until the mirror is back."""
+    """Checks a deploy during an outage of SQL. Redis keeps the events until the mirror can write again."""
     handle = crew.function.enqueue(1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0
@@ -187,8 +185,7 @@ def test_the_supervisor_replaces_a_mirror_that_dies(
 def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the jobs beside this handler keep their leases as well. The supervisor extends the leases, since no
-    thread of the worker can run."""
+    """Checks that the supervisor extends the leases of all jobs of the worker, in which no thread can run."""
     beside = crew.sleeping.enqueue(1.0)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
@@ -206,8 +203,8 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
 def test_a_signal_to_all_processes_counts_as_one_signal(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """Checks signals from terminals and from systemd. Both signal all processes, and the supervisor then signals its
-    workers a second time."""
+    """Checks signals from terminals and from systemd. A worker gets the signal itself, and again from its
+    supervisor."""
     handle = crew.sleeping.enqueue(2.0)
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "20") as process:
         wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -221,7 +218,7 @@ def test_a_signal_to_all_processes_counts_as_one_signal(
 def test_a_worker_that_ignores_signals_is_killed_after_the_grace(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the supervisor does not wait for ever, and that it stops extending the worker's leases."""
+    """Checks that the supervisor also stops extending the worker's leases."""
     handle = crew.gripping.enqueue(100)
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "0") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -273,8 +270,7 @@ def _deadline(client: Client, job_id: str) -> float:
 def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that other workers run the jobs of the suspended worker, as they would without a supervisor. The suspended
-    worker may never continue."""
+    """Checks that other workers run the jobs of the suspended worker, which may never resume."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness, "--processes", "2"):
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -287,7 +283,7 @@ def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
 
 
 @pytest.mark.slow
-def test_workers_are_replaced_after_max_jobs_and_no_job_is_given_back(
+def test_workers_that_are_replaced_after_max_jobs_give_no_job_back(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     jobs = [crew.sleeping.job(0.1) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Spans of enqueues and claims, with real workers: how they belong together, and that none is lost."""
+"""Spans of enqueues and claims, with real workers. The tests check how spans are related, and that no span is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RUN = {
 
 @pytest.fixture
 def spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file to which all processes append their spans."""
+    """Return the path of the file to which all processes append their spans."""
     path = tmp_path / "spans.jsonl"
     monkeypatch.setenv(traced.SPANS, str(path))
     return path
@@ -59,8 +59,8 @@ def spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def use_relation(
     valkey_url: str, spans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], None]]:
-    """Return a function that imports the traced app again, with this relation; the processes of isolated handlers do
-    the same."""
+    """Yield a function that imports the traced app again. The argument says how the app relates a claim's span to the
+    enqueue."""
 
     def use(relation: str) -> None:
         monkeypatch.setenv(traced.RELATION, relation)
@@ -79,7 +79,7 @@ def finished(spans: Path) -> list[dict[str, Any]]:
 
 
 def of_job(found: list[dict[str, Any]], job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the span of a job's enqueue, and those of its claims in their order."""
+    """Return the span of a job's enqueue, and the spans of its claims in order."""
     mine = [each for each in found if each["attributes"].get(conventions.MESSAGE_ID) == job_id]
     [sent] = [each for each in mine if each["kind"] == "PRODUCER"]
     claims = [each for each in mine if each["kind"] == "CONSUMER"]
@@ -87,7 +87,7 @@ def of_job(found: list[dict[str, Any]], job_id: str) -> tuple[dict[str, Any], li
 
 
 def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
-    """Return how a span belongs to another. Raises AssertionError if it belongs to it in both ways, or in none."""
+    """Return how a span refers to another span: "parent" or "link". Asserts that it does not do both."""
     if span["parent"] == to["id"]:
         assert span["trace"] == to["trace"]
         assert [] == span["links"]
@@ -99,7 +99,7 @@ def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("chosen", RELATIONS)
-def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
+def test_the_span_of_a_claim_refers_to_its_enqueue_as_configured(
     chosen: str, use_relation: Callable[[str], None], spans: Path, tmp_path: Path
 ) -> None:
     use_relation(chosen)
@@ -191,7 +191,7 @@ def test_each_claim_belongs_to_its_enqueue_as_the_relation_says(
 
 
 def test_a_process_exports_its_spans_when_it_ends(spans: Path) -> None:
-    """The exporter would wait for a minute, and the provider of the test exports nothing at the end by itself."""
+    """Checks a process that ends within the exporter's delay of a minute."""
     program = (
         "from rq_core import testing; from tests.kit import traced\n"
         "with testing.fake(traced.app): traced.plain.enqueue()"
@@ -209,7 +209,7 @@ def test_a_process_exports_its_spans_when_it_ends(spans: Path) -> None:
 def test_no_span_is_lost_when_processes_end_after_one_job(
     use_relation: Callable[[str], None], spans: Path, tmp_path: Path
 ) -> None:
-    """The spans are exported only at the ends of the processes: until then, the exporter waits for a minute."""
+    """Checks processes that end within the exporter's delay of a minute."""
     use_relation("auto")
     ids = {traced.plain.enqueue(n).id for n in range(5)} | {traced.apart.enqueue().id}
     options = ("--processes", "4", "--max-jobs", "1")
@@ -238,7 +238,7 @@ def test_no_span_is_lost_when_processes_end_after_one_job(
 
 
 class _Refusing(TraceContextTextMapPropagator):
-    """Raises an exception for headers that it does not understand, as some propagators do."""
+    """A propagator that raises an exception for headers that it cannot read."""
 
     def extract(self, carrier: Any, *given: Any, **options: Any) -> Any:
         int(str(carrier.get("traceparent")), 16)
@@ -272,7 +272,7 @@ def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
     assert (None, ()) == (span.parent, tuple(span.links))
 
 
-def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_says() -> None:
+def test_the_names_in_spans_are_those_of_the_stated_version_of_the_conventions() -> None:
     from opentelemetry.semconv._incubating.attributes import messaging_attributes
     from opentelemetry.semconv.attributes import error_attributes
     from opentelemetry.semconv.schemas import Schemas
@@ -288,7 +288,7 @@ def test_the_names_are_those_of_the_conventions_in_the_version_that_the_table_sa
     assert conventions.SCHEMA_URL in {schema.value for schema in Schemas}
 
 
-def test_the_page_has_each_name_and_the_version() -> None:
+def test_the_page_about_traces_has_each_name_and_the_version() -> None:
     page = (ROOT / "docs" / "how-to" / "traces.md").read_text()
     rows = [
         line

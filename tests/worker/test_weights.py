@@ -1,5 +1,4 @@
-"""Weights of queues. The weights decide how queues share the places of a worker. Invalid weights are refused before a
-worker starts."""
+"""Weights of queues, by which queues share the places of a worker. Invalid weights are refused at the start."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """Run ``jobs`` jobs in each of the two queues mail and reports. Return the queue of each job, in the order in which
-    the jobs ran.
+    """Run ``jobs`` jobs in the queue mail and ``jobs`` jobs in the queue reports. Return the queue of each job, in
+    order.
 
-    The queue mail has the given weight.
+    ``weight`` is the weight of the queue mail.
     """
     app = App(url)
     ran: list[str] = []
@@ -40,8 +39,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that all jobs of both queues run, and that about three quarters of the first 120 jobs are of the queue
-    with the weight 3."""
+    """Checks that all jobs run. Three quarters of the first 120 jobs belong to the queue with the weight 3."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

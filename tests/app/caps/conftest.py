@@ -1,4 +1,4 @@
-"""Fixtures: an app that defines the tasks, and a producer app that lacks the tasks. Both use one server."""
+"""Fixtures: an app with tasks, and a producer's app that lacks the code of these tasks. Both use one server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task for tests of caps. Its handler does nothing. Two helpers claim jobs and read events."""
+"""A task with caps whose handler does nothing, and helpers that claim jobs and read events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Enqueues by name, from producers that lack the code of the tasks: Redis has the policies that say which caps
-apply."""
+"""Enqueues by name from producers without the tasks' code. Redis stores which caps apply to each task."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     )
 
 
-def test_enqueue_by_name_without_keys_is_refused_if_a_function_computes_the_key_of_a_cap(
+def test_enqueue_by_name_needs_keys_if_a_function_computes_the_key_of_a_cap(
     app: App, other: App
 ) -> None:
     app.task(queue="mail", caps=[Cap(1, per=lambda tenant, **_: tenant, name="tenant")])(send)

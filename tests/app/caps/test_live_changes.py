@@ -44,8 +44,7 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
 def test_set_cap_with_the_value_code_restores_the_limit_that_the_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Checks a limit that newer code declared while an operator's limit was in force. An old worker then declares its
-    older limit, which must not be restored."""
+    """Checks two versions of the code. The old worker declares its limit last, and the newer limit is restored."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")
@@ -69,7 +68,7 @@ def test_set_cap_with_the_value_code_restores_the_limit_that_the_code_declared_l
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
-def test_set_cap_with_the_value_code_gives_a_key_the_limit_of_its_family_again(app: App) -> None:
+def test_set_cap_with_the_value_code_gives_a_key_the_limit_of_its_family(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.apply_settings()
     app.set_cap("mail", "send.tenant=a", 0)
@@ -114,7 +113,7 @@ def test_set_cap_with_the_value_code_is_refused_if_the_code_declares_no_limit(
 def test_a_cap_that_the_code_no_longer_declares_is_kept_and_reported(
     app: App, redis_url: str
 ) -> None:
-    """Checks that the stored cap still limits the jobs of the new code, and that a warning names the cap."""
+    """Checks that the stored cap still limits new jobs. A warning names the cap."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     with App(redis_url) as newer:
@@ -213,7 +212,7 @@ def test_set_cap_refuses_invalid_limits(app: App, scope: str, limit: Any) -> Non
 
 
 def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, other: App) -> None:
-    """Checks a scope without a stored limit. A registered policy that names the scope is enough."""
+    """Checks a scope without a stored limit. A task's registered policy names it."""
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     client = app.client
     client.run(client.calls.caps.register("mail", app.declared.policies("mail")))
@@ -221,7 +220,7 @@ def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, o
     assert other.set_cap("mail", "tenant=acme", 5).limit == Limit(5)
 
 
-def test_set_cap_on_a_rate_reads_a_plain_number_as_jobs_per_window_of_that_rate(app: App) -> None:
+def test_set_cap_reads_a_plain_number_for_a_rate_as_jobs_per_window(app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant", burst=4)])(
         send
     )

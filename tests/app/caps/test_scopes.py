@@ -1,4 +1,4 @@
-"""Scopes as `rq-core caps` shows them: the holders, the waiting jobs, and the time at which a rate admits a job
+"""Scopes as `rq-core caps` shows a scope: its holders, its waiting jobs, and the time at which a rate admits a job
 again."""
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ def test_app_caps_shows_when_an_exhausted_rate_admits_a_job_again(app: App) -> N
 
 
 def test_app_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """Checks the cap of a queue. Its status counts the waiting jobs of all lists and lanes, although no lane is marked
-    as blocked."""
+    """Checks the cap of a queue. The count includes the jobs of all lists and lanes, though no lane is blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

@@ -1,5 +1,4 @@
-"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror that copies events when the
-test says so."""
+"""Fixtures: an app whose jobs the test claims and settles, an audit database, and a mirror that the test runs."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def note(n: int = 0) -> int:
 
 @pytest.fixture
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
-    """Give the app an audit database. Yield a function that copies the new entries of the app's queue into the
-    database."""
+    """Give the app an audit database. Yield a function that mirrors the new events of the app's queue."""
     database = Database(sqlite_url)
     ensure_schema(database)
     app.audit_url = sqlite_url

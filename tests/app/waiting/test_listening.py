@@ -1,5 +1,4 @@
-"""Waits that end when a message reports the end of the job. With the fixture ``rare``, waits poll only once an hour, so
-that only the message can end them."""
+"""Waits that end when Redis publishes the end of the job. With the fixture ``rare``, waits poll only once an hour."""
 
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ def is_replaced(app: App, handle: JobHandle[Any]) -> None:
 
 
 def is_taken_out(app: App, handle: JobHandle[Any]) -> None:
-    """Remove a job as `audit restore` does if a loss of Redis brought back a job that had ended before."""
+    """Remove a revived job (one that had ended before a loss of Redis) as `audit restore` does."""
     client = app.client
     line = client.run(client.calls.delivery.ask([["HGET", queue_keys(QUEUE)("jobs"), handle.id]]))[
         0
@@ -174,7 +173,7 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_all_awaited_jobs(
     app: App, control: Any
 ) -> None:
-    """Checks a job that ended while the connection was lost: the wait ends as soon as the listener has subscribed
+    """Checks a job that ends while the listener has no subscription. The wait ends when the listener subscribes
     again."""
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
@@ -202,7 +201,7 @@ def test_a_listener_whose_connection_was_killed_receives_later_messages(
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_the_wait_of_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
+def test_a_wait_without_the_right_to_subscribe_polls_and_logs_one_warning(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -245,8 +244,7 @@ def test_waits_poll_and_log_one_warning_if_workers_may_not_publish(
 def test_roles_that_wait_for_jobs_may_subscribe_to_the_ends_of_jobs(
     as_: As, control: Any, rare: None
 ) -> None:
-    """Checks that `rq-core acl` gives producers the right to subscribe and workers the right to publish, so that Redis
-    refuses neither."""
+    """Checks the rights of `rq-core acl`: producers may subscribe, and workers may publish."""
     with App(as_("producer")) as app, App(as_("worker")) as worker:
         app.task(queue=QUEUE)(note)
         handle = app.tasks["note"].enqueue(1)
@@ -283,8 +281,7 @@ def test_waits_for_several_queues_subscribe_to_each_queue(app: App, control: Any
 def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
     redis_server: RedisServer, app: App
 ) -> None:
-    """Checks a connection that the network dropped without a notice. The next poll notices that neither a message nor
-    an answer arrives."""
+    """Checks a connection that the network dropped silently. The next poll gets neither a message nor an answer."""
     with Proxy(redis_server.port) as proxy, App(proxy.url) as far:
         far.task(queue=QUEUE)(note)
         handle = far.tasks["note"].enqueue(1)
@@ -299,7 +296,7 @@ def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
 def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a server that refuses RESP3, such as a proxy that speaks only RESP2."""
+    """Checks a server that refuses RESP3. Some proxies speak only RESP2."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
@@ -315,8 +312,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 @pytest.mark.usefixtures("rare")
 def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
-    """Checks that the second of two waits also wakes the thread. The thread would otherwise sleep until its next
-    poll."""
+    """Checks the second of two waits. Without a wake-up, the thread would sleep until its next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]
@@ -330,10 +326,10 @@ def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App
 
 
 @pytest.mark.usefixtures("rare")
-def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_new_thread(
+def test_a_wait_after_an_error_of_the_wait_thread_starts_a_new_thread(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that the process still polls for later waits after the error."""
+    """Checks that later waits are polled as before."""
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     sleep = Waiter._sleep
@@ -360,8 +356,7 @@ def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_n
 def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a message that the thread reads together with the answer to the unsubscribe: the message still ends the
-    wait."""
+    """Checks a message that the thread reads together with the answer to its unsubscribe."""
     monkeypatch.setattr(wait_thread, "QUIET_S", 0.0)
     task = app.tasks["note"]
     lasting, short = task.enqueue(1), task.with_options(queue="other").enqueue(2)
@@ -383,7 +378,7 @@ def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
 def test_a_missing_right_is_logged_once_for_all_wait_threads(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
-    """Checks that a second thread logs no second warning, and that Redis' ACL log gets no second refusal."""
+    """Checks a second thread. The thread logs no warning, and Redis' ACL log gets no second refusal."""
     url = as_("producer", without="&rqc:{*}:ended")
     control.execute_command("ACL", "LOG", "RESET")
     with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):
@@ -416,7 +411,7 @@ def test_the_command_that_grants_a_missing_right_includes_the_apps_prefix(
 def test_an_end_without_subscribers_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a process that was suspended so long that its subscription ended."""
+    """Checks a wait whose subscription Redis has forgotten, as after a long suspension of the process."""
     monkeypatch.setattr(wait_schedule, "HEARD_S", (0.25,))
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)

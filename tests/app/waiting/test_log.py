@@ -1,4 +1,4 @@
-"""The outcome that a wait reads from the audit log after Redis has forgotten the job."""
+"""Outcomes that a wait reads from the audit log, after Redis has forgotten the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mirror = Callable[[], Any]
 def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     app: App, audited: Mirror
 ) -> None:
-    """Checks that the wait reads the log, although Redis has also lost the fact that a mirror copies the queue."""
+    """Checks that the wait reads the log, although Redis has lost the fact that a mirror copies the queue."""
     handle = app.tasks["note"].enqueue(1)
     succeed(app, *take(app))
     audited()
@@ -33,7 +33,7 @@ def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     assert Succeeded is type(handle.wait(5))
 
 
-def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
+def test_a_wait_for_a_job_that_the_log_lacks_returns_gone_at_once(
     app: App, audited: Mirror
 ) -> None:
     app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
@@ -45,8 +45,7 @@ def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
 def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
-    """Checks an id whose row in SQL belongs to a later job. The later job has not ended, or has ended in another
-    way."""
+    """Checks an id whose row in SQL is about a later job. The later job still lives, or has another outcome."""
     task = app.tasks["note"].with_options(id="again", max_attempts=1)
     task.enqueue(1)
     succeed(app, *take(app))
@@ -68,8 +67,7 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
 def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
     audited: Mirror, sqlite_url: str
 ) -> None:
-    """Checks jobs for three statements. A statement has at most IDS_CHUNK ids, fewer than the 65,535 parameters that
-    PostgreSQL accepts."""
+    """Checks a wait that needs three statements. A statement has at most IDS_CHUNK ids."""
     reader = LogEndings(sqlite_url)
     asked = {f"j-{n}": (0, 0) for n in range(2 * IDS_CHUNK + 1)}
     found = reader.read(QUEUE, asked)
@@ -82,7 +80,7 @@ def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
 def test_a_forked_child_opens_its_own_reader_of_the_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the child process neither reads from nor closes the parent's reader of the log."""
+    """Checks that the child process neither uses nor closes the parent's reader."""
     made: list[LogEndings] = []
     closed: list[LogEndings] = []
     make, close = LogEndings.__init__, LogEndings.close
@@ -124,8 +122,7 @@ def test_a_forked_child_opens_its_own_reader_of_the_log(
 def test_a_fork_waits_for_a_read_of_an_sqlite_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that no process forks while SQLite holds internal locks. The child's reads would wait for these locks for
-    ever."""
+    """Checks that no process forks while SQLite holds internal locks, for which the child would wait forever."""
     reads, goes_on, read = threading.Event(), threading.Event(), LogEndings.read
 
     def slow(reader: LogEndings, *asked: Any) -> Any:
@@ -160,7 +157,7 @@ def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
     app: App, silent: None
 ) -> None:
-    """Checks that a wait of 0.5 s does not take 10 s, the time that a connection to PostgreSQL may take."""
+    """Checks a wait of 0.5 s. A connection to PostgreSQL may take 10 s."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         app.handle_by_id(QUEUE, "gone").wait(0.5)
@@ -171,7 +168,7 @@ def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
 def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
     app: App, silent: None
 ) -> None:
-    """Checks that the event loop can be closed while the thread that reads the log still waits for the database."""
+    """Checks that the event loop can be closed while a thread still waits for the database."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         asyncio.run(app.handle_by_id(QUEUE, "gone").wait_async(0.5))

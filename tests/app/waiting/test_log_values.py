@@ -1,5 +1,4 @@
-"""Results that the audit log keeps (``audit_result="full"``). A caller can read such a result after Redis has forgotten
-it."""
+"""Results in the audit log (``audit_result="full"``). A caller can read a result there after Redis has forgotten it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def task(app: App) -> Any:
 
 
 def finish(app: App, handle: Any, kept: str = "full") -> None:
-    """Claim the only waiting job, and settle the claim as succeeded."""
+    """Claim the only waiting job, and settle its claim as succeeded."""
     (claim,) = take(app)
     assert claim.id == handle.id
     value = app.tasks["total"].returned.dump(app.tasks["total"](3), kept)
@@ -73,7 +72,7 @@ def test_without_an_audit_database_an_evicted_result_is_reported_as_missing(
     assert Succeeded(handle.id, missing="full") == handle.wait(LONG_S)
 
 
-def test_a_log_with_only_the_digest_of_a_result_reports_the_result_as_lost_or_expired(
+def test_a_wait_says_whether_a_result_is_lost_or_expired_or_was_not_kept(
     app: App, audited: Mirror, task: Any
 ) -> None:
     lost = task.with_options(audit_result="digest").enqueue(3)
@@ -91,7 +90,7 @@ def test_a_log_with_only_the_digest_of_a_result_reports_the_result_as_lost_or_ex
         found[0].value  # noqa: B018 - it raises
 
 
-def test_the_log_keeps_the_result_of_the_first_job_with_an_id_after_a_second_job(
+def test_the_log_keeps_the_result_of_the_first_of_two_jobs_with_one_id(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     from sql_audit.queries.endings import LogEndings
@@ -110,11 +109,10 @@ def test_the_log_keeps_the_result_of_the_first_job_with_an_id_after_a_second_job
     assert "not_kept" == second.missing  # type: ignore[attr-defined]
 
 
-def test_the_result_of_an_earlier_job_with_the_same_id_is_read_as_the_type_of_that_jobs_task(
+def test_a_result_of_a_reused_id_is_read_as_the_type_of_its_own_task(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
-    """Checks an id that two tasks used. The result of the earlier job must not be read as the result type of the later
-    job's task."""
+    """Checks an id that two tasks used. Each result is read as the result type of its own task."""
     from sql_audit.queries.endings import LogEndings
 
     handle = task.with_options(id="again").enqueue(3)
@@ -165,10 +163,10 @@ def test_the_option_audit_result_full_needs_the_option_keep_result(app: App) -> 
     plain.with_options(audit_result="full", keep_result=60)
 
 
-def test_a_handle_reports_the_end_of_a_remembered_job_before_the_mirror_has_copied_that_end(
+def test_a_handle_reports_the_end_of_a_remembered_job_before_the_mirror_does(
     app: App, audited: Mirror, task: Any
 ) -> None:
-    """Checks that the handle does not report "gone" while the mirror has not yet copied the job's end."""
+    """Checks that the handle does not report "gone" meanwhile."""
     handle, cancelled = task.enqueue(3), task.with_options(priority="low").enqueue(4)
     finish(app, handle)
     cancelled.cancel()

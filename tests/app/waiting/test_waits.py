@@ -1,5 +1,4 @@
-"""The method ``wait`` of a handle, on real servers. The method returns when the job has ended, whatever the kind of
-end."""
+"""The method ``wait`` of a handle, on real servers. A wait returns when the job has ended, in whatever way."""
 
 from __future__ import annotations
 
@@ -141,7 +140,7 @@ def test_a_wait_for_a_pruned_job_returns_its_reason_and_error(app: App, audited:
     assert expected == handle.wait(LONG_S)
 
 
-def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_reported_as_gone(
+def test_without_an_audit_database_a_job_that_left_redis_is_reported_as_gone(
     app: App,
 ) -> None:
     handle = app.tasks["note"].enqueue(1)
@@ -198,7 +197,7 @@ def test_a_handle_keeps_the_outcome_that_it_returned(app: App) -> None:
 
 
 def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited: Mirror) -> None:
-    """Checks a job that has just left Redis. The wait returns neither "gone" nor an older state from SQL."""
+    """Checks a job that has just left Redis. The wait returns neither "gone" nor the older state in SQL."""
     handle = app.tasks["note"].enqueue(1)
     audited()
     waiting = meanwhile(handle, LONG_S)
@@ -210,10 +209,10 @@ def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited:
     assert Succeeded(handle.id) == waiting.result(LONG_S)
 
 
-def test_a_wait_for_a_reused_id_does_not_return_the_outcome_of_its_earlier_job(
+def test_a_wait_for_a_reused_id_returns_the_outcome_of_the_later_job(
     app: App, audited: Mirror
 ) -> None:
-    """Checks that the wait reads the log only after the mirror has copied the second job's end."""
+    """Checks that the wait reads the log only when the log has the end of the second job."""
     task = app.tasks["note"].with_options(id="again")
     first = task.enqueue(1)
     succeeds(app, first)
@@ -253,11 +252,10 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert seen in ([2], [3])
 
 
-def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_job(
+def test_as_completed_polls_the_first_of_many_jobs_early(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks twice TOGETHER_MAX jobs and one more. The first poll comes once TOGETHER_MAX jobs are registered, and
-    later polls report the others."""
+    """Checks more than twice TOGETHER_MAX jobs. The first poll comes as soon as TOGETHER_MAX jobs are registered."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -400,8 +398,7 @@ def test_a_forked_child_waits_on_its_own_connection(app: App) -> None:
 
 
 def test_as_completed_continues_in_a_forked_child(app: App) -> None:
-    """Checks that the child process starts a thread for its polls, since the parent's thread does not run in the
-    child."""
+    """Checks that the child process starts a thread for its polls. The parent's thread does not exist there."""
     handles = [app.tasks["note"].enqueue(n) for n in range(3)]
     first, second, third = take(app, 3)
     ended = app.as_completed(handles, LONG_S / 4)
@@ -480,7 +477,7 @@ def test_the_timeout_error_of_a_wait_names_an_unreachable_server(
 
 
 async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(app: App) -> None:
-    """Checks a wait that begins while the thread of the earlier waits is still ending."""
+    """Checks a wait that begins while the thread of earlier waits still ends."""
     handle = await app.tasks["note"].enqueue_async(1)
     for _ in range(20):
         with pytest.raises(WaitTimeout):
@@ -495,7 +492,7 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
 def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a later wait starts a new thread, and does not rely on the thread that failed to start."""
+    """Checks that a later wait starts another thread."""
     handle = app.tasks["note"].enqueue(1)
     begin = threading.Thread.start
 
@@ -516,7 +513,7 @@ def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
 def test_a_wait_thread_whose_start_was_interrupted_ends(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the interrupted thread ends. A close of the app can then end the waits of the next thread."""
+    """Checks also that a later close of the app ends the waits of the next thread."""
     handle = app.tasks["note"].enqueue(1)
     begun: list[threading.Thread] = []
     begin = threading.Thread.start
@@ -555,7 +552,7 @@ def test_as_completed_yields_ended_jobs_before_it_times_out(app: App) -> None:
 
 
 def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -> None:
-    """Checks that the call raises an error, and does not report the jobs of the other app as gone."""
+    """Checks that the call raises an error. Jobs of another app must not be reported as gone."""
     handle = app.tasks["note"].enqueue(1)
     with App(redis_url) as other, pytest.raises(InvalidOption, match="handles of this app"):
         next(other.as_completed([handle], 1))

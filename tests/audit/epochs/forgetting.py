@@ -1,4 +1,4 @@
-"""A producer on the test's clock, and helpers that read from the log which data Redis forgot."""
+"""Helpers for tests in which Redis forgets data: a producer on the test's clock, and a query for orphaned events."""
 
 from __future__ import annotations
 

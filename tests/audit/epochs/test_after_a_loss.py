@@ -1,4 +1,7 @@
-"""After a loss: the jobs to restore, a mirror that dies while it records the loss, and a log that was switched off."""
+"""The time after a loss of Redis: jobs are restored, and a mirror dies while it records the loss.
+
+In one test, the log was switched off.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.kit.wait import wait_until
 
 
 class Pair:
-    """Two servers; the second is a replica of the first."""
+    """Two servers. The second server is a replica of the first."""
 
     def __init__(self, start_redis: Callable[..., RedisServer]) -> None:
         self.first = start_redis()
@@ -85,8 +85,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
 def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks three primaries in a row: server A, then its lagging replica B, then A again. A has none of the events of
-    B."""
+    """Checks two failovers: from server A to its lagging replica B, and back to A. Server A lacks the events of B."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, "before")
@@ -139,7 +138,7 @@ def test_the_mirror_notices_a_double_failover_on_open_connections(
 
 
 @pytest.mark.parametrize("who", ["the mirror", "a producer", "a producer at the same moment"])
-def test_a_promoted_server_with_a_slow_clock_begins_an_epoch_greater_than_the_last_epoch_in_sql(
+def test_a_promoted_server_with_a_slow_clock_begins_a_later_epoch(
     start_redis: Callable[..., RedisServer], database: Database, who: str
 ) -> None:
     pair = Pair(start_redis)

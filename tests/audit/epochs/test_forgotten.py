@@ -1,4 +1,4 @@
-"""Real losses: Redis forgets all or part of its data (by a flush or an old snapshot), and the log records the loss."""
+"""Real losses: Redis forgets all or part of its data after a flush or an old snapshot. The log records the loss."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _after(entry_id: str) -> tuple[int, int]:
 
 
 def tail_of(server: RedisServer) -> Path:
-    """Return the append-only file into which the server writes now."""
+    """Return the server's newest append-only file. The server appends to this file."""
     return max((server.directory / "appendonlydir").glob("*.incr.aof"))
 
 
@@ -211,9 +211,9 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Checks a Redis that loads a state from before the mirror was attached.
+    """Checks a Redis that loads a snapshot from before the mirror attached the queue.
 
-    The first try fails after the mirror has committed a new epoch and before its call attaches the queue in Redis.
+    The mirror commits a new epoch in SQL. Then its connection breaks, before it has attached the queue in Redis.
     """
     server = start_redis()
     broken: list[str] = []
@@ -247,8 +247,7 @@ def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
 def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a Redis that loads an old state twice. The second state is from a time before Redis noticed the first
-    loss."""
+    """Checks a Redis that loads the same old state twice. That state has no trace of the first loss."""
     server = start_redis(appendonly="yes", appendfsync="always")
 
     def go_back(content: bytes) -> None:

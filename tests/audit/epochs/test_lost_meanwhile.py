@@ -1,5 +1,4 @@
-"""Redis lost all its data while no mirror ran. The log records the loss, even if no client has used the queue since
-then."""
+"""Losses of all data in Redis while no mirror runs. The log records the loss even if no client uses the queue later."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def found_by(done: Result) -> list[str]:
 def test_a_mirror_that_starts_after_a_loss_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that the mirror also looks for the queues in the log, and not only for the queues in Redis' list."""
+    """Checks that the mirror finds the queue in the log, since Redis' list of queues is empty."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -112,7 +111,8 @@ def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
 def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a new queue that has neither an audit log nor a stamp. Such a queue may also be on another server."""
+    """Checks a new queue without a stamp. The doctor knows the loss only after `audit adopt` has bound this server to
+    the log."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -141,8 +141,7 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify and the doctor report no finding about a queue that was deleted after the mirror had copied
-    all its events."""
+    """Checks verify and the doctor after the mirror has copied all events and the queue was deleted."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -160,7 +159,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify does not report the whole log as proven if only the logs of the other queues are proven."""
+    """Checks a queue whose rows were deleted from SQL. Redis still knows how far the mirror has trimmed its outbox."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))
@@ -188,7 +187,7 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a log whose last event says that the log was switched off. Such a log is complete up to this event."""
+    """Checks a log whose last event is the switch to "off". Redis loses all data after this event."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

@@ -1,4 +1,4 @@
-"""Fixture: a client on the engine that the tests use with the database."""
+"""Fixture: a client of the test's Redis server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoring the saved steps of durable jobs after a loss: from the log, if the log has the value of each step."""
+"""Restoring the saved steps of durable jobs after a loss. The log must have the value of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = BATCH_MAX + 10
 
 
 def durable_job(client: Client, database: Database, *, kept: str = "full", steps: int = 3) -> None:
-    """Enqueue a job. Its first claim saves ``steps`` steps, begins one more step without saving it, and fails."""
+    """Enqueue a job and claim it once. The claim saves ``steps`` steps, begins one more step, and fails."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)  # Values are logged once a mirror reads the queue.
     fence = claim(client, 1)["order"]
@@ -56,7 +56,7 @@ def boxes(client: Client) -> dict[str, str]:
 
 
 def lose(client: Client, what: str) -> None:
-    """Remove one of three things from Redis: all data, the job's box, or one entry of the box."""
+    """Delete data from Redis: "everything", "the box" of the job, or one entry of its box."""
     boxes = queue_keys(QUEUE, client.prefix)("boxes")
     commands = {"everything": ["FLUSHALL"], "the box": ["DEL", boxes]}
     client.run(client.calls.delivery.ask([commands.get(what, ["HDEL", boxes, f"{LIFE}|2"])]))
@@ -101,7 +101,7 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
 def test_a_job_whose_steps_are_missing_in_the_log_fails_at_its_next_step(
     client: Client, database: Database, what: str
 ) -> None:
-    """Checks that neither the restore nor the doctor lets these steps run again, since they have happened."""
+    """Checks that no step runs a second time after the restore and the doctor's repair."""
     durable_job(client, database, kept="digest")
     drain(client, database)
     if what == "everything":
@@ -165,7 +165,7 @@ def test_box_entries_whose_job_is_not_restored_are_removed_after_an_hour(
     assert 5 == len(boxes(client))
 
 
-def test_verify_accepts_a_signal_that_is_sent_again_because_its_value_could_not_be_restored(
+def test_verify_accepts_a_signal_that_is_sent_again_after_a_restore(
     client: Client, database: Database
 ) -> None:
     durable_job(client, database)

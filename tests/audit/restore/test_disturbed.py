@@ -32,11 +32,10 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
+def test_restore_logs_a_job_whose_keys_were_deleted_by_hand_as_gone(
     client: Client, database: Database
 ) -> None:
-    """Checks keys that are deleted while the history of Redis continues. According to the log the job is then still
-    alive."""
+    """Checks deleted keys in an epoch that continues. The log still shows the job as alive."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)
@@ -72,8 +71,7 @@ def test_restore_refuses_arguments_that_do_not_match_their_digest(
 def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     client: Client, database: Database
 ) -> None:
-    """Checks a job that ended before the restore. Without the events that the mirror has not yet copied, the job would
-    look lost."""
+    """Checks a job that ended before the restore. If the mirror has not copied this end, the job looks lost."""
     client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
     assert run_all(client) == ["a", "b"]
@@ -90,7 +88,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
 def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Checks a restore that is the first client of Redis after the loss, while a mirror runs."""
+    """Checks a restore that is the first client to reach Redis after the loss."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     flush(client)
@@ -106,8 +104,8 @@ def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
 def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a second restore that listed the lost jobs early. Since then the first restore has restored the jobs, and
-    workers have run them."""
+    """Checks a restore with an outdated list of lost jobs. Another restore has restored these jobs, and workers have
+    run them."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
@@ -157,8 +155,7 @@ def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
 def test_restore_waits_while_the_backlog_is_full(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Checks that the restore continues whenever the mirror has emptied the backlog. Each call of the restore fills the
-    backlog again."""
+    """Checks that the restore continues each time after the mirror has emptied the backlog."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)

@@ -1,6 +1,6 @@
-"""A log with a gap: jobs that may have ended in the gap are not run a second time without the operator's consent.
+"""A log with a gap: a job that may have ended in the gap runs again only if the operator consents.
 
-The gap has a common cause: SQL is restored from a backup, and Redis has trimmed events that the backup lacks.
+The gap arises in a common way: SQL is restored from a backup that lacks events which Redis has trimmed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FINISHED = [f"done-{n}" for n in range(7)]
 
 @pytest.fixture
 def engine() -> object:
-    """Use only one engine, since the effects of a gap do not depend on the engine."""
+    """Use one engine for all tests of gaps."""
     from tests.kit.servers import engines
 
     return engines()[0]
@@ -39,8 +39,7 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """Restore a backup of SQL from a time before seven jobs ended. Then mirror until SQL has all entries of Redis
-    again."""
+    """Yield a database with a gap: it was restored from a backup, and lacks the ends of seven jobs."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:
@@ -50,7 +49,7 @@ def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
 
 
 def finish_unseen(client: Client, database: Database) -> None:
-    """Run seven jobs to their ends, and trim their events from Redis. The last mirrored entry stays as the anchor."""
+    """Run seven jobs to their ends, and trim their events from Redis."""
     assert complete(client, claim(client, len(FINISHED))) == {}
     client.run(client.calls.enqueue.many([job("anchor")]))
     drain(client, database)
@@ -144,7 +143,7 @@ def _dies_after_commit():  # type: ignore[no-untyped-def]
     return die
 
 
-def test_a_mirror_that_was_killed_after_a_gap_asks_for_a_baseline_when_it_starts_again(
+def test_a_restarted_mirror_asks_for_the_baseline_after_a_gap(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))

@@ -58,8 +58,7 @@ def lose_all(client: Client, database: Database) -> None:
 def test_restore_lists_a_lost_job_whose_name_another_job_took(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
-    """Checks that the lost job does not run in addition to the job that its producer enqueued later with the same
-    name."""
+    """Checks that the lost job does not run. A producer has enqueued another job under the same name after the loss."""
     enqueue(client, "lost", rule)
     lose_all(client, database)
     assert ("other",) == enqueue(client, "other", rule).ids
@@ -95,11 +94,11 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_of_two_lost_jobs_with_one_name_only_the_holder_is_restored_with_the_name(
+def test_only_the_holder_of_a_name_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
-    """Checks several rules for names. With debounce, a claim of the first job freed the name, so that a second job took
-    the name. Both jobs are restored, but only the second job gets the name again."""
+    """Checks each rule for names. With debounce, the claim of the first job frees the name, and a second job takes
+    it."""
     enqueue(client, "first", rule)
     held = claim(client, 1)
     second = enqueue(client, "second", rule).ids
@@ -154,11 +153,10 @@ def holder(client: Client) -> str | None:
     return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
 
 
-def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
+def test_a_restored_job_takes_its_name_back_from_a_revived_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that the revived job is removed first. Otherwise the lost job would be restored without its name, or would
-    not be restored."""
+    """Checks the order: the restore removes the revived job before it gives the name to the lost job."""
     server = start_redis()
     with Client(server.url) as client:
         client.run(client.calls.enqueue.many([unique("first"), job("other")]))
@@ -207,7 +205,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 def test_a_throttle_window_is_in_force_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
-    """Checks a throttled job that has ended. Its window keeps the name taken, though no restored job holds the name."""
+    """Checks a throttled job that has ended. Until its window closes, no other job may take its name."""
     throttle(client, "first")
     ENDS[end](client, "first")
     assert throttle(client, "second").held == (("second", "first"),)
@@ -226,7 +224,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_the_window_of_a_name_is_restored_though_redis_forgot_how_it_began_and_how_its_job_ended(
+def test_a_window_of_a_name_that_a_failover_forgot_is_restored(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -249,8 +247,9 @@ def test_the_window_of_a_name_is_restored_though_redis_forgot_how_it_began_and_h
 
 
 def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
-    """Checks two windows of one name. An operator freed the name between the windows. A window that has ended keeps no
-    job out."""
+    """Checks a name that an operator freed after its first window. Another name, whose window has closed, is not
+    restored.
+    """
     throttle(client, "first")
     run_all(client)
     client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
@@ -283,8 +282,7 @@ def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database:
 def test_restore_does_not_read_expired_names(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that restore does not read all throttled jobs that have ended, even if an expiry has more digits than the
-    present time."""
+    """Checks that restore reads only names that are still held. One expiry has more digits than the present time."""
     windows_ms = {"over-1": 1, "over-2": 1, "hour": 3_600_000, "ages": 9_000_000_000_000}
     for job_id, window_ms in windows_ms.items():
         ties = ties_of(unique="keep", window_ms=window_ms)

@@ -1,5 +1,4 @@
-"""Remembered ids after a loss: if a producer repeats a call, the job of the call runs once, whatever data Redis
-forgot."""
+"""Remembered ids after a loss: the job of a repeated call runs once, whatever data Redis forgot."""
 
 from __future__ import annotations
 
@@ -44,10 +43,10 @@ def results(client: Client) -> dict[str, str]:
 def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a job that was lost with the old primary and then enqueued again.
+    """Checks a job that the failover lost.
 
-    The producer repeats its call on the new primary, and the job runs there. Then an operator restores the lost jobs.
-    The job does not run again.
+    Its producer repeats the call on the new primary, where the job runs. A later restore does not enqueue the job
+    again.
     """
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
@@ -96,8 +95,8 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
 def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a promoted replica that still has one ended job as a live job, and does not have another ended job at
-    all."""
+    """Checks two ended jobs after a failover. On the promoted replica one job is still alive, and the other is
+    missing."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -189,8 +188,7 @@ def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
 def test_an_id_is_remembered_again_after_a_second_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a job that the first restore removed. Only the part of the log that Redis forgot says how the job
-    ended."""
+    """Checks a job that the first restore removed. Its end is only in the events that the first failover lost."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -214,7 +212,7 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 def test_restore_ends_with_one_error_if_a_row_is_damaged(
     damaged: str, start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that the damaged row is not treated as empty, since a job might then run again."""
+    """Checks that restore does not treat a damaged row as an empty row. A job might then run again."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))

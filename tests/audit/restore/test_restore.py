@@ -38,7 +38,7 @@ from tests.kit.wait import wait_until
 
 
 def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
-    """Checks waiting, delayed, dead, failed and blocked jobs. Three jobs cannot be restored, for two reasons."""
+    """Checks waiting, delayed, dead, failed and blocked jobs. Three other jobs cannot be restored."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
         client.calls.enqueue.many(
@@ -140,7 +140,7 @@ def test_a_restored_job_can_be_lost_and_restored_again(client: Client, database:
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_restores_lost_jobs_and_removes_revived_jobs_after_redis_loads_an_old_snapshot(
+def test_restore_repairs_a_queue_after_redis_loaded_an_old_snapshot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

@@ -1,4 +1,4 @@
-"""Kept results after a loss: a restored job keeps its result, and the log has the results that Redis forgot."""
+"""Kept results after a loss: a restored job still has its result, and the log has each result that Redis forgot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 
 
 def succeed(client: Client, value: str) -> list[str]:
-    """Claim all waiting jobs, settle each of them with this result, and return their ids."""
+    """Claim all waiting jobs, settle each job with this result, and return the job ids."""
     held = claim(client, 100)
     values = dict.fromkeys(range(1, len(held) + 1), pack_result(value, FULL))
     assert {} == client.run(claims.complete(QUEUE, "w-1", list(held.items()), values))
@@ -65,10 +65,9 @@ def test_a_restored_job_keeps_its_result_and_wakes_the_waiting_caller(
 def test_verify_accepts_the_result_of_a_job_whose_successor_redis_forgot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a replica that lagged behind its primary and was promoted.
+    """Checks a promoted replica that has only the first job with an id.
 
-    The replica has only the first job with an id. SQL also has a second job with this id, which only the lost primary
-    had.
+    Only the lost primary had the second job with this id. SQL has both jobs.
     """
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:

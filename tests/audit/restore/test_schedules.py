@@ -1,5 +1,5 @@
-"""The command `audit restore` restores schedules that operators changed and that Redis lost. Workers declare the
-schedules of their code again."""
+"""The command `audit restore` restores schedules that operators changed. Workers declare the schedules of their
+code."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_restore_restores_live_schedules_after_a_flush(scene: Scene) -> None:
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_restores_an_operators_changes_of_a_schedule_that_workers_have_declared_again(
+def test_restore_restores_a_changed_schedule_that_workers_have_declared_again(
     scene: Scene,
 ) -> None:
     scene.declare()
@@ -155,7 +155,7 @@ def test_restore_does_not_restore_a_schedule_that_an_operator_has_released_to_th
     assert {} == scene.lost()
 
 
-def test_restore_reports_and_leaves_out_a_schedule_whose_job_is_not_in_the_log(
+def test_restore_leaves_out_a_schedule_whose_job_the_log_lacks(
     scene: Scene,
 ) -> None:
     scene.put("secret", spec_max=0)
@@ -185,11 +185,10 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
-def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the_log(
+def test_a_schedule_whose_rule_was_changed_is_restored_with_the_logged_job(
     scene: Scene,
 ) -> None:
-    """Checks `rq-core schedule set` without --task. Such a command does not know whether the log should have the
-    arguments of the job."""
+    """Checks `rq-core schedule set` without --task. The event of this change lacks the arguments of the job."""
     scene.put("tenant", every=60)
     scene.put("tenant", spec_max=0, every=90)
     scene.lose()
@@ -200,8 +199,7 @@ def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the
 
 
 def test_a_resumed_schedule_that_no_code_declares_is_restored(scene: Scene) -> None:
-    """Checks a schedule that an operator has resumed, so that it is a schedule of the operator. No worker declares it
-    after a loss."""
+    """Checks a schedule that an operator resumed. No worker declares it after a loss."""
     scene.put("nightly", "code", every=60)
     entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)
     scene.client.run(scene.client.calls.delivery.ask([["HSET", KEY, "nightly", entry]]))
@@ -232,7 +230,7 @@ def test_restore_restores_a_deleted_entry_of_a_schedule_with_the_next_version(
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_does_not_undo_a_change_of_a_schedule_that_is_not_mirrored_yet(
+def test_restore_keeps_a_change_of_a_schedule_that_is_not_mirrored_yet(
     scene: Scene, client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.put("tenant")

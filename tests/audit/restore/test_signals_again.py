@@ -1,4 +1,4 @@
-"""Signals that Redis loses and that their senders send again. Verify accepts the log."""
+"""Signals that Redis lost, and that clients send a second time. Verify accepts the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = {"k-1": '"one"', "k-2": '"two"'}
 
 
 def take(client: Client, fence: str, names: Sequence[str]) -> list[str | None]:
-    """Let the job wait for signals of these names, and return what the signals bring."""
+    """Let the job wait for signals of these names, and return their values."""
     life = next(name for name in boxes(client) if len(name) == len(LIFE))
     waits = [Saving("order", fence, life, "wait", n, name) for n, name in enumerate(names, 1)]
     assert {} == client.run(save(QUEUE, "w-1", waits))
@@ -87,8 +87,7 @@ def test_signals_that_a_failover_forgot_are_sent_again_in_any_order(
     keyed: bool,
     is_box_lost: bool,
 ) -> None:
-    """Checks a server that returns with an older state. In one case the box is lost, too, and a restore puts it back
-    with the signals that Redis had forgotten."""
+    """Checks a server that returns with an older state. In one case the box is lost too, and a restore puts it back."""
     server = start_redis()
     with Client(server.url) as client:
 

@@ -1,4 +1,4 @@
-"""Restoring durable jobs that wait, after a loss: their moments, and the signals that no wait had taken."""
+"""Restoring parked durable jobs after a loss: the ends of their sleeps, and the signals that no wait has taken."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def park(client: Client, fence: str, waits: str) -> None:
 
 
 def parked(client: Client, database: Database, *, is_logged: bool = True) -> dict[str, str]:
-    """Park a job that has taken a signal, sleeps, and waits for `approval`. Two other signals are kept. Return its
-    box."""
+    """Park a job that sleeps and waits for `approval`, and keep two other signals for it. Return its box."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]
@@ -79,7 +78,7 @@ def delete_boxes(client: Client) -> None:
 
 
 @pytest.mark.parametrize("lose", [flush, delete_boxes])
-def test_a_parked_job_is_restored_with_its_waits_and_the_signals_that_it_has_not_taken(
+def test_a_parked_job_is_restored_with_its_waits_and_untaken_signals(
     client: Client, database: Database, lose: Any
 ) -> None:
     before = parked(client, database)
@@ -133,11 +132,10 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
 
 
 @pytest.mark.parametrize("steps", [BATCH_MAX + 10, 10])
-def test_a_box_is_restored_though_a_signal_is_sent_between_the_calls_of_the_restore(
+def test_a_signal_that_is_sent_during_a_restore_does_not_prevent_the_restore(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Checks a box that needs two calls. The second call restores the last entry in one case, and the last signal in
-    the other."""
+    """Checks a box that is restored in two calls. The second call writes the last entry or the last signal."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]
@@ -209,7 +207,7 @@ def test_the_signals_of_a_job_that_has_never_run_are_put_back(
 
 
 def taken_and_forgotten(client: Client, database: Database, server: RedisServer) -> None:
-    """Let a job take `approval`, save a step and stop. Redis forgets all this: the job waits again."""
+    """Let a job take the signal `approval` and save a step. Then set Redis back: the job waits for `approval` again."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]
@@ -262,11 +260,10 @@ def test_a_signal_with_the_number_of_a_forgotten_signal_is_restored_as_not_taken
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_signal_that_is_sent_again_after_redis_forgot_that_it_was_taken_counts_as_taken(
+def test_a_repeated_signal_that_a_wait_took_before_a_loss_is_restored_as_taken(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a signal that a client sent a second time and that got the same number. The log has the value of this
-    signal once."""
+    """Checks a signal that was sent twice under the same number. The log has its value once."""
     server = start_redis()
     with Client(server.url) as client:
         taken_and_forgotten(client, database, server)

@@ -1,5 +1,7 @@
-"""Settings of a project that tests run. The variable SHOP_DATABASES names a directory for SQLite, or a user, a host,
-a port and a database of PostgreSQL."""
+"""Django settings of a project that tests run.
+
+SHOP_DATABASES is a directory for SQLite files, or the user, host, port and database of PostgreSQL.
+"""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fixtures: the page that `rq-core web` serves, and Chromium. Each file of tests starts both of them once."""
+"""Fixtures: the served page, and Chromium. A file of tests starts the two only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Site:
-    """The URL of a served page, and the scene that the page shows."""
+    """A served page: its URL, and the server with the queue that it shows."""
 
     url: str
     scene: Scene
@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Serve the page of a busy queue with a log."""
+    """Serve the page of a busy queue that has a log."""
     place = tmp_path_factory.mktemp("site")
     server = RedisServer(engines()[0], place).start()
     audit_url = f"sqlite:///{place / 'audit.db'}"

@@ -1,4 +1,4 @@
-"""An operator changes many jobs in the browser. The page's server is killed half-way, and the operator goes on."""
+"""An operator changes many jobs in the browser. The page's server is killed half-way, and the operator continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHY = "closed account"
 
 @contextmanager
 def server(site: Site, url: str, place: Path) -> Iterator[Child]:
-    """Run the page with tokens at an address. The block may kill the process."""
+    """Serve the page, with tokens, at this URL during the block. The block may kill the process."""
     command = [
         sys.executable, "-m", "rq_core.cli", "web", "--listen", url.removeprefix("http://"),
         "--redis", site.scene.url, "--audit", site.scene.audit_url, "--tokens", str(place / "tokens"),
@@ -41,7 +41,7 @@ def login(page: Any, url: str, token: str) -> None:
 
 
 def cancelled_by_job(site: Site) -> dict[str, int]:
-    """Return how many events `cancelled` each job has in the outbox."""
+    """Return the number of events `cancelled` in the outbox, by job id."""
     found: dict[str, int] = {}
     for entry in site.scene.seed.entries():
         for event in entry.jobs if entry.event == "cancelled" else ():

@@ -1,5 +1,4 @@
-"""Tasks of a viewer on the page: going from an alert to its cause, using the keyboard, working without JavaScript, and
-reading on during updates."""
+"""Journeys of a viewer: from an alert to its cause, by keyboard, without JavaScript, and while the page updates."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_a_viewer_gets_from_an_alert_to_its_cause_and_to_the_moment_when_the_cause_began(
+def test_a_viewer_gets_from_an_alert_to_the_beginning_of_its_cause(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -89,8 +88,7 @@ def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
 def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks checkboxes that the test adds to the list of jobs. The list has no checkboxes today; a later list with
-    checkboxes must not lose what the viewer ticked."""
+    """Checks checkboxes that the test itself adds to the list of jobs. Today's list has none."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()
@@ -144,7 +142,7 @@ def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_form_shows_a_moment_in_the_time_zone_of_the_reader_and_submits_the_same_moment(
+def test_the_form_shows_and_submits_a_moment_in_the_readers_time_zone(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -169,9 +167,7 @@ def test_a_page_that_gets_no_answer_says_so_until_it_gets_an_answer(view: View) 
         viewer.wrong = [each for each in viewer.wrong if not any(word in each for word in own)]
 
 
-def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
-    browser: Any, site: Site, tmp_path: Any
-) -> None:
+def test_the_pages_about_tokens_are_accessible(browser: Any, site: Site, tmp_path: Any) -> None:
     tokens = tmp_path / "tokens"
     tokens.touch(0o600)
     options = ("--tokens", str(tokens))
@@ -196,7 +192,7 @@ def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
 def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks texts that contain attributes of htmx. htmx looks for its attributes in everything that it receives."""
+    """Checks texts that contain attributes of htmx. htmx looks for its attributes in each answer of the server."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))

@@ -1,5 +1,5 @@
-"""Chromium shows each page without an error, and axe finds no problem. The pages are shown light and dark, in the width
-of a phone and of a desktop."""
+"""Each page in Chromium, light and dark, on a phone and on a desktop. No page has an error, and axe finds no
+problem."""
 
 from __future__ import annotations
 

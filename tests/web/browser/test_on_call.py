@@ -1,5 +1,7 @@
-"""An engineer on call uses only the page. The engineer finds the jobs that died of one error, reads a traceback,
-requeues the jobs of one customer, sees in the log who did it and why, and copies the jobs of another customer."""
+"""An engineer on call works with the page alone: finds jobs that died of one error, and reads a traceback.
+
+The engineer requeues the jobs of one customer, copies those of another, and sees both changes in the log.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TRACEBACK: Final = 'File "mail/provider.py", line 42, in send\n    raise Provide
 
 
 def die(site: Site, count: int, error: str) -> None:
-    """Let jobs of three customers die of an error."""
+    """Let jobs of three customers die of the same error."""
     seed = site.scene.seed
     jobs = (
         seed.job(
@@ -43,7 +45,7 @@ def die(site: Site, count: int, error: str) -> None:
         seed.client.run(claims.fail(QUEUE, "w-1", failed))
 
 
-def test_an_engineer_on_call_requeues_the_dead_jobs_of_one_customer_and_copies_those_of_another(
+def test_an_engineer_on_call_requeues_and_copies_dead_jobs(
     browser: Any, site: Site, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect

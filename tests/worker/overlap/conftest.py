@@ -1,4 +1,4 @@
-"""Fixture: a separate app for each test."""
+"""Fixture: an app of its own for each test."""
 
 from __future__ import annotations
 

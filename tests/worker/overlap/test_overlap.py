@@ -1,5 +1,7 @@
-"""A worker's turns overlap with its handlers. A turn is one call that settles jobs and claims jobs. Many jobs share a
-turn, and no job begins late or more often than it should."""
+"""A worker's turns overlap with its handlers. A turn is one call that settles ended jobs and claims new jobs.
+
+Many jobs share a turn. No job begins late, and no job begins twice.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
 
 
 class Diary(AsyncPoolTransport):
-    """A transport that adds to ``events`` each call of a script and each wait for a wake token."""
+    """A transport that appends to ``events`` each call of a script and each wait for a wake token."""
 
     events: list[str]
 
@@ -66,8 +68,7 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks that the job begins before the worker starts its next wait for a token. Starting this wait takes as long
-    as all other work for one job."""
+    """Checks that the job begins before the worker waits for the next token. The start of this wait takes time."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -92,7 +93,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
 async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the worker does not keep the rollback for its next turn, which may be seconds later."""
+    """Checks that the worker sends the rollback at once. Its next turn may be seconds away."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
@@ -167,7 +168,7 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 async def test_under_load_a_turn_settles_at_least_40_jobs_on_average(app: App, kind: str) -> None:
-    """Checks a budget: on average, a round trip settles at least 40 jobs. The same round trip claims new jobs."""
+    """Checks a budget: a round trip settles 40 jobs or more on average, and also claims new jobs."""
 
     async def on_the_loop() -> None:
         pass
@@ -204,8 +205,8 @@ async def test_jobs_that_end_shortly_after_one_another_are_settled_by_shared_tur
 async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_advance(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that no claim is under way while a handler blocks the event loop. The worker could not extend the leases
-    of jobs whose claims it has not read."""
+    """Checks that no claim is under way while a handler blocks the event loop. The worker could not extend the new
+    leases."""
     under_way = []
 
     @app.task(queue="q")
@@ -227,7 +228,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_ad
 async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that Redis need not wait while the worker reads an answer and prepares the next call."""
+    """Checks that two turns are under way at once. Redis then has work while the worker reads an answer."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -247,8 +248,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
 async def test_no_claim_is_lost_if_connections_are_cut_during_two_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the worker sends both turns again, and that Redis carries each turn out once. The second turn may
-    reach Redis before the first turn."""
+    """Checks that the worker sends both turns again, and that Redis carries out each turn once, in either order."""
     ran: Counter[int] = Counter()
 
     @app.task(queue="q")
@@ -283,8 +283,8 @@ async def test_no_claim_is_lost_if_connections_are_cut_during_two_turns(
 
 
 async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(app: App) -> None:
-    """Checks an answer of Redis that arrives while handlers begin. Its jobs begin at once, and do not wait until their
-    leases expire."""
+    """Checks an answer with jobs that arrives while handlers begin. The jobs begin at once, well before their leases
+    expire."""
     worker = Worker(app, WorkerOptions(queues=("q",)))
     begun: list[str] = []
     claims = [Claim("q", name, "1-1", 1, 0, 0, "{}") for name in ("first", "second")]
@@ -305,8 +305,7 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks that the worker builds its scripts before its first job, since this work blocks the event loop for tens of
-    milliseconds."""
+    """Checks the order, since this work blocks the event loop for tens of milliseconds."""
 
     @app.task(queue="q")
     async def fails() -> None:

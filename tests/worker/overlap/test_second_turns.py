@@ -1,5 +1,7 @@
-"""A worker that has sent a turn, and sends a second turn before the first turn is answered. A turn is one call that
-settles and claims. The tests check when a second turn is worth its cost, and how many jobs it may claim."""
+"""A worker that sends a second turn before Redis has answered the first. A turn is one call that settles and claims.
+
+The tests check when a second turn is worth its cost, and how many jobs it may claim.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.kit.working import at_work
 
 
 class Ender(asyncio.Semaphore):
-    """A semaphore for which all running jobs wait. Each release ends one job."""
+    """A semaphore for which each running job waits. Each release ends one job."""
 
     begun = ended = 0
 
@@ -33,14 +35,13 @@ class Ender(asyncio.Semaphore):
 
 
 def limit_of(claim: Sequence[Any]) -> int:
-    """Return the number of jobs for which a claim asks."""
+    """Return the largest number of jobs that a claim may take."""
     script = function("turn" if "_turn_" in claim[1] else "claim")
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
 class Gate(AsyncPoolTransport):
-    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the limits of these
-    claims."""
+    """A transport that holds back the claims of a queue while ``shut`` returns True, and records their limits."""
 
     holds = "q"
     shut: Callable[[], bool]
@@ -51,7 +52,7 @@ class Gate(AsyncPoolTransport):
         self._cuts = 0
 
     def cut(self) -> None:
-        """Drop the claims that are held back, so that they never reach Redis."""
+        """Drop the claims that are held back, so that Redis never gets them."""
         self._cuts += 1
 
     @property
@@ -76,10 +77,9 @@ class Gate(AsyncPoolTransport):
 async def full_worker(
     app: App, valkey_url: str, *, blocks: float = 0.0
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
-    """Yield a worker, its gate, and the semaphore that ends its jobs. The worker runs 32 jobs, and other jobs wait.
+    """Yield a worker that runs 32 jobs, its gate, and the semaphore that ends its jobs. More jobs wait in the queue.
 
-    The gate is shut, so that no claim reaches Redis. Each of the 32 jobs has blocked the event loop for ``blocks``
-    seconds.
+    The gate is shut: no claim reaches Redis. Each job blocks the event loop for ``blocks`` seconds when it begins.
     """
     ender = Ender(0)
 
@@ -104,8 +104,7 @@ async def full_worker(
 
 
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
-    """For each number in ``ends``: let this number of jobs end, and wait until the worker has sent a turn for these
-    jobs."""
+    """For each number N in ``ends``, end N jobs, and wait until the worker has sent a turn for them."""
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
             ender.release()
@@ -114,10 +113,10 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_ended_jobs_that_are_too_few_for_a_second_turn_wait_for_the_turn_under_way(
+async def test_few_ended_jobs_wait_for_the_answer_to_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number of turns. A further turn costs Redis as much as tens of jobs in a larger turn."""
+    """Checks the number of turns. One more turn costs Redis as much as tens of jobs in a larger turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -142,8 +141,7 @@ async def test_ended_jobs_that_are_too_few_for_a_second_turn_wait_for_the_turn_u
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Checks four places that become free only when Redis carries out the first turn. Redis may carry out the second
-    turn before the first."""
+    """Checks four places that only the first turn frees. The second turn may reach Redis before the first turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
@@ -153,8 +151,7 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
 async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number of turns. The jobs of a second turn would have to wait for the handlers of the first turn's
-    jobs."""
+    """Checks the number of turns. Jobs of a second turn would only wait for the handlers of the first turn's jobs."""
     async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -170,8 +167,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_
 async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Checks turns that the worker must send again. They claim no jobs, since the worker would have to give these jobs
-    back."""
+    """Checks two turns that are sent again after a lost connection. Their limit of jobs is 0 now."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
         assert gate.limits == [1, 8]
@@ -184,7 +180,8 @@ async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A transport that delays a question of a worker that declares its caps again, until an event is set."""
+    """A transport that delays one command until an event is set. A worker sends this command to declare its caps
+    again."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -201,8 +198,7 @@ class Forgetful(AsyncPoolTransport):
 async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the other turn of the queue does not use the places of the claimed jobs. The worker then need not
-    give a claimed job back."""
+    """Checks that no other turn claims jobs for the places of the claimed jobs. No claimed job is given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         queue = worker._groups.queues["q"]
         transport = worker._client._transport = Forgetful(valkey_url)
@@ -221,8 +217,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """Checks that the second turn counts the jobs that the first turn may claim. The worker then need not give a job
-    back."""
+    """Checks that the second turn leaves out the jobs that the first turn may claim. No claimed job is given back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -237,10 +232,10 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     assert worker.retired
 
 
-async def test_claims_on_a_shard_that_is_down_do_not_count_against_max_jobs_on_other_shards(
+async def test_unanswered_claims_of_one_shard_do_not_count_against_max_jobs_of_others(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that claims of a shard that is down do not use up places that jobs of the other shards could use."""
+    """Checks a shard that is down. Jobs of the other shards can use all places."""
     monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")

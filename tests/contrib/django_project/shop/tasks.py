@@ -15,7 +15,7 @@ task = tasks.task
 
 
 def note_connection() -> None:
-    """Note the connection of this thread, which must be open."""
+    """Note the database connection of this thread. Asserts that it is open."""
     assert connections["default"].connection is not None
     used.append(connections["default"])
 

@@ -1,4 +1,4 @@
-"""Tests of rq-core in a Django project. Django's own test runner runs them, on its test databases."""
+"""Tests of rq-core within a Django project, which Django's own test runner runs on its test databases."""
 
 import asyncio
 import datetime as dt
@@ -55,8 +55,7 @@ def rows(alias: str = "default") -> int:
 
 
 def work(*until: Any) -> None:
-    """Hand over the rows of both inboxes, and run a worker until no job is ready, and the tasks of these results have
-    ended."""
+    """Hand over the rows of both inboxes, and run a worker until these results are finished."""
     for alias in ("default", "other"):
         run_relay(app.redis_url, app.prefix, database_url(alias), stop=threading.Event(), once=True)
     while True:
@@ -71,7 +70,7 @@ def work(*until: Any) -> None:
 class Transactions(TransactionTestCase):
     databases = frozenset({"default", "other"})
 
-    def test_a_rollback_gives_no_task(self) -> None:
+    def test_a_rolled_back_transaction_enqueues_no_task(self) -> None:
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
             result = thank.enqueue(Order.objects.create(to="a@b.c").pk)
             self.assertEqual(Status.READY, thank.get_result(result.id).status)
@@ -81,7 +80,7 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(exceptions.TaskResultDoesNotExist):
             thank.get_result(result.id)
 
-    def test_handles_look_into_the_inbox_of_the_test_database(self) -> None:
+    def test_handles_read_the_inbox_of_the_test_database(self) -> None:
         self.assertEqual(database_url("default"), app.inbox_url)
         with transaction.atomic():
             handle = count_orders.within("default").enqueue()
@@ -127,7 +126,7 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(exceptions.TaskResultMismatch):
             give_back.get_result(result.id)
 
-    def test_with_atomic_requests_a_view_that_raises_leaves_no_order_and_no_task(self) -> None:
+    def test_a_view_that_raises_under_atomic_requests_enqueues_no_task(self) -> None:
         self.client.raise_request_exception = False
         self.assertEqual(500, self.client.post("/orders", {"to": "nobody"}).status_code)
         self.assertEqual((0, 0), (rows(), Order.objects.count()))
@@ -147,7 +146,7 @@ class Transactions(TransactionTestCase):
         self.assertEqual("there", other.get_result(result.id).return_value)
         self.assertEqual("at once", give_back.get_result(outside.id).return_value)
 
-    def test_a_result_names_the_backend_that_enqueued_it_whichever_is_asked(self) -> None:
+    def test_each_result_names_the_backend_that_enqueued_its_task(self) -> None:
         other, default = give_back.using(backend="other"), give_back
         there, here = other.enqueue(1), default.enqueue(2)
         for _ in range(2):
@@ -461,7 +460,7 @@ class OnAFake(TransactionTestCase):
 
 
 class Enclosed(TestCase):
-    """Django wraps each of these tests into a transaction that is rolled back."""
+    """Tests that Django runs in a transaction, and rolls back."""
 
     def test_a_task_is_a_row_that_never_leaves_the_test(self) -> None:
         result = thank.enqueue(1)
@@ -471,7 +470,7 @@ class Enclosed(TestCase):
 
 
 class Settings(TestCase):
-    def test_the_checks_name_what_is_wrong(self) -> None:
+    def test_the_system_checks_of_django_name_each_fault(self) -> None:
         fine = Backend("default", {})
         unknown = Backend("default", {"OPTIONS": {"database": "nowhere"}})
         self.assertEqual([], list(fine.check()))
@@ -511,7 +510,7 @@ class Settings(TestCase):
 
 
 class _Odd:
-    """A task whose queue has a name with a space."""
+    """A Django task whose queue name contains a space."""
 
     func = staticmethod(thank.func)
     module_path = "shop.tasks.thank"
