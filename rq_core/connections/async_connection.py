@@ -174,7 +174,7 @@ class AsyncConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the exchange under way, because the connection has ended."""
+        """Fail the exchange under way, if there is one, because the connection has ended."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

@@ -52,7 +52,8 @@ def successes_in(
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
     """Return two parts: queue → successes of ``queues``, which a claim can settle; and all other settlements.
 
-    The results in the first part have at most VALUES_MAX characters. Further successes are in the second part.
+    The results in the first part count at most VALUES_MAX characters; a result that is also logged counts LOGGED times.
+    Further successes are in the second part.
     """
     successes: dict[str, list[Settlement]] = {}
     others = []
