@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The width in characters of the widest cell or of the head."""
+        """The width in characters of the widest cell, or of the head if it is wider."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))

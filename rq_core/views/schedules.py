@@ -24,7 +24,7 @@ class ScheduleRow(NamedTuple):
 
 
 def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[ScheduleRow]]:
-    """Return the schedules of these queues, in the order of the queues."""
+    """Return the schedules of these queues, in the order of ``queues``, then by name."""
     rows: list[ScheduleRow] = []
     unread: list[str] = []
     for queue in queues:

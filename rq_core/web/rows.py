@@ -334,8 +334,8 @@ def since_of(period: Mapping[str, Any]) -> int:
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
     """Return the row of a job's wait, with the reason for the wait.
 
-    ``now_ms``: the present time if Redis has the job, else None. A wait that goes on lasts until ``now_ms``; without
-    it, until the log's last event.
+    ``now_ms``: the present time if Redis has the job, else None. A wait that still goes on counts up to ``now_ms``;
+    without ``now_ms``, up to the job's last event in the log.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]

@@ -180,8 +180,8 @@ def _denied(found: Overview) -> list[str]:
 
 
 def queue_page(facts: Facts) -> Document:
-    """Return the document of one queue: its causes, limits and workers, its ended claims by minute, and its last
-    errors."""
+    """Return the document of one queue: its state and settings, causes, limits and workers; its ended claims by minute
+    and its last errors."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
         "name": name,
