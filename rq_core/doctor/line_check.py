@@ -59,7 +59,7 @@ def line_by(
     the log alone. Otherwise the result is the job's line, with the fields in PUT_BACK from the log. A line counts as
     lost in three cases:
 
-    - The line is missing or unreadable: ``job`` is None.
+    - The line is missing or unreadable (``job``: None).
     - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
       job's line gets the claim's fields instead.
     - The job is not ``in_state``, and its line differs from the log.

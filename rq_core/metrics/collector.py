@@ -181,7 +181,7 @@ def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
     """Return the greatest possible lag of the log, in seconds: 0 if no event waits, else the time since the log's last
     event.
 
-    Without an event in the log (``last_at_ms`` is None), the time counts from the beginning of the epoch.
+    Without an event in the log (``last_at_ms``: None), the time counts from the beginning of the epoch.
     """
     if not queue.backlog:
         return 0.0
@@ -300,7 +300,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """Return (reading, whether the server refused it). A reading that failed is None."""
+    """Return (reading, whether the server refused it). If the reading failed, None takes its place."""
     try:
         return shared.get(), False
     except RqCoreError as error:

@@ -82,7 +82,7 @@ def schedule_document(row: ScheduleRow) -> dict[str, Any]:
 
 
 def last_told(row: ScheduleRow, _now_ms: float) -> str:
-    """Return the time of the last instant that was run or missed, as text; "-" if there was none."""
+    """Return the time of the last instant that was run or missed, as text; "-" before the first instant."""
     return utc(row.schedule.last_ms) if row.schedule.last_ms else "-"
 
 

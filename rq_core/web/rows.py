@@ -101,7 +101,7 @@ def urgency(row: Document) -> str:
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more about a cause; empty if there is none."""
+    """Return the address of the page that shows more about a cause; empty if no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(

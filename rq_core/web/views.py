@@ -413,7 +413,7 @@ NOT_OF_LOG: Final = "it is not of this log"
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
     """Return a phrase about what is wrong with the record of the last proof; empty if nothing is.
 
-    Anyone who may write to the database can change this record.
+    A user who may write to the database can change this record.
     """
     if proof is None:
         return ""

@@ -98,7 +98,7 @@ class BatchCapacity(Capacity):
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:
-        """Return how many places have a job whose handler has begun."""
+        """Return how many places have a job. Places of jobs that wait for their batch to begin do not count."""
         return self.taken - self._shared - (self.kept - self._kept_for_batches)
 
     def full(self) -> bool:

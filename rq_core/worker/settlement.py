@@ -108,8 +108,8 @@ def claim_call(
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
     """Return one call per queue that reports the units that jobs really took, and pauses scopes.
 
-    The worker sends these calls before the settlements, because a settled claim is no longer in force. Most often there
-    are none.
+    The worker sends these calls before the settlements, because a settled claim is no longer in force. Usually the list
+    is empty.
     """
     told: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:

@@ -230,7 +230,7 @@ class _Home:
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
-        """Return whether the lease may have expired, and no heartbeat has told the handler so."""
+        """Return whether the lease may have expired, and no heartbeat has reported that."""
         return not self._saver.lease_holds(self._context.queue) and not self._context.cancelled
 
 
