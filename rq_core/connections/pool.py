@@ -58,8 +58,8 @@ class Pool:
     def take(self, within: float | None = None) -> Connection:
         """Return a connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if it cannot connect within ``within`` seconds, or within the pool's own timeout if that
-        is shorter.
+        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        shorter.
         """
         if os.getpid() != self._pid:
             # A forked child must not use its parent's connections.
@@ -159,8 +159,8 @@ class AsyncPool:
     async def take(self, within: float | None = None) -> AsyncConnection:
         """Return a connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if it cannot connect within ``within`` seconds, or within the pool's own timeout if that
-        is shorter.
+        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        shorter.
         """
         if len(self.busy) >= self._source.max_connections:
             connection = await self._next_given_back(soonest(self._wait, within))

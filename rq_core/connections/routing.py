@@ -397,8 +397,8 @@ class Routing:
     def _all(self, replies: Replies) -> Any:
         """Join the replies of several primaries to one reply.
 
-        The result is an error reply if any primary sent one, else a success if any primary succeeded (lists are
-        joined), else Unsent or Lost. A success may hide that a node failed to load a script. A later call to that node
+        The result is an error reply if any primary sent one. Otherwise it is a success if there is one (lists are
+        joined), or Unsent or Lost. A success may hide that a node failed to load a script. A later call to that node
         then reports the missing script, and the script is loaded.
         """
         each = [reply for (reply,) in replies.values()]

@@ -64,8 +64,8 @@ def line_by(
       job's line gets the claim's fields instead.
     - The job is not ``in_state``, and its line differs from the log.
 
-    ``boxes``: the members of the key ``boxes``. If the box of the line's life names the job, and the log's life has no
-    box, the line keeps its life. Otherwise the job would lose its steps.
+    ``boxes``: the members of the key ``boxes``. The line keeps its life if the box of this life names the job, and the
+    log's life has no box. With the log's life, the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)

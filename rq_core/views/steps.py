@@ -110,7 +110,7 @@ def end_of(found: Found) -> str:
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
-    """Return the signals that no wait has taken, as text; empty if no signal waits."""
+    """Return the signals that no wait has taken, as text; empty without such a signal."""
     kept = steps.signals.items()
     return ", ".join(f"{n} {s.name}{_came(s.at_ms, now_ms)}" for n, s in kept)
 

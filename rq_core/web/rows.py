@@ -310,7 +310,7 @@ def progress_shown(progress: Progress | None, access: Access) -> Document | None
 
 
 def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
-    """Return a waiting signal for the page. Its key is hidden unless the viewer may see arguments."""
+    """Return for the page a signal that no wait has taken. Its key is hidden unless the viewer may see arguments."""
     key = word(signal["key"] or "") if access.see_arguments else "hidden"
     return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
 

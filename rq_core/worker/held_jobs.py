@@ -272,7 +272,7 @@ class Suspects:
 
     A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
     one starts once Redis has answered these rollbacks (Handlers.begin_held), or after HOLD_S_MAX. If it killed the
-    worker earlier, each of the others would count a loss, even without a handler that has begun. So a poison job does
+    worker before that, each of the others would count a loss, although its handler had not begun. So a poison job does
     not make the others poison.
     """
 
