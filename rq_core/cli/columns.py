@@ -1,6 +1,6 @@
 """Chooses the columns of a table that fit a terminal, and their widths. A column is left out before a word is broken.
 
-rich alone would narrow all columns, down to two letters, so that nobody could read the heads or the words.
+rich alone would narrow all columns, down to two letters, so that heads and words would be unreadable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The width in characters of the widest cell or of the head."""
+        """The width in characters of the widest cell, or of the head if it is wider."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))

@@ -125,7 +125,7 @@ def change_many(
     given: Mapping[str, Any],
     edit: Change | None = None,
 ) -> None:
-    """Change all jobs that match the options, and print the number of changed jobs.
+    """Change all jobs that match the options, and print how many were changed. With --dry-run, only count them.
 
     Raises ClickException if matching jobs are left.
     """

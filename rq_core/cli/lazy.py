@@ -14,7 +14,7 @@ help."""
 
 
 class CommandGroup(click.Group):
-    """A group that has no options of its own. For an option before the command, the error tells where the option
+    """A group that has no options of its own. For an option before the command, the error says where the option
     belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -233,8 +233,8 @@ def connect(redis_url: str, prefix: str) -> Client:
 def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
     """Return the given queues, without None. If none is given, return all queues that the user may read.
 
-    Print on standard error which queues the user may not read, and which words in the list of queues are no names.
-    ``warned``: these words were already printed. Raises UnknownQueue or InvalidName.
+    Print two things on standard error: the queues that the user may not read, and words in the list of queues that are
+    no names. ``warned``: the caller has printed these words already. Raises UnknownQueue or InvalidName.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:

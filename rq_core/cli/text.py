@@ -48,9 +48,8 @@ def print_table(
     """Print rows as a table with heads; without rows, print ``empty``.
 
     Numbers, and the columns named in ``right``, are aligned to the right. Cells of the columns named in ``whole`` are
-    never wrapped. On a narrow terminal, the columns in ``drop`` are left out one after another, until the words of the
-    remaining columns fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json
-    prints all columns.
+    never wrapped. On a narrow terminal, columns are left out in the order of ``drop``, until the words of the others
+    fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json prints all columns.
     """
     found = [list(row) for row in rows]
     if not found:

@@ -123,8 +123,8 @@ class AsyncConnection(asyncio.Protocol):
         The awaiter resumes in the next round of the loop. ``hear`` is called before that, with the last reply. A caller
         that stops waiting must drop the connection.
 
-        The future raises OSError, TimeoutError if no reply arrived for ``within`` seconds, or EOFError if the server
-        closed the connection.
+        The future raises TimeoutError if no reply arrived for ``within`` seconds, EOFError if the server closed the
+        connection, or another OSError.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this connection"
@@ -174,7 +174,7 @@ class AsyncConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the exchange under way, because the connection has ended."""
+        """Fail the exchange under way, if there is one, because the connection has ended."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

@@ -167,8 +167,8 @@ class Connection:
     def receive(self, count: int, replies: list[Any]) -> None:
         """Append the next ``count`` replies to ``replies`` as they arrive. An error reply is a ReplyError.
 
-        Raises OSError, TimeoutError after the timeout of ``wait_for``, or EOFError if the server has closed the
-        connection.
+        Raises TimeoutError after the timeout of ``wait_for``, EOFError if the server has closed the connection, or
+        another OSError.
         """
         reader, socket = self._reader, self._socket
         gets = reader.gets

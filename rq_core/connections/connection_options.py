@@ -74,8 +74,8 @@ def source_of(
 ) -> Any:
     """Return a pool of redis-py, which makes connections. Nothing is connected yet.
 
-    Raises InvalidOption for an invalid URL. redis-py would ignore a path that is no database number, and would notice
-    an unknown option only when it connects.
+    Raises InvalidOption for an invalid URL. The URL is checked here: redis-py would ignore a path that is no database
+    number, and would notice an unknown option only when it connects.
     """
     check_password(url)
     pool: Any = None

@@ -380,8 +380,8 @@ class Listener:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """Remove a queue's subscription if it is on this connection. Messages to the queue may then have been
-        missed."""
+        """Remove a queue's subscription if it is on this connection. Then note that messages about the queue may have
+        been missed."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:
             del self._subscriptions[queue]

@@ -58,7 +58,8 @@ class Pool:
     def take(self, within: float | None = None) -> Connection:
         """Return a connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if connecting takes longer than ``within`` seconds, or than the pool's own timeout.
+        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        shorter.
         """
         if os.getpid() != self._pid:
             # A forked child must not use its parent's connections.
@@ -90,7 +91,7 @@ class Pool:
         return kind(self._source)
 
     def give_back(self, connection: Connection) -> None:
-        """Make a connection available to other callers. If its replies may still arrive, disconnect it first."""
+        """Make a connection available to other callers. If replies may still arrive on it, disconnect it first."""
         with self._lock:
             if connection in self._leaving:
                 self._leaving.discard(connection)
@@ -158,7 +159,8 @@ class AsyncPool:
     async def take(self, within: float | None = None) -> AsyncConnection:
         """Return a connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if connecting takes longer than ``within`` seconds, or than the pool's own timeout.
+        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        shorter.
         """
         if len(self.busy) >= self._source.max_connections:
             connection = await self._next_given_back(soonest(self._wait, within))
@@ -182,7 +184,7 @@ class AsyncPool:
         return self.sentinels.primary != connection.address
 
     def give_back(self, connection: AsyncConnection) -> None:
-        """Make a connection available to other callers. If the pool keeps no connections, drop it first."""
+        """Make a connection available to other callers. If the pool keeps no connections, drop the connection first."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

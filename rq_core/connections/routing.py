@@ -397,9 +397,9 @@ class Routing:
     def _all(self, replies: Replies) -> Any:
         """Join the replies of several primaries to one reply.
 
-        An error reply of any primary comes first, then a success (lists are joined), then Unsent or Lost. If a success
-        hides that a node failed to load a script, a later call to that node reports the missing script. Then the script
-        is loaded.
+        The result is an error reply if any primary sent one. Otherwise it is a success if there is one (lists are
+        joined), or Unsent or Lost. A success may hide that a node failed to load a script. A later call to that node
+        then reports the missing script, and the script is loaded.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

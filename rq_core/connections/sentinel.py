@@ -255,7 +255,7 @@ def named_by(url: str) -> bool:
 
 
 class _Refused(redis.ConnectionError):
-    """The server that Sentinel named is not the primary, or not yet."""
+    """The server that Sentinel named is not the primary: not yet, or no longer."""
 
     def __init__(self, address: Address, role: str) -> None:
         host, port = address

@@ -28,7 +28,7 @@ _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """The port speaks TLS and the URL asks for none, or the port speaks no TLS and the URL asks for TLS.
+    """Only the port or only the URL uses TLS.
 
     Another attempt would fail, too.
     """

@@ -282,7 +282,10 @@ class AsyncPoolTransport:
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error."""
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
+
+        ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
+        """
         within = seconds + BLOCK_MARGIN_S
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
 

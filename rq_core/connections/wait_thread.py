@@ -2,7 +2,7 @@
 
 The thread has its own connection to each server. It receives messages about ends
 (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs from time to time. It starts with the first
-wait, and ends LINGER_S after the last wait. Threads and event loops share it. A forked child starts its own.
+wait, and ends when it has had no wait for LINGER_S. Threads and event loops share it. A forked child starts its own.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Waiter:
         self._round, self._thread = current, thread
 
     def close(self, *, join: bool = True) -> None:
-        """End the thread. Waits that are not over get NoResult. The next wait starts a new thread."""
+        """End the thread. Waits that are not over end with NoResult. The next wait starts a new thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -238,7 +238,8 @@ class Waiter:
             current.woken.recv(4096)
 
     def _look(self, waits: Waits, listener: Listener) -> None:
-        """Check the jobs that are due. If a server does not answer, skip the checks of its other queues."""
+        """Check the jobs that are due. A server that does not answer is asked once, and not again for its other
+        queues."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)

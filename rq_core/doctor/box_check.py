@@ -1,4 +1,4 @@
-"""Derives the members that the boxes of durable jobs must have from the entries and signals in the boxes."""
+"""Derives the expected members of the key ``boxes`` from the entries and signals that it has."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def count_entries(found: Mapping[str, str], life: str) -> int:
 
 
 def _numbered(members: set[str], head: str) -> list[str]:
-    """Return the members ``head`` + 1, 2, 3… up to the first number that is missing."""
+    """Return the members ``head`` + 1, 2, 3… before the first missing number."""
     end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(1, end)]

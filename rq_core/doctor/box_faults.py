@@ -229,9 +229,9 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return, as text, that a box's header counts more entries than the box and the log have.
+    """Return a text if a box's header counts more entries than the box and the log, which have the same.
 
-    None: the header is right, or the box and the log have different entries.
+    Otherwise return None, also if the header is missing or the log lacks entries.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole
@@ -242,7 +242,7 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
-    """Return whether a box would have a gap in its numbers without its made-up members.
+    """Return whether a box would have a gap in its numbers if its made-up members were removed.
 
     Numbers have no gaps, so the log then lacks events itself. A box with a gap counts as lost.
     """
@@ -252,7 +252,7 @@ def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal."""
+    """Return whether the log has all entries of a box, and no signal. Signals of a lost box are put back elsewhere."""
     return box.is_whole and not box.signals and sorted(box.steps) == [*range(1, len(box.steps) + 1)]
 
 

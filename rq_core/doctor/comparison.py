@@ -76,7 +76,7 @@ def owner_of(key: str, member: str) -> Owner:
 
 
 def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
-    """Return owner → the edits that correct the members of the indexes that belong to the owner."""
+    """Return owner → edits, which correct the owner's members of the indexes."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():

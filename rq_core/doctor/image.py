@@ -322,8 +322,8 @@ def _ticks(view: View) -> Iterator[Entry]:
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
     """Return the time (Unix ms) until which a name is held according to the log.
 
-    None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only if the
-    last job of the holder's id took this name, and no later entry is missing.
+    None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only under two
+    conditions: the last job of the holder's id took this name, and no later entry is missing.
     """
     if not view.has_heard_of(job_id):
         return None
@@ -378,7 +378,7 @@ def _shown(view: View) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield the value of each rate, and the time (Unix ms) after which the rate may be forgotten.
+    """Yield the value of each rate, and the time (Unix ms) from which on the rate may be forgotten.
 
     For a rate that would resume too late, also yield the latest time at which it may resume.
     """

@@ -82,8 +82,8 @@ def kept_waiting(
 ) -> Iterator[tuple[str, str]]:
     """Yield (lane, scope) for each blocked lane whose scope has room, but which no event would open.
 
-    I10: if a scope has room and blocks a lane, an open lane has this scope, too, or a claim checks the scope at a known
-    time. ``held``: scope → number of holders.
+    I10: a scope with room may block a lane only in two cases: an open lane has the scope, too, or a claim checks the
+    scope at a known time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
     # Claims check these scopes (rates, and families of keys) when they are due.

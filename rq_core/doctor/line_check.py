@@ -59,13 +59,13 @@ def line_by(
     the log alone. Otherwise the result is the job's line, with the fields in PUT_BACK from the log. A line counts as
     lost in three cases:
 
-    - The line is missing or unreadable: ``job`` is None.
+    - The line is missing or unreadable (``job``: None).
     - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
       job's line gets the claim's fields instead.
     - The job is not ``in_state``, and its line differs from the log.
 
-    ``boxes``: the members of the key ``boxes``. If the box of the line's life names the job, and the log's life has no
-    box, the line keeps its life. Otherwise the job would lose its steps.
+    ``boxes``: the members of the key ``boxes``. The line keeps its life if the box of this life names the job, and the
+    log's life has no box. With the log's life, the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)

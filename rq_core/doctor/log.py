@@ -223,7 +223,7 @@ def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
     """Forget the schedules. ``at``: the entry from which on the log knows all of them.
 
-    ``have_all``: whether no schedule existed before ``at``.
+    ``have_all``: whether no schedule exists at ``at``. If false, missing entries may have changed any of them.
     """
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all

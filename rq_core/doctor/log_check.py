@@ -103,7 +103,7 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each saved value, and each waiting signal, that differs from its digest."""
+    """Yield a finding for each saved value whose digest is another. Signals that no wait has taken are checked, too."""
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
         job_id, faults = image.box_owners.get(life), image.box_faults.get(life)

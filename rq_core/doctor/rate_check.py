@@ -10,7 +10,7 @@ from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, re
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
-    """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) after which it may be
+    """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) from which on it may be
     forgotten.
 
     A time of None: any time is right. A lost value is derived from the time, and a lost time from the value. A rate

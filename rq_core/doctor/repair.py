@@ -53,7 +53,7 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot.
+    """Return the findings of a snapshot, which has the form of Evidence.snapshot.
 
     ``keys``: the key names for commands that an operator types. ``log``: without it, the log is read from the
     snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far ahead are not

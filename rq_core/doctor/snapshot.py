@@ -67,7 +67,7 @@ class View:
     def lines(self) -> Mapping[str, str]:
         """Id → state line, without lost lines.
 
-        A line is lost if it is not in ``state``, and the log shows that its job has done more than wait.
+        A line is lost if ``state`` lacks it although, according to the log, its job has done more than wait.
         """
         lost = {
             job_id

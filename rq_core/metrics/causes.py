@@ -74,8 +74,8 @@ def causes(
 ) -> list[Cause]:
     """Return the current problems, the urgent ones first. A ``log`` or ``inbox`` of None was not read.
 
-    Urgent problems come in this order, and so do the other problems: the log, Redis' memory, the queues by name, the
-    queues that were not read, and the inbox. An error of Redis comes before the log.
+    Within each part they are in this order: the log, Redis' memory, the queues by name, what was not read of Redis, and
+    the inbox. An error of Redis comes before the log.
     """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
@@ -275,7 +275,7 @@ def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> st
 
 
 def _span(ms: float) -> str:
-    """Return a duration (ms) as rounded text in one unit, like ``90 min``, ``5 h`` or ``3 d``."""
+    """Return a duration (ms) as rounded text in one unit, like ``90 s``, ``90 min``, ``5 h`` or ``3 d``."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
         if ms >= 2 * unit_ms:
             return f"{ms / unit_ms:.0f} {unit}"

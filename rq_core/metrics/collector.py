@@ -47,7 +47,8 @@ class Sample(NamedTuple):
 
 
 class TaskNames:
-    """The task names that labels may have: the first TASKS_MAX that appear. Later tasks share the label OTHER."""
+    """The task names that labels may have: the first TASKS_MAX that appear. They stay; later tasks share the label
+    OTHER."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -177,8 +178,11 @@ def inbox_samples(found: InboxOverview) -> Iterator[Sample]:
 
 
 def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
-    """Return the greatest possible lag of the log, in seconds: the time since its last event, or 0 if no event
-    waits."""
+    """Return the greatest possible lag of the log, in seconds: 0 if no event waits, else the time since the log's last
+    event.
+
+    Without an event in the log (``last_at_ms``: None), the time counts from the beginning of the epoch.
+    """
     if not queue.backlog:
         return 0.0
     return max(0, queue.now_ms - (last_at_ms or queue.epoch)) / 1000
@@ -296,7 +300,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """Return (reading, whether the server refused it). A reading that failed is None."""
+    """Return (reading, whether the server refused it). If the reading failed, None takes its place."""
     try:
         return shared.get(), False
     except RqCoreError as error:

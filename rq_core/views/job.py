@@ -82,7 +82,7 @@ _TO_DO: Final[Mapping[str | None, str]] = {
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:
-    """Return the rows about the worker that gave a job back, the worker that it needs, and what an operator can do."""
+    """Return rows that say which worker gave a job back, which worker the job needs, and what an operator can do."""
     rows = _given_back(row, now_ms)
     if unknown := unknown_task(row):
         rows.append(("waits for", f"a worker: {unknown}"))

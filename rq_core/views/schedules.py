@@ -24,7 +24,7 @@ class ScheduleRow(NamedTuple):
 
 
 def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[ScheduleRow]]:
-    """Return the schedules of these queues, in the order of the queues."""
+    """Return the schedules of these queues, in the order of ``queues``, then by name."""
     rows: list[ScheduleRow] = []
     unread: list[str] = []
     for queue in queues:
@@ -45,7 +45,7 @@ def when(row: ScheduleRow) -> str:
 
 
 def next_due(row: ScheduleRow, now_ms: float) -> str:
-    """Return, as text, in how long the next instant is due, or how late it is; "-" if the schedule is off."""
+    """Return, as text, in how long the next instant is due, or how late it is; "-" if the schedule is not on."""
     if row.schedule.state != "on":
         return "-"
     late_ms = now_ms - row.schedule.due_ms
@@ -82,7 +82,7 @@ def schedule_document(row: ScheduleRow) -> dict[str, Any]:
 
 
 def last_told(row: ScheduleRow, _now_ms: float) -> str:
-    """Return the time of the last instant that was run or missed, as text; "-" if there was none."""
+    """Return the time of the last instant that was run or missed, as text; "-" before the first instant."""
     return utc(row.schedule.last_ms) if row.schedule.last_ms else "-"
 
 

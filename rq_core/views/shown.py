@@ -15,8 +15,7 @@ BAR: Final = 20
 
 
 def bar(progress: Progress) -> str:
-    """Return a progress as text. If the total is known, the text has a bar: ``[#####        ] 25 %, 30 of 120
-    uploading``."""
+    """Return a progress as text. With a known total, it begins with a bar: ``[###   ] 25 %, 30 of 120 uploading``."""
     share, many = progress.share, f"{progress.done:,}"
     if progress.total is not None:
         many += f" of {progress.total:,}"

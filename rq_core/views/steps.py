@@ -110,7 +110,7 @@ def end_of(found: Found) -> str:
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
-    """Return the signals that no wait has taken, as text; empty if there are none."""
+    """Return the signals that no wait has taken, as text; empty without such a signal."""
     kept = steps.signals.items()
     return ", ".join(f"{n} {s.name}{_came(s.at_ms, now_ms)}" for n, s in kept)
 
@@ -128,7 +128,7 @@ def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def steps_say(steps: SavedSteps) -> str:
-    """Return the number of a job's steps, as text, with the steps in doubt."""
+    """Return the number of a job's steps, as text, with the names of the steps in doubt. Lost steps have a sentence."""
     if steps.is_lost:
         return "lost: Redis lacks them, so the next step fails; see `rq-core audit restore`"
     doubtful = [each.name for each in steps.entries.values() if each.is_in_doubt]

@@ -1,8 +1,8 @@
 """Decides who may see the page: checks the Host of each request, tokens and cookies. Adds security headers to each
 answer.
 
-Each request must have one of the page's own names as its Host. Otherwise a foreign site could let its own name resolve
-to the address of this machine, and read the page in a visitor's browser (DNS rebinding).
+Each request, also for ``.json``, must have one of the page's own names as its Host. This prevents DNS rebinding: a
+foreign site lets its own name resolve to this machine, and reads the page in a visitor's browser.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class LocalOnly:
     async def access(self, request: Request) -> Access | None:
         """Return the rights of a sender on this machine; None for any other sender.
 
-        Only the address of the connection counts, because a sender may forge any header.
+        Only the address of the connection gives rights, because a sender may forge any header. A request with a header
+        of a proxy gets None, since its sender may be on another machine.
         """
         proxied = any(name in request.headers for name in FORWARDED)
         return Access("local") if is_local(request.client) and not proxied else None
@@ -98,8 +99,8 @@ class ByToken:
     """A gate that checks tokens. Programs send a token in ``Authorization: Bearer``; browsers send a cookie from
     /login.
 
-    The cookie has the name of the token's holder, its own expiry time, and an HMAC with a key that only this process
-    has. At each request, the gate looks up the holder's line in the file of tokens.
+    The cookie has the name of the token's holder, the time at which it expires, and an HMAC. Only this process has the
+    HMAC's key. At each request, the gate looks up the holder's line in the file of tokens.
     """
 
     login = True
@@ -139,7 +140,7 @@ class ByToken:
 
 
 def access_of(request: Request) -> Access | None:
-    """Return the rights of a request's sender, which the guard has stored in the request."""
+    """Return the rights of a request's sender, which the guard has stored in the request; None: no rights."""
     found: Access | None = getattr(request.state, _STATE, None)
     return found
 

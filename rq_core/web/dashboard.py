@@ -78,7 +78,7 @@ def dashboard(
     """Return the page of an app's queues as a Starlette app, to be mounted in a Starlette or FastAPI app.
 
     ``authorize`` is called with each request. It returns an :class:`rq_core.web.tokens.Access`; None: the sender may
-    not see the page. It may be async. ``allow_hosts`` are the host names of the site.
+    not see the page. ``authorize`` may be async. ``allow_hosts`` are the host names of the site.
 
     Raises InvalidOption if ``authorize`` is missing, because every visitor of the site would see the page.
     """

@@ -145,7 +145,7 @@ def _text_of(page: Page, facts: Facts) -> str:
 
 
 def _bounded(value: Any, name: str, left_out: dict[str, int]) -> Any:
-    """Return a value with at most ROWS_MAX rows in each list, and with shortened texts.
+    """Return a value with at most ROWS_MAX rows in each list, and with shortened texts. Lists of numbers stay whole.
 
     Count the rows that are left out in ``left_out``: name of the list → number.
     """

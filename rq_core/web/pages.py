@@ -241,7 +241,7 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """Read the last instants of the requested schedule. Without one, read the last instant of each schedule."""
+    """Read the last instants of the requested schedule. Without one, read queue → the last instant of each schedule."""
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}

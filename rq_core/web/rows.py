@@ -101,7 +101,7 @@ def urgency(row: Document) -> str:
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more about a cause; empty if there is none."""
+    """Return the address of the page that shows more about a cause; empty if no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(
@@ -310,7 +310,7 @@ def progress_shown(progress: Progress | None, access: Access) -> Document | None
 
 
 def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
-    """Return a waiting signal for the page. Its key is hidden unless the viewer may see arguments."""
+    """Return for the page a signal that no wait has taken. Its key is hidden unless the viewer may see arguments."""
     key = word(signal["key"] or "") if access.see_arguments else "hidden"
     return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
 
@@ -334,8 +334,8 @@ def since_of(period: Mapping[str, Any]) -> int:
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
     """Return the row of a job's wait, with the reason for the wait.
 
-    ``now_ms``: the present time if Redis has the job, else None. A wait that goes on lasts until ``now_ms``; without
-    it, until the log's last event.
+    ``now_ms``: the present time if Redis has the job, else None. A wait that still goes on counts up to ``now_ms``;
+    without ``now_ms``, up to the job's last event in the log.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]

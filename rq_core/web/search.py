@@ -110,7 +110,7 @@ class PageQuery:
         return text_of(self.words)
 
     def path(self, **changed: str | None) -> str:
-        """Return the address of this search with changed words. A word whose new value is None is left out."""
+        """Return the address of this search with changed words. A word with the new value None is left out."""
         kept = [(word, value) for word, value in self.words if word not in changed]
         return search_path([*kept, *((word, new) for word, new in changed.items() if new)])
 

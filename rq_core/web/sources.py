@@ -3,7 +3,7 @@
 Each question ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` only asks;
 :class:`ActingSources` also makes changes.
 
-In each second all pages share one reading of all queues, one of the log, and one of the inbox
+In each second all pages share three readings: of all queues, of the log, and of the inbox
 (:mod:`rq_core.metrics.shared`). Further questions run on a few threads: some for Redis, others for the log.
 """
 

@@ -180,8 +180,8 @@ def _denied(found: Overview) -> list[str]:
 
 
 def queue_page(facts: Facts) -> Document:
-    """Return the document of one queue: its causes, limits and workers, its ended claims by minute, and its last
-    errors."""
+    """Return the document of one queue: its state and settings, causes, limits and workers; its ended claims by minute
+    and its last errors."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
         "name": name,
@@ -413,7 +413,7 @@ NOT_OF_LOG: Final = "it is not of this log"
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
     """Return a phrase about what is wrong with the record of the last proof; empty if nothing is.
 
-    Anyone who may write to the database can change this record.
+    A user who may write to the database can change this record.
     """
     if proof is None:
         return ""

@@ -1,4 +1,4 @@
-"""One worker: an asyncio loop that settles claims and claims jobs, in one round trip per turn.
+"""One worker: an asyncio loop that claims jobs and settles claims, with one round trip for both in each turn.
 
 A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load a
 turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.

@@ -98,7 +98,7 @@ class BatchCapacity(Capacity):
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:
-        """Return how many places have a job whose handler has begun."""
+        """Return how many places have a job. Places of jobs that wait for their batch to begin do not count."""
         return self.taken - self._shared - (self.kept - self._kept_for_batches)
 
     def full(self) -> bool:
@@ -112,8 +112,8 @@ class BatchCapacity(Capacity):
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """Return the (queue, number of jobs) pairs to claim now. For each place of a batch task, a whole batch is
-        claimed."""
+        """Return the (queue, number of jobs) pairs to claim now. A place for a batch task counts as a whole batch of
+        jobs."""
         places = {queue.name: n for queue, n in super().claims(group, groups, most)}
         found = []
         for name, queue in group.queues.items():

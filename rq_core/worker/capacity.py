@@ -132,7 +132,7 @@ class Shares:
     """
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
-        """``weights``: queue → weight; a queue without a weight has 1. ``alone``: the worker serves only one queue."""
+        """``weights``: queue → weight; a queue without a weight has 1. ``alone``: the only queue gets all places."""
         self._weights = weights
         self._alone = alone
         self._clocks: dict[str, float] = {}

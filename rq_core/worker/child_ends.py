@@ -1,4 +1,4 @@
-"""Tells parents that their children have ended, and cancels the children of cancelled parents.
+"""Sends signals to the parents of ended children, and cancels the children of cancelled parents.
 
 A parent that gets the signal reads at once how its child ended.
 """
@@ -64,9 +64,9 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
-    """Return the parents to signal, of children that ended in one call.
+    """Return the parents that get a signal, for children that ended in one call.
 
-    Of the children of one ``map``, only the last gives a signal: the parent then reads the ends of all of them.
+    Of the children of one ``map``, only the last gives a signal: a parent waits for the last child that is alive.
     """
     found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
     for parent in parents:
@@ -104,8 +104,8 @@ def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> di
 
 
 class ChildEnds:
-    """Sends signals to the parents of ended children, and cancels the children of cancelled parents, in tasks of their
-    own."""
+    """Sends signals to the parents of ended children, and cancels the children of cancelled parents, beside the
+    worker's turns."""
 
     def __init__(self, client: Any, worker: str) -> None:
         self._client = client
@@ -113,10 +113,9 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Start to signal the parents of the jobs that these settlements ended. Start to cancel the children of
-        cancelled jobs.
+        """Start tasks for the jobs that these settlements ended. Does not block.
 
-        Does not block.
+        One task sends signals to the parents of these jobs. Another cancels the children of cancelled jobs.
         """
         # No call is made for a job that is no child and no parent: every job of every worker comes here.
         for each in settled:

@@ -160,12 +160,13 @@ class FlowTable:
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker claims no more, so that a missing claim is no fault."""
+        """Note that the worker is not expected to claim any more: a missing claim is then no fault."""
         self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count the claims of these settlements. ``answers``: job id → the script's answer, except for successes."""
+        """Count the claims of these settlements, which Redis has answered. ``answers``: job id → the script's answer,
+        except for successes."""
         # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:

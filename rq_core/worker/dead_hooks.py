@@ -1,12 +1,13 @@
-"""Enqueues a hook's job for each job that died: soon after a death in this worker, and every few seconds.
+"""Enqueues a hook's job for each job that died, if its task has a hook. Checks soon after a death in this worker, and
+every few seconds.
 
-Jobs die in several scripts, and some deaths reach no worker: a poison job has killed its worker. So workers read the
-queue's index of dead jobs, and enqueue one job of the hook's task per death. The field ``on_dead_ms`` of ``meta`` is
-the *mark*: the time up to which deaths have their hooks' jobs. A worker moves the mark on after it enqueued these jobs.
-So each hook is called at least once, even if workers die. A hook's job is retried and audited like any other job.
+Jobs die in several scripts, and some deaths reach no worker: the worker of a poison job is gone. So workers read the
+queue's index of dead jobs, and enqueue one job of the hook's task for each death. The field ``on_dead_ms`` of ``meta``
+is the *mark*: the time up to which deaths have their hooks' jobs. A worker moves the mark on after it enqueued these
+jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited like any other job.
 
 Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
-job's end, so a later enqueue is a duplicate, even if the hook has run by then.
+job's end. So a later enqueue is a duplicate, even if the hook has already run.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class DeathWatch:
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
-        """Enqueue a hook's job for each death since the mark. Return whether more deaths are left."""
+        """Enqueue a hook's job for each death since the mark, if the job's task has a hook. Return whether more deaths
+        are left."""
         before = self._clock()
         now, noted = yield from self._now()
         # More jobs may still die in this millisecond.

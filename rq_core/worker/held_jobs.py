@@ -53,7 +53,7 @@ EXTENSION_GRACE_S: Final = 30.0
 
 
 class Handlers:
-    """Starts jobs that arrive, and stops handlers whose claims are no longer in force."""
+    """Starts jobs that arrive, has their leases extended, and stops handlers whose claims are no longer in force."""
 
     executor_type: ClassVar[type[Executor]] = Executor
 
@@ -68,8 +68,8 @@ class Handlers:
         saving: AsyncClient,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat's thread only. ``saving`` saves the steps of durable jobs, and sends their
-        progress.
+        """``client`` is for the heartbeat's thread only. ``saving`` saves the steps of durable jobs, and sends the
+        progress and the chunks of jobs.
 
         ``table`` is the table of leases that a supervisor reads; None: the worker has no supervisor.
         """
@@ -181,7 +181,7 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect if no claim is under way and Redis has answered the rollbacks of the other
+        """Start the held suspect, if no claim is under way and Redis has answered the rollbacks of the other
         suspects."""
         if self.held is None or self._unreported or self.arrived:
             return
@@ -271,9 +271,9 @@ class Suspects:
     """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
 
     A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
-    one starts after Redis has answered these rollbacks (Handlers.begin_held). If it started earlier and killed the
-    worker, each of the others would count a loss, even if its handler had not begun. So a poison job does not make the
-    others poison.
+    one starts once Redis has answered these rollbacks (Handlers.begin_held), or after HOLD_S_MAX. If it killed the
+    worker before that, each of the others would count a loss, although its handler had not begun. So a poison job does
+    not make the others poison.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

@@ -52,7 +52,8 @@ def successes_in(
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
     """Return two parts: queue → successes of ``queues``, which a claim can settle; and all other settlements.
 
-    The results in the first part have at most VALUES_MAX characters. Further successes are in the second part.
+    The results in the first part count at most VALUES_MAX characters; a result that is also logged counts LOGGED times.
+    Further successes are in the second part.
     """
     successes: dict[str, list[Settlement]] = {}
     others = []
@@ -107,8 +108,8 @@ def claim_call(
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
     """Return one call per queue that reports the units that jobs really took, and pauses scopes.
 
-    The worker sends these calls before the settlements, because a settled claim is no longer in force. Most often there
-    are none.
+    The worker sends these calls before the settlements, because a settled claim is no longer in force. Usually the list
+    is empty.
     """
     told: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:

@@ -215,9 +215,9 @@ class Startup:
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
         """Declare the limits again, because a claim was carried out in another epoch of Redis than ``since``.
 
-        ``since`` is the epoch that the worker knew when it sent the claim. Return True if no cap may have counted the
-        claim's jobs. This is so if the declaration failed, or if the queue has limits and an epoch after ``since``
-        began without data.
+        ``since`` is the epoch that the worker knew when it sent the claim. Return True if it is possible that no cap
+        counted the claim's jobs: the declaration failed, or the queue has limits and an epoch after ``since`` began
+        without data. Another claim or worker may have declared the limits already.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

@@ -200,8 +200,8 @@ class Turns:
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
         """Report the units that jobs really took, before their claims end.
 
-        The report has a round trip of its own. Redis may lack a call's script, and the call is sent again. In a shared
-        round trip, the settlements would then come first.
+        The report has a round trip of its own. If Redis lacks the report's script, the report is sent again. In a
+        shared round trip, the settlements would then come first.
         """
         for result in await self._client.carry_out(spends):
             if isinstance(result, RqCoreError):
@@ -315,7 +315,8 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start the claimed jobs. Give back the jobs that have no place, and all jobs if no cap counted them.
+        """Start the claimed jobs. Give back the jobs that have no place. With ``uncounted``, give all back: perhaps no
+        cap counted them.
 
         Return True if the claim failed.
         """

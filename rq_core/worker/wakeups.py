@@ -70,12 +70,14 @@ class WatchedQueue:
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Return whether the last call is so long ago that even a full worker should call the queue."""
+        """Return whether even a full worker should call the queue, because its last call is long ago: due work waits
+        there."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for the wake tokens of these queues, but not while the worker is full or claims from all these queues."""
+    """Waits for the wake tokens of these queues. It does not wait while the worker is full, or claims from all of
+    them."""
 
     def __init__(
         self,

@@ -159,7 +159,10 @@ def _named(
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
-    """Return the report on the list of queues. Words in the list that cannot be names of queues are reported."""
+    """Return the report on the list of queues: on its words that cannot be names of queues.
+
+    With ``mend``, remove these words.
+    """
     listed = client.run(client.calls.reads.listed())
     found: list[dict[str, Any]] = [
         {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
@@ -211,7 +214,8 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
 
 
 def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
-    """Report events that have waited too long for the mirror. Redis does not show whether a mirror runs."""
+    """Report events that have waited too long for the mirror. The doctor cannot report that no mirror runs, because
+    Redis does not know it."""
     from rq_core.metrics.causes import mirror_behind
 
     looked, _ = client.run(client.calls.reads.looks([queue]))
@@ -248,7 +252,7 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Read a queue from Redis and from the audit log; None: there is no log of the queue, or the log cannot be read.
+    """Read a queue from Redis and from the audit log; None: there is no log of the queue, or reading failed.
 
     ``is_logged``: whether the log has the queue.
     """

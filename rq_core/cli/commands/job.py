@@ -1,5 +1,7 @@
-"""The commands ``rq-core job``, which shows a job's state, and ``rq-core watch``, which shows its progress and
-stream."""
+"""The commands ``rq-core job`` and ``rq-core watch``.
+
+``job`` shows a job's state and the caps for which the job waits. ``watch`` shows a job's progress and its stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``rq-core steps``, ``rq-core children`` and ``rq-core signal``, about durable jobs."""
+"""The commands ``rq-core steps``, ``rq-core children`` and ``rq-core signal``, which are about durable jobs."""
 
 from __future__ import annotations
 

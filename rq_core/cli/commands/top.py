@@ -238,7 +238,8 @@ def render(
 ) -> RenderableType:
     """Return a frame as text, ``width`` characters wide.
 
-    With ``height``, queues and causes that do not fit the lines are left out. Rates are averages since ``before``.
+    ``height``: the number of lines; queues and causes that do not fit are left out. Rates are averages since the frame
+    ``before``.
     """
     from rich.console import Group
     from rich.text import Text

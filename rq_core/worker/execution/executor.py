@@ -124,18 +124,18 @@ class Executor:
 
     @property
     def unsettled(self) -> list[Running]:
-        """The running handlers that are not settled. A handler that runs on after its timeout may be settled."""
+        """The running handlers that are not settled. A handler may run on after its timeout was settled."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. If this worker cannot run the job, settle the claim and return None."""
+        """Start a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. If this worker cannot run the job, settle the claim and return None."""
+        """Prepare a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -183,7 +183,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a prepared handler. If it was asked to stop after ``prepare``, settle its claim instead."""
+        """Start a prepared handler. If it was asked to stop meanwhile, settle its claim instead."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)

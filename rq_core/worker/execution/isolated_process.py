@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 class ChildLoop:
-    """An event loop that runs one coroutine at a time. It stands still between two coroutines."""
+    """An event loop that runs one coroutine at a time. Between two coroutines, nothing on the loop runs."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()

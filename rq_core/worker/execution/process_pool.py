@@ -80,8 +80,8 @@ class IsolationPool:
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Return its error, or None for a success.
 
-        Cancel this coroutine to stop the handler. The handler then has TELL_GRACE_S to stop; after that its process is
-        killed. Raises HandlerDied if the process ended before the handler did.
+        Cancel this coroutine to stop the handler. If the handler does not stop within TELL_GRACE_S, or its timeout is
+        over, its process is killed. Raises HandlerDied if the process ended before the handler did.
         """
         child = self._take(task)
         self._busy[running] = child

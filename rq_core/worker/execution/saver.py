@@ -1,5 +1,7 @@
-"""Saves the steps of a worker's handlers. Each queue has one call under way; the next call saves all later steps
-together."""
+"""Saves the steps of a worker's handlers. Each queue has at most one call under way.
+
+The next call saves the steps that were done meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,8 @@ class Saver:
     def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker.
 
-        ``end`` asks the handler to stop and is called on the loop. An isolated task runs in this process only in a
-        test; its job cannot park.
+        ``end`` asks the handler to stop and is called on the loop. The handler of a task with isolation runs in this
+        process only in a test; its job cannot park.
         """
         task, context = running.task, running.context
         ends = None if task.isolation is not None else end
@@ -96,7 +98,8 @@ class Saver:
         return refused
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a call to a queue, and return its result. The job enqueues children or reads how they ended."""
+        """Carry out a call to a queue, and return its result. Jobs enqueue children with it, and read how these
+        ended."""
         return await self.client.run(plan(self.client.calls))
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
@@ -188,7 +191,7 @@ def _gathered(
 
 
 def _nothing() -> None:
-    """Do nothing at the end of a step."""
+    """Do nothing: the end of a step in a thread needs no note."""
 
 
 class Saves(Protocol):
@@ -227,7 +230,7 @@ class _Home:
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
-        """Return whether the lease may have expired, and no heartbeat has told the handler so."""
+        """Return whether the lease may have expired, and no heartbeat has reported that."""
         return not self._saver.lease_holds(self._context.queue) and not self._context.cancelled
 
 
@@ -273,7 +276,7 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Let no further step begin, and wait for the steps that run."""
+        """Let no further step begin, and wait for the steps that still run. They may outlive a handler that failed."""
         if self._context.steps is not None:
             self._context.steps.close()
         if self._timer is not None:

@@ -1,7 +1,8 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores both in a Showing object and goes on. One call per queue sends the last progress of each job, at most
-once in SHOW_S. Chunks are sent every GATHER_S. Before the worker settles a claim, it sends what is left of both.
+A handler stores both in a Showing object, and goes on. One call per queue sends all that is new there: GATHER_S after a
+chunk, or SHOW_S after the last call if there is only progress. Only the last progress of a job is sent. Before the
+worker settles a claim, it sends what is left of both.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Shows:
     def _not_sent(
         self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
     ) -> None:
-        """Log the first failure of a call. Send the call's progress and chunks again after AGAIN_S."""
+        """Log the first failure of a call. Send the progress and chunks of ``group`` again within AGAIN_S."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("what jobs of queue %s show was not sent: %s", queue, error)

@@ -2,7 +2,7 @@
 
 So a handler keeps its lease even if it blocks the event loop, or computes for minutes in a thread. A handler that holds
 the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). Without a
-supervisor, the leases expire.
+supervisor, the leases expire if the handler holds the GIL for longer than a lease.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def extended_at(self, queue: str) -> float:
-        """Return the time (on ``clock``) at which the worker sent the last heartbeat that extended the queue's
-        leases."""
+        """Return the time (on ``clock``) from which the queue's leases count. A later heartbeat may not have extended
+        them."""
         return self._refused.get(queue, self.last_success)
 
     def beat(self) -> None:

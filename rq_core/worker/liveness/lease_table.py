@@ -82,7 +82,8 @@ class LeaseTable:
 
     @property
     def beaten(self) -> tuple[str, float, float]:
-        """The worker's name, the monotonic time of its last heartbeat, and the seconds between two heartbeats.
+        """The worker's name, the monotonic time at which the heartbeat's thread last ran, and the seconds between
+        heartbeats.
 
         The name is empty before the first heartbeat.
         """

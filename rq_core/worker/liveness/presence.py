@@ -54,7 +54,8 @@ class Attendance:
         """Time (on ``clock``) at which the worker must report next that it is alive."""
 
     def tell(self, failed: Collection[object] = ()) -> None:
-        """Report that the worker is alive. Skip the servers in ``failed``, which did not answer the last heartbeat."""
+        """Report that the worker is alive. Skip the servers in ``failed``: they did not answer the last heartbeat, and
+        would delay this thread."""
         self.due = self._clock() + TELL_EVERY_S
         prefix, sweeping = self._client.prefix, self._clock() >= self._sweep_at
         try:
