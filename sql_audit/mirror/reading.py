@@ -236,7 +236,7 @@ def _about_jobs(raw: RawFields) -> int:
 def last_entry(tail: Tail) -> int | None:
     """Return the number of entries in the tail up to, and with, the one that switched the log off.
 
-    Return None if the tail has no such entry, or if numbers are missing before it.
+    Return None if the tail has no such entry, or if the entries up to it do not follow the cursor without a break.
     """
     if not tail.whole or tail.detached:
         return None

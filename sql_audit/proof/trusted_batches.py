@@ -108,7 +108,7 @@ class TrustedBatches:
         )
 
     def _find(self, entry: OutboxId) -> _Batch | None:
-        """Return the first batch whose last entry is ``entry`` or later: the batch that has ``entry``."""
+        """Return the first batch whose last entry is ``entry`` or later: the only batch that can have ``entry``."""
         low, high, found = self._begin + 1, self._last, None
         while low <= high:
             middle = (low + high) // 2
