@@ -1,9 +1,9 @@
 """Checks that all queues of a log come from one key prefix of one Redis.
 
-In the same database, a second Redis or a second prefix would look like a Redis that has lost the queues and jobs of the
-first. So each queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in
-Redis, and SQL has a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each
-shard of a cluster has the stamps of its own queues.
+In the same database, a second Redis (or a second prefix) would look like the first Redis after a loss of all queues. So
+each queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in Redis, and
+SQL has a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each shard of a
+cluster has the stamps of its own queues.
 
 :func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share. Queues that this Redis lacks are
 lost. An empty Redis may have lost everything, or may be another Redis. So a mirror that starts on an empty Redis
