@@ -242,7 +242,8 @@ def name_of(command: str | bytes) -> str:
 
 
 class Cancelling:
-    """A cancel that runs in turns: together with the drain, without it, or not at all while the drain runs."""
+    """A cancel that runs in turns: beside the drain, or while the drain is stopped. Between turns it pauses, and only
+    the drain runs."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float
