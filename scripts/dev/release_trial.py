@@ -6,7 +6,7 @@
 - On the first Python, without extras: each command that needs an extra fails with one line, which names the command
   that installs the extra. The trial runs that command, and the extra works.
 
-Pip may build only rq-core's sdist, and no compiler is available. So all other packages must exist as wheels.
+Pip may build only rq-core's sdist, and each call of a compiler fails. So all other packages must exist as wheels.
 """
 
 from __future__ import annotations

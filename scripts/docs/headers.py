@@ -14,7 +14,7 @@ rules. It runs when the documentation is generated, not at run time.
 - No function, and no body of a script, is longer than ``LINES_MAX``.
 - A variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``.
 - No code uses a numeric position of KEYS or ARGV.
-- Some script emits each event of the table.
+- Each event of the table is emitted by at least one script.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def serving() -> Iterator[Server]:
 
 
 def empty(server: Server) -> None:
-    """Empty the server, and load the functions. Lua's garbage is collected, so that each measurement begins alike."""
+    """Empty the server, and load the functions: those of the scripts, and one that collects Lua's garbage."""
     server("FLUSHALL", "SYNC")
     server("FUNCTION", "FLUSH", "SYNC")
     server("FUNCTION", "LOAD", _COLLECT)

@@ -53,7 +53,10 @@ def current(url: str | None) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def asking(url: str | None) -> Iterator[Engine]:
-    """Yield an SQLAlchemy engine that reads the audit database. Raises AuditNotConfigured or AuditError."""
+    """Yield an SQLAlchemy engine that reads the audit database, after a check that its schema is current.
+
+    Raises AuditNotConfigured or AuditError.
+    """
     with current(url) as database:
         yield database.readers
 
@@ -72,9 +75,7 @@ def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
 
 
 def not_mirrored(engine: Engine, queue: str | None) -> QueueNotMirrored | NothingMirrored:
-    """Return the error that the audit database does not have ``queue``. Without ``queue``, return the error that it has
-    no queue.
-    """
+    """Return QueueNotMirrored: the audit database lacks ``queue``. Without ``queue``, return NothingMirrored."""
     from sql_audit.queries import history
 
     if queue is None:

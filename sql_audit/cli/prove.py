@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head of a chain on the command line: 64 hex digits. Other text is a usage error."""
+    """A head of a chain on the command line: 64 hex digits.
+
+    Other text is a usage error, so that a mistyped head is not reported as a rewritten log.
+    """
 
     name = "sha256"
 

@@ -291,7 +291,8 @@ class Relay:
         of: Number,
         step: _Step,
     ) -> RowBatch:
-        """Return the committed batch that has no answer yet, to be sent again under the same call number.
+        """Return the committed batch that has no answer yet, to be sent again under the same call number. Under another
+        number, Redis could carry the batch out twice.
 
         A row that cannot be read any more is parked.
         """

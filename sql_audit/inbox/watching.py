@@ -27,7 +27,7 @@ class InboxWatch:
         self._checked = False
 
     def look(self) -> InboxOverview:
-        """Return the numbers of rows of the inbox's queues.
+        """Return the state of the inbox: its queues, with the numbers of their rows.
 
         Raise InboxMissing if the tables are missing, and InboxRefused or InboxUnavailable for an error of the driver.
         """

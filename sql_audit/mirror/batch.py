@@ -47,9 +47,7 @@ class EventBatch:
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows to insert into ``quarantine``: entries and jobs that SQL cannot store in their normal
-        form.
-        """
+        """Return the rows to insert into ``quarantine``: what cannot be mirrored, or only with changes."""
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [

@@ -99,7 +99,8 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """Return whether each value is null or a list of a claim's scopes, in the form that ``audit at`` reads.
+    """Return whether each value is null or a list of a claim's scopes, in the form that the views and ``audit at``
+    read.
 
     A cap is [scope, cap or null]. A rate is [scope, limit, window, burst] or [scope, limit, window, burst, cost].
     """

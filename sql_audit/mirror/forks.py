@@ -60,7 +60,7 @@ class Behind(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The last entry that Redis' history and SQL's history share, and Redis' entries that follow it."""
+    """The last entry that Redis' history and SQL's history share, and Redis' entries from there to the new epoch."""
 
     beginning: Beginning
     """The first entry of the epoch with which Redis continued."""
@@ -100,7 +100,8 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Return the fork between Redis' history and SQL's. Return None if the new epoch continues SQL's history.
+    """Return the fork between Redis' history and SQL's. Return None if the new epoch continues SQL's history, if Redis
+    lost only its log, or if an operator had deleted the queue.
 
     Raise Behind if Redis must first list all live jobs in a baseline. Epochs before ``restated_from`` never raise
     Behind, because a later epoch has a baseline.
@@ -169,7 +170,10 @@ def _compare(
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """Return the last entry that Redis had before SQL's first entry, or None if it is not known."""
+    """Return the last entry that Redis had before SQL's first entry.
+
+    Return None if SQL has no entry, or if its first entry names no earlier one.
+    """
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None

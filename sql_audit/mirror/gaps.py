@@ -75,7 +75,8 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
     """Return the break between ``before``, the last mirrored entry, and the beginning of an epoch.
 
-    Return an empty list if Redis still knew ``before`` as its last entry when the epoch began.
+    Return an empty list if ``before`` was Redis' last entry when the epoch began, or if an operator had deleted the
+    queue.
     """
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)

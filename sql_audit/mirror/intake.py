@@ -1,4 +1,5 @@
-"""Checks raw outbox entries. The result (an intake) has columns of values or quarantined entries; SQL can store both.
+"""Checks raw outbox entries. An intake is a checked entry: columns of values that SQL can store, or what goes to
+quarantine.
 
 :func:`rq_core.model.events.decode` defines what an entry means. This module reads the same format, but many thousands
 of entries a second. It collects each field of many jobs into a column (named in ``event_fields.JOB_EVENT_FIELDS``), and

@@ -89,7 +89,10 @@ class Reader:
         """The messages with which SQL refused an entry that was alone in its batch, by entry."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """Return the entries after the anchor, and check that Redis still has the anchor unchanged."""
+        """Return the entries after the anchor; without an anchor, from the oldest entry on.
+
+        The tail is ``detached`` if Redis does not have the anchor, or has another entry under its number.
+        """
         if anchor is None:
             entries = self.read_from(None)
             return Tail(None, entries, whole=contiguous(at for at, _ in entries))
@@ -236,7 +239,7 @@ def _about_jobs(raw: RawFields) -> int:
 def last_entry(tail: Tail) -> int | None:
     """Return the number of entries in the tail up to, and with, the one that switched the log off.
 
-    Return None if the tail has no such entry, or if numbers are missing before it.
+    Return None if the tail has no such entry, or if the entries up to it do not follow the cursor without a break.
     """
     if not tail.whole or tail.detached:
         return None

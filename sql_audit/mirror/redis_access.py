@@ -160,7 +160,7 @@ class Outbox:
         return self._run(self._reads.counts(queue))
 
     def place(self, queue: str) -> object:
-        """Return the cluster node that has a queue; None if it is not known, or if the server is no cluster."""
+        """Return an object that identifies the server of a queue, as far as the server is known. See Client.place."""
         return self._client.place(queue)
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:

@@ -414,7 +414,8 @@ def run_mirror(
 
     With ``once``, return as soon as SQL has every entry. ``queues`` are the queues to mirror; None means all queues,
     also those created later. ``made`` are queues that the caller has just created, so that Redis cannot have lost them.
-    ``on_ready`` is called once, after the first turn of the queues. A database without tables gets them.
+    A database without tables gets them. ``on_ready`` is called once, after the first turn of the queues: the log is of
+    this Redis.
 
     At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log is
     of another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are logged, and

@@ -1,20 +1,20 @@
 """Checks that all queues of a log come from one key prefix of one Redis.
 
-A second Redis, or a second prefix, would look like a Redis that has lost the queues and jobs of the first. So each
-queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in Redis, and SQL has
-a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each shard of a cluster
-has the stamps of its own queues.
+In the same database, a second Redis (or a second prefix) would look like the first Redis after a loss of all queues. So
+each queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in Redis, and
+SQL has a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each shard of a
+cluster has the stamps of its own queues.
 
 :func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share. Queues that this Redis lacks are
 lost. An empty Redis may have lost everything, or may be another Redis. So a mirror that starts on an empty Redis
-removes the stamps from SQL (:func:`release`), and waits. A mirror of the other Redis would then write its stamps to SQL
-again, and the starting mirror is refused.
+removes the stamps from SQL (:func:`release`), and waits. If another mirror has a Redis that still has these queues, it
+writes its stamps to SQL again, and the starting mirror is refused.
 
 A queue that Redis creates again gets another stamp. So two servers share a stamp only if one was loaded from the
 other's snapshot.
 
-Redis also has, for each queue, the id of the audit database that mirrors the queue. A mirror is refused if another
-database mirrors one of its queues; nothing is changed. The same is true of :func:`adopt`.
+Redis also has, for each queue, the id of the audit database that mirrors the queue. If another database mirrors one of
+its queues, a starting mirror is refused before it changes anything. The same is true of :func:`adopt`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def release(source: OutboxSource, database: Database) -> list[str]:
 def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
-    """Remove a queue's stamp from SQL if it is ``stamp``. The next Redis that attaches the queue becomes its source.
+    """Remove a queue's stamp from SQL if it is ``stamp``. The next Redis that attaches the queue under its prefix
+    becomes its source.
 
     Raise CursorHeld if the SQLite file is locked and ``wait`` is False.
     """
@@ -265,8 +266,8 @@ def _refuse_if_other(
 ) -> None:
     """Raise SourceDiffers if SQL has the queue from another prefix, or with another stamp.
 
-    ``stamp`` is the queue's stamp in Redis. None means that the log's Redis has lost the queue, so that stamps need not
-    agree.
+    ``stamp`` is the queue's stamp in Redis. None means that the log's Redis has lost the queue or its stamp, so that
+    stamps need not agree.
     """
     if origin is None or origin.is_free:
         return

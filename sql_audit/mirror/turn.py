@@ -160,9 +160,8 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """Mirror the last entries of a queue whose log was switched off, without attaching the queue, up to the
-        switch.
-        """
+        """Mirror the last entries of a queue whose log was switched off, up to the event of the switch. The queue is
+        not attached again."""
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()
@@ -219,7 +218,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
-        """Yield a transaction that writes to SQL. Then wait for the thread that reads ahead, which uses Redis, too."""
+        """Yield a transaction. Afterwards wait for the thread that reads ahead, so that only one thread uses Redis."""
         try:
             with self.database.writing() as connection:
                 yield connection

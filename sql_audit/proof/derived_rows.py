@@ -358,8 +358,7 @@ class Derivation:
         """Begin without jobs.
 
         ``ends``, oldest first, are the losses and complete baselines that ended live jobs without an event of the jobs
-        themselves. ``recall`` is called for a job that is not in ``jobs``; it returns None if the job had no event
-        before.
+        themselves. ``recall`` returns a job that is not in ``jobs``, or None if the job had no event before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}

@@ -43,9 +43,9 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """Checks the numbering of one queue's entries. Call :meth:`feed` with all events in order, then :meth:`wrong`.
+    """Checks the numbering of one queue's entries.
 
-    Orphaned events are included.
+    Call :meth:`feed` with all events in order, orphaned events included, then :meth:`wrong`.
     """
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:

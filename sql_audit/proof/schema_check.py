@@ -214,7 +214,7 @@ _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapsc
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
     """Yield a phrase for each index that has another number of rows than its table.
 
-    Each number is counted twice, by the index and by the table. The indexes of all partitions are counted together,
+    The rows are counted once by the index and once by the table. The indexes of all partitions are counted together,
     because a reader has no right to a single partition.
     """
     sources = [f"FROM {i.of} WHERE {i.only or 'true'}" for i in indexes]
@@ -297,7 +297,7 @@ def _functions(connection: Connection, schema: int) -> Iterator[str]:
 
 
 def _finds_in(function: Any) -> bool:
-    """Return whether a function's only setting is its search_path, with its own schema and ``pg_temp``."""
+    """Return whether a function sets only ``search_path``, to the function's own schema and ``pg_temp``."""
     settings: Sequence[str] = function.settings or []
     allowed = {
         f"search_path={name}, pg_temp" for name in (function.schema, _quoted(function.schema))

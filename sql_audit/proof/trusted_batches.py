@@ -1,7 +1,7 @@
 """Checks the hashes (I7) of the batches from which a repair or a restore would copy events into Redis.
 
-``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked, then the
-chain from the first of them on, and the number of later events. Nothing is copied from a batch that fails.
+``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked, with the
+chain from the first of them on, and the number of events since. Nothing is copied from a batch that fails.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -108,7 +108,7 @@ class TrustedBatches:
         )
 
     def _find(self, entry: OutboxId) -> _Batch | None:
-        """Return the first batch whose last entry is ``entry`` or later: the batch that has ``entry``."""
+        """Return the first batch whose last entry is ``entry`` or later: the only batch that can have ``entry``."""
         low, high, found = self._begin + 1, self._last, None
         while low <= high:
             middle = (low + high) // 2

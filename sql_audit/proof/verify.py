@@ -219,9 +219,8 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay the events that the last prune left, and check that none was changed. Return the last entry before the
-        cut.
-        """
+        """Replay the events up to the cut, and check that they are those that the last prune left. Return the last
+        entry before the cut."""
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
         done = cut.kind == "done"

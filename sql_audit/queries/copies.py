@@ -43,7 +43,7 @@ class LogCopies:
         self._checked = False
 
     def died(self, which: Filter, after: After | None, limit: int) -> DiedJobs:
-        """Return a page of jobs that died, and match a filter. See CopyReader.died."""
+        """Return a page of the jobs that died and match the filter ``which``. See CopyReader.died."""
         first, last = which.instants_ms
         wanted = Wanted(
             _DEATHS, which.queue, which.task or "", which.error or "", which.worker or "",

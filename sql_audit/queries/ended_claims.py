@@ -122,7 +122,7 @@ def ended_claims(
 
 @dataclass(slots=True)
 class _Budget:
-    """The number of rows and the time that one page may still spend."""
+    """How many rows one page has read, and until when it may read."""
 
     until: float
     clock: Callable[[], float]

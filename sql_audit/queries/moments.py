@@ -132,7 +132,7 @@ class Moment:
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """The holders of each capped scope: pairs of (cap in force, ids of the jobs that held the scope), by scope."""
+        """The holders of each scope: the cap in force at the last claim (None: no cap), and the ids of the jobs."""
         found: dict[str, tuple[int | None, list[str]]] = {}
         for claim in self.running:
             for scope, *limit in claim.scopes:
@@ -175,7 +175,7 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
 
 
 def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
-    """Return the LISTED_MAX jobs that waited longest, with their lanes and priorities."""
+    """Return the jobs that waited longest, at most LISTED_MAX, with their lanes and priorities."""
     first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
     of = {"queue": queue, "ids": [row.job_id for row in first]}
     places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}

@@ -1,4 +1,4 @@
-"""Finds the times in which no worker could claim a job, for another reason than a limit.
+"""Finds the pauses of a job: times in which no worker could claim it, for another reason than a limit.
 
 The job was scheduled or parked, or a lost worker still held its claim.
 """

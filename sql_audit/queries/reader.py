@@ -233,8 +233,7 @@ class MetricsReader:
             self._counted[queue].until = max(self._counted[queue].until, at)
 
     def _never_falling(self, sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
-        """Return the sums, raised so that none is lower than at an earlier reading, because a metrics counter must not
-        decrease.
+        """Return the sums plus the amounts by which they fell before: a metrics counter must not decrease.
 
         Losses and prunes lower the sums.
         """

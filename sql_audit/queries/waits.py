@@ -262,8 +262,8 @@ def _others(
 ) -> tuple[list[_Other], int | None]:
     """Return the claims of other jobs that were in force during a wait, ordered by their begin.
 
-    If there are too many claims to read all, also return the time (Unix ms) from which on the list is complete;
-    otherwise None.
+    If a class of durations has more than COUNTED_MAX claims, also return the time (Unix ms) from which on the list is
+    complete; otherwise None.
     """
     bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
     rows = connection.execute(_MEANWHILE, bound).all()

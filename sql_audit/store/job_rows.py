@@ -68,7 +68,7 @@ class Attempt(list[Any]):
 
     @classmethod
     def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
-        """Return the row of a new claim of a job. Its times, its worker and its outcome are not set yet."""
+        """Return the row of a new claim of a job. Its times, its worker and its outcome have no value yet (None)."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
         attempt.fence, attempt.claim = fence, claim

@@ -109,9 +109,9 @@ class Ahead(NamedTuple):
 def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOVED_MAX) -> Ahead:
     """Create the missing partitions of the current month and of the next AHEAD months.
 
-    Events of a month that are in the default partition are moved to the new partition. The log cannot be read
-    meanwhile. If the default partition has more than ``moved_max`` rows (None: no limit), the month gets no partition.
-    On SQLite nothing happens. Raise sqlalchemy.exc.DBAPIError if the database does not answer.
+    Events of a month that are in the default partition are moved to the new partition; the log cannot be read
+    meanwhile. If the default partition has more than ``moved_max`` rows (None: no limit), such a month gets no
+    partition. On SQLite nothing happens. Raise sqlalchemy.exc.DBAPIError if the database does not answer.
     """
     ahead = Ahead([], {})
     if database.dialect != "postgresql":

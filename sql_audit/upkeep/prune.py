@@ -193,7 +193,8 @@ class _Run:
         self.on_step("begun")
 
     def end(self, cut: Cut) -> None:
-        """Record the events that are left up to the cut. From then on, the triggers refuse deletions again."""
+        """Record that the prune has ended, and which events are left up to the cut. From then on, the triggers refuse
+        deletions again."""
         told = self.done[cut.queue]
         with self.database.writing(wait=True) as connection:
             assert connection is not None

@@ -247,7 +247,8 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """Yield the jobs among ``ids`` that are still live or lost in SQL, each with the records that restore it.
+    """Yield the jobs among ``ids``, in this order, that are still live or lost in SQL. With each job, yield the records
+    that restore it.
 
     The records of a job that has ended only restore its id and its name, if these outlive the job.
     """
@@ -307,7 +308,7 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """Return the id of a surviving job that has taken a lost job's name.
+    """Return the id of a surviving job that took a lost job's name while the lost job would have held it.
 
     Return None if no job has, or if the lost job no longer held its name.
     """

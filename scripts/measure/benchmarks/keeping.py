@@ -168,9 +168,8 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Return the duration (ms) of the longest call of a script. Redis records no calls below 0.2 ms: 0.2 is then
-    returned.
-    """
+    """Return the duration (ms) of the longest call of a script. Return 0.2 if all were shorter: Redis does not record
+    these."""
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")

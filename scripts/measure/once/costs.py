@@ -3,8 +3,8 @@
 The functions of ``lua/include/caps/costs.lua`` decide each claim, in Lua 5.1 and on a virtual clock. A bucket in whole
 numbers (``tests/rigs/naive_bucket.py``) computes when each claim may begin. Both must agree to the millisecond.
 
-With ``--truths``, each job afterwards reports that it has taken 0.3 to 3 times its cost. The sum of the reported costs
-must then keep the rate.
+In half of the comparisons (*with truths*), each job afterwards reports that it has taken 0.3 to 3 times its cost. The
+output has the sum of what was taken, as a part of the rate.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ The cancel takes turns of three kinds, one after the other, until it is complete
   gives the processor time of each call. Between the calls of the cancel are calls like those of the drain.
 
 The server's own clock (SLOWLOG) also counts the time in which the server waits for a processor. On a busy machine, any
-command may then take 10 ms by this clock. So the figures have the longest command of both: the turns beside, and the
-turns alone.
+command may then take 10 ms by this clock. So the figures have the longest command, with its name, of the turns beside
+and of the turns alone.
 
 The command fails if a call takes more than 10 ms of the server's processor time. It fails if the drain beside the
 cancel reaches less than 75 % of the drain alone (median). It also fails if the first claim afterwards takes more than a
@@ -104,9 +104,8 @@ class Figures:
 
     @property
     def longest_cpu(self) -> Longest:
-        """The round trip of the cancel that took most of the server's processor time, measured while the drain was
-        stopped.
-        """
+        """The round trip that took most of the server's processor time (ms), measured while the drain's process was
+        stopped."""
         return max((Longest(max(row), name) for name, row in self.cpu.items()), default=NONE)
 
     @property
@@ -152,10 +151,9 @@ def plain(count: int, task: str, priority: Priority = Priority.NORMAL) -> Iterat
 
 
 def drain(url: str) -> None:
-    """Claim and complete jobs, in turns, until standard input ends. This is the main function of the drain's process.
+    """Claim and complete jobs after the line "go" on standard input, until the line "stop". Return when the input ends.
 
-    Each line of standard input ends a turn. Then print the time and the number of completed jobs, and wait for the line
-    "go".
+    After each line, print the time (s) and the number of jobs completed so far. The drain's process runs this function.
     """
     import threading
 
@@ -184,7 +182,7 @@ def drain(url: str) -> None:
 
 
 def drain_turn(client: Client, worker: str, run: Callable[[Plan[Any]], Any] | None = None) -> int:
-    """Claim and complete jobs of the task "drained", and enqueue a new job for each. Return the number of jobs."""
+    """Claim and complete jobs, and enqueue a new job for each job of the task "drained". Return the number of jobs."""
     run, call = run or client.run, client.calls.delivery.call
     held = run(call(claims.claim(QUEUE, worker, CLAIMS))).jobs
     high = [claim for claim in held if '"drained"' in claim.spec]
@@ -244,7 +242,8 @@ def name_of(command: str | bytes) -> str:
 
 
 class Cancelling:
-    """A cancel that runs in turns: together with the drain, without it, or not at all while the drain runs."""
+    """A cancel that runs in turns: beside the drain, or while the drain is stopped. Between turns it pauses, and only
+    the drain runs."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float

@@ -180,7 +180,7 @@ def check_out(commit: str, place: Path) -> None:
 def upgrade(fleet: Fleet, seconds: float) -> None:
     """Replace the fleet of `old` by that of `new`, part by part, under load. Then go back with the workers.
 
-    After each step, wait a fifth of ``seconds``, and until its workers and the mirror have made progress.
+    After each step, wait a fifth of ``seconds``, and until the fleet's workers and the mirror have made progress.
     """
 
     def load(*by: str) -> None:

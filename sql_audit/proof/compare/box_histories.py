@@ -1,8 +1,8 @@
 """Adds SQL's history of the boxes of durable jobs to the doctor's log. (A box has a job's steps and signals.)
 
 SQL may lack events of a job up to some entry. Only later events are used. If the job began before that entry, the
-doctor reports what has no event in the box as unknown. Where Redis forgot events, a restore may have put their steps
-and signals back.
+doctor reports steps and signals of the box without an event as unknown. Where Redis forgot events, a restore may have
+put their steps and signals back.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound

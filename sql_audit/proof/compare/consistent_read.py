@@ -53,7 +53,7 @@ RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class CannotTell(Exception):
-    """Redis and SQL cannot be compared; either may still be right. ``str()`` is the reason."""
+    """Redis and SQL cannot be compared; both may be right. ``str()`` is the reason."""
 
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)
@@ -205,6 +205,8 @@ def _refuse_unattached(
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
     """Raise CannotTell if SQL lacks entries that Redis has trimmed, or if Redis has begun an epoch that is not
     mirrored.
+
+    Also raise CannotTell if the queue's field ``trimmed`` in Redis is no entry.
     """
     position = OutboxId(cursor.epoch, cursor.seq)
     try:

@@ -1,11 +1,12 @@
 """Finds events that contradict themselves or earlier events of their job, although their transition is legal.
 
-A script compares times with Redis' clock, and writes that time into the event. So the script's comparisons can be
-repeated here. No rule compares the times of two calls, because the clock may have been set back in between.
+A script reads Redis' clock once, compares times with it, and writes it into the event as the event's time. So the
+script's comparisons can be repeated here. No rule compares the times of two calls, because the clock may have been set
+back in between.
 
 An event must also have exactly the fields of its type, each once, and its job's task and claim. Other details could
 mislead readers. If a field occurs twice in the JSON, one database returns the first value and another the last. And a
-field of no event type is displayed like any other.
+field that the event's type does not have is displayed like any other.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
     """Return a phrase for the fault of the lane to which an edit moves the job; None if the lane is right.
 
-    The lane must have the new priority and the old scopes. Only the task's scope may differ.
+    The lane must have the new priority and the old scopes. Only the task's scope may differ: it may change without an
+    event.
     """
     if lane is None:
         stays = new != old and before is not None

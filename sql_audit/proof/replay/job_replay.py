@@ -210,7 +210,8 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """Free a job's name by an event ``freed``. Report a job that did not hold the name."""
+        """Free a job's name: an operator freed it, or it was overdue and another job takes it. Report a job that did
+        not hold the name."""
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.

@@ -2,7 +2,7 @@
 
 - I21: a job's signals have the numbers 1, 2, 3…, and waits take each at most once, in order.
 - I22: a job parks only for waits and sleeps that are not over.
-- I23: only a signal for which it waits, or the end of its wait, wakes a job.
+- I23: a job is woken only by a signal for which it waits, or at the end of its wait.
 """
 
 from __future__ import annotations

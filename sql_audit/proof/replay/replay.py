@@ -361,7 +361,8 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Return a phrase that says which server has the queue since an epoch began, from the event ``epoch_started``."""
+    """Return a phrase that says which server has had the queue since an epoch began. ``facts`` are from its first
+    event."""
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

@@ -93,7 +93,7 @@ T = TypeVar("T")
 def normalise(text: str) -> URL:
     """Return the URL of an audit database. ``text`` is a path, ``sqlite:///path`` or ``postgresql://…``.
 
-    Raise AuditUrlInvalid for any other text.
+    Raise AuditUrlInvalid for any other text, and for a database in memory.
     """
     text = text.strip()
     if not text:

@@ -10,8 +10,8 @@ the oid is compared.)
 In another place, :func:`check_identity` refuses the database until an operator decides. :func:`fork` makes it a new
 log; :func:`rebind` stores the new place.
 
-A copy of a whole server or disk (a physical standby, a snapshot of a virtual machine) has the same place, so this check
-cannot detect it.
+This check cannot detect a copy of a whole server or disk (a physical standby, a snapshot of a virtual machine): it has
+the same place.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ TENANTS: Final = 1_000
 
 @app.task(queue="one_cap", name="one_cap", caps=[Cap(NEVER)])
 async def under_one_cap(number: int, text: str) -> None:
-    """Do nothing, under one cap that is never reached."""
+    """Record only the job's begin, under one cap that is never reached."""
     note(number, text)
 
 
@@ -65,7 +65,8 @@ async def under_one_cap(number: int, text: str) -> None:
     caps=[Cap(NEVER), Cap(NEVER, per=lambda number, **_: number % TENANTS, name="roomy")],
 )
 async def under_two_caps(number: int, text: str) -> None:
-    """Do nothing, under two caps that are never reached: one for the task, and one for each of 1,000 tenants."""
+    """Record only the job's begin, under two caps that are never reached: one for the task, one for each of 1,000
+    tenants."""
     note(number, text)
 
 
@@ -75,7 +76,7 @@ async def under_two_caps(number: int, text: str) -> None:
     caps=[Cap(100), Cap(1, per=lambda number, **_: number * 7919 % 10_007 % TENANTS, name="tight")],
 )
 async def under_binding_caps(number: int, text: str) -> None:
-    """Do nothing, under two caps that are always reached.
+    """Record only the job's begin, under two caps that are always reached.
 
     One cap admits one job of each of 1,000 tenants. The other admits as many jobs as the worker has places.
     """
