@@ -1,4 +1,4 @@
-"""Async handlers in the worker's executor, without a server. Each handler runs in one asyncio task."""
+"""Handlers in the worker's executor, without a server. An async handler runs in one asyncio task."""
 
 from __future__ import annotations
 
