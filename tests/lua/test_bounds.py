@@ -82,6 +82,7 @@ def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed)
 def test_a_call_that_removes_an_expired_rate_checks_the_type_of_the_key_rates(
     seed: Seed, call: str
 ) -> None:
+    """The call fails and writes nothing if the key has a wrong type."""
     seed.enqueue("a", "b")
     held = seed.claim_one("a")
     seed.control.zadd(seed.keys("expiring"), {"rate|host@10s=x": 1})

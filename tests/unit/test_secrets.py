@@ -168,6 +168,7 @@ def test_shortening_a_long_text_leaves_no_part_of_a_password(at: int) -> None:
 
 
 def test_a_very_long_word_in_an_error_text_is_left_out_quickly() -> None:
+    """The beginning of the text stays."""
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
     said = json.loads(describe_error(error))

@@ -387,6 +387,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
 def test_a_restore_respects_remembered_ids(
     seed: Seed,
 ) -> None:
+    """A restored job keeps its remembered id. A lost job is not restored if Redis remembers its id."""
     once = {"once_ms": T + DAY, "call_digest": CALL}
     assert {"a": "restored"} == seed.restore(seed.lost("a", **once))
     assert f"once={T + DAY} call={CALL}" in str(seed.state("a"))

@@ -105,8 +105,8 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Their state lines begin with the same text. They differ in tasks, in deadlines, and in how long results and ids
-    are kept."""
+    """The state lines of the jobs begin with the same text. The jobs differ in tasks, in deadlines, and in how long
+    results and ids are kept."""
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)

@@ -256,8 +256,8 @@ def _look_at_caps(
 ) -> None:
     """Count, for each scope, the runs that began while the cap was full.
 
-    A run counts from its first to its last line in the witness file, but only until its claim ends or Redis forgets the
-    claim. A killed run has no last line, and counts until its claim ends.
+    A run counts from its first to its last line in the witness file. It counts no longer than its claim is in force,
+    and no longer than Redis remembers the claim. A killed run has no last line, and counts until its claim ends.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):

@@ -65,6 +65,7 @@ def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply:
 
 
 def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake() -> None:
+    """The repetition has the same number."""
     server = Server(enqueue=[EPOCH, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -94,8 +95,11 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
 
 
 def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
-    """The server may have run the claim, and then the worker must read the answer. Otherwise the repetition claims no
-    job."""
+    """The server may have run the claim, and then the worker must read the answer. If not, the repetition claims no
+    job.
+
+    Both have the same number.
+    """
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
