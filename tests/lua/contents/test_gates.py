@@ -1,4 +1,5 @@
-"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and later also claims."""
+"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and at twice its limit
+also claims."""
 
 import json
 
