@@ -265,7 +265,7 @@ class Seed:
         claim: int = 1,
         worker: str = WORKER,
     ) -> Mapping[str, str]:
-        """Report a progress (``says``) and chunks of each claimed job.
+        """Report a progress (``says``), as the report ``number`` of the claim, and chunks of each claimed job.
 
         Return, by job id, the number before the claim's first chunk, or why the job's reports are refused.
         """

@@ -19,9 +19,10 @@ def is_claim(command: Sequence[Any]) -> bool:
 class LossyTransport:
     """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges that lose replies, and ``keep`` the number of replies that still arrive in each.
-    ``between`` is called after each loss. ``unsent`` is the number of exchanges that are not sent, and ``sent`` has the
-    others. The server forgets its functions before the command with the index ``flush``.
+    ``lose`` is the number of exchanges with script calls that lose replies, and ``keep`` the number of replies that
+    still arrive in each. ``between`` is called after each loss, before the client repeats its calls. ``unsent`` is the
+    number of exchanges that are not sent, and ``sent`` has the others. The server forgets its functions before the
+    command with the index ``flush``.
     """
 
     def __init__(self, url: str) -> None:

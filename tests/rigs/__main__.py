@@ -233,8 +233,8 @@ def waits(
 ) -> None:
     """Show that no wait for a job's end is lost, and that waits end soon. Without NAMES, all stages are run.
 
-    Each stage has another fault: no fault, killed connections, failing primaries, a moving cluster slot, or a missing
-    right to the channel.
+    Each stage has another fault: no fault, connections that are killed every 50 ms, failing primaries, a moving cluster
+    slot, or a missing right to the channel.
     """
     problems: list[str] = []
     for name in names or STAGES:
