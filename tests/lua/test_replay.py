@@ -631,8 +631,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """The first call was refused because the queue was full, and its reply was lost. The queue has room when it is
-    repeated."""
+    """The call was refused because the queue was full, and the reply was lost. When the call is repeated, the queue has
+    room."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)

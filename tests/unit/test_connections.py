@@ -297,7 +297,7 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
 
 
 def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
-    """Uvloop gives no time for a timer that was due at once when it was set."""
+    """The timer was set less than half a millisecond before its time. Uvloop does not know the time of such a timer."""
 
     async def exchanges() -> Any:
         transport = AsyncPoolTransport(valkey_url)

@@ -27,7 +27,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Runs:
-    """Runs jobs with this handler in an executor, and records their settlements."""
+    """Runs jobs with one handler in an executor, and records their settlements."""
 
     def __init__(
         self,

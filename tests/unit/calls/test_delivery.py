@@ -223,7 +223,8 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Two threads share one Operations object, and the server refuses the functions of both."""
+    """Two threads share one Operations object, and the server refuses the functions of both. The second refusal must
+    not raise an error."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
