@@ -1,7 +1,9 @@
-"""Fixtures: real servers, which start when a test first asks for them, and checks for leaks after each test.
+"""Fixtures: real servers, which start when a test first asks for them. Other fixtures check that a test leaves no
+thread, process or task behind.
 
-`redis_url` runs a test on each engine: on Valkey and, if `redis-server` is on PATH, on Redis. CI needs both. The second
-run is marked `slow`, so that `scripts/test` leaves it out. `audit_url` runs a test on SQLite and on PostgreSQL.
+`redis_url` runs a test on each engine: on Valkey and, if `redis-server` is on PATH, on Redis. With CI=true,
+`redis-server` must be on PATH. The second run is marked `slow`, so that `scripts/test` leaves it out. `audit_url` runs
+a test on SQLite and on PostgreSQL.
 
 With `-n`, several processes share the tests. Each process has servers of its own, so tests do not affect each other. A
 test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).

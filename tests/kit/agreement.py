@@ -36,7 +36,7 @@ def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[
 
 
 def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """Compute the rows of ``job`` and ``job_attempt`` again from the events that Redis did not lose."""
+    """Return the rows of ``job`` and ``job_attempt``, computed again from the events that Redis did not lose."""
     events = auditlog.events(database, QUEUE)
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
@@ -58,7 +58,7 @@ def assert_agree(
     """Let the mirror catch up, and assert that Redis, the log and the projection agree.
 
     ``pruned`` means that old batches are gone, so that only verify can check the chain. ``lost`` means that Redis has
-    lost events. The log may then lack entries that the box of a durable job has.
+    lost events. The log may then lack the beginning of a durable job, and its box cannot be compared with the log.
     """
     drain(client, database)
 

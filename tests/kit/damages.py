@@ -1,8 +1,8 @@
 """A table of the kinds of damage that a client can do to a queue if it bypasses the scripts.
 
 Each row has the damage, and words of the finding. The doctor finds the damage while the outbox has all entries
-(``tests/doctor/test_damages.py``). Later the doctor or verify finds it with the help of SQL
-(``tests/audit/test_damages.py``).
+(``tests/doctor/test_damages.py``). When the mirror has trimmed the outbox, the doctor or verify finds it with the help
+of SQL (``tests/audit/test_damages.py``).
 """
 
 from __future__ import annotations

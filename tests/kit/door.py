@@ -20,7 +20,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these connections after the block. If the block is cancelled, unsent bytes are dropped."""
+    """Close these connections after the block. If the block is cancelled, unsent bytes are dropped, and no close waits
+    for them."""
     try:
         yield
     except asyncio.CancelledError:

@@ -54,7 +54,8 @@ class Stage:
     def insert(self, *jobs: str, queue: str = QUEUE, task: str = "send", **columns: Any) -> None:
         """Insert one row for each job id, in one transaction.
 
-        The rows have the column ``packed``, as rows of rq-core's producers have, unless ``options`` is given.
+        The rows have the column ``packed``, as rows of rq-core's producers have, unless ``options`` or ``packed=None``
+        is given.
         """
         columns.setdefault("packed", None if "options" in columns else "{}")
         names = ["queue", "task", "job_id", *columns]

@@ -14,7 +14,7 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Return whether Redis stores who holds a place in this scope. It stores this for caps, and not for rates."""
+    """Return whether Redis stores who holds a place in this scope: it does for caps, not for rates and fair keys."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 

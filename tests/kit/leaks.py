@@ -34,7 +34,10 @@ def children() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """Return the process ids of this process' children."""
+    """Return the process ids of this process' children.
+
+    Linux lists them. On other systems all processes are examined, which takes milliseconds.
+    """
     told = list(Path("/proc/self/task").glob("*/children"))
     if not told:
         return {child.pid for child in psutil.Process().children()}

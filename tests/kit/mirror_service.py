@@ -2,9 +2,9 @@
 
     python -m tests.kit.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
 
-The service suspends itself when STEP comes for the second time. STEP is one of sql_audit.mirror.turn.STEPS, or
-``copying``, which is within a COPY of PostgreSQL. Another mirror may take over the queue of a suspended one after
-TAKEOVER_MS. SIGTERM ends the service with status 0.
+The service suspends itself when STEP comes for the second time. Otherwise it runs as `rq-core audit run`. STEP is one
+of sql_audit.mirror.turn.STEPS, or ``copying``, which is within a COPY of PostgreSQL. TAKEOVER_MS replaces both timeouts
+after which a suspended mirror loses its queue. SIGTERM ends the service with status 0.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ class Child(subprocess.Popen[bytes]):
         shared: bool = False,
         directory: Path = ROOT,
     ) -> None:
-        """``variables`` are added to the environment. With ``shared``, the process may outlive its test."""
+        """Run the command in ``directory``. ``variables`` are added to the environment.
+
+        With ``shared``, the process may outlive its test.
+        """
         self._closed = False
         self._log = log
         with log.open("ab") as sink:

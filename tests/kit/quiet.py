@@ -1,6 +1,7 @@
 """Exclusive time for tests that measure a duration. While such a test runs, all other test processes wait.
 
-These tests have the mark ``alone``. Other tests would make their durations longer.
+These tests have the mark ``alone``. Other tests would make their durations longer, and the limits on durations are
+promises.
 """
 
 import contextlib

@@ -203,7 +203,7 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Claim one job. The claim also promotes due jobs that it does not take."""
+    """Claim one job. The claim also promotes due jobs, and most of them go back into their lists."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
@@ -233,7 +233,7 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return two lists of (id, fence): five jobs that can be settled, and two jobs without a claim.
+    """Return two lists of (id, fence): five jobs that can be settled, and two jobs whose settlement is refused.
 
     One of the five jobs is asked to stop. Lanes wait for the scopes of two of them. The queue is full.
     """

@@ -265,7 +265,10 @@ class Seed:
         claim: int = 1,
         worker: str = WORKER,
     ) -> Mapping[str, str]:
-        """Report a progress (``says``) and chunks of each claimed job. Return the refused reports."""
+        """Report a progress (``says``), as the report ``number`` of the claim, and chunks of each claimed job.
+
+        Return, by job id, the number before the claim's first chunk, or why the job's reports are refused.
+        """
         records = []
         for job_id, fence in [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]:
             said = [Show(job_id, fence, claim, start, "says", number, says)] if says else []

@@ -172,9 +172,11 @@ class RedisServer:
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """Cut off the incomplete call at the end of the append-only file, as an operator does after a crash.
+        """Cut off the incomplete call at the end of the append-only file, as an operator does after a crash of the
+        machine.
 
-        Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey cuts it off by itself.
+        Redis would carry out that call at its second start (docs/how-to/servers.md). Valkey 9.1.2 cuts it off by
+        itself.
         """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"

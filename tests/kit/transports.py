@@ -19,9 +19,10 @@ def is_claim(command: Sequence[Any]) -> bool:
 class LossyTransport:
     """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges that lose replies, and ``keep`` the number of replies that still arrive in each.
-    ``between`` is called after each loss. ``unsent`` is the number of exchanges that are not sent, and ``sent`` has the
-    others. The server forgets its functions before the command with the index ``flush``.
+    ``lose`` is the number of exchanges with script calls that lose replies, and ``keep`` the number of replies that
+    still arrive in each. ``between`` is called after each loss, before the client repeats its calls. ``unsent`` is the
+    number of exchanges that are not sent, and ``sent`` has the others. The server forgets its functions before the
+    command with the index ``flush``.
     """
 
     def __init__(self, url: str) -> None:
@@ -72,8 +73,8 @@ class LossyTransport:
 class LossyAsyncTransport(AsyncPoolTransport):
     """A transport for asyncio that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges that lose their replies. With ``flush``, the server forgets its scripts within
-    each pipeline of script calls.
+    ``lose`` is the number of exchanges with script calls that lose their replies. With ``flush``, the server forgets
+    its scripts before the second call of each pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
@@ -96,8 +97,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts the exchanges that claim jobs. ``sent`` is the number of all, and ``under_way`` of those without a reply
-    yet.
+    """Counts the exchanges that claim jobs. ``sent`` counts all of them, and ``under_way`` those without a reply yet.
 
     ``most`` is the highest value of ``under_way``.
     """

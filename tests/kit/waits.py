@@ -1,4 +1,4 @@
-"""Starts waits for the ends of jobs in other threads."""
+"""Starts waits for the ends of jobs in other threads, which get messages about these ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Fixtures of the tests of Lua scripts: an empty queue, on a clock that a test advances.
 
-Lua and the commands that scripts use are the same on Valkey and Redis. So most tests run on one engine. Three things
-are tested on both: when a script may change a job's state, what an error leaves in Redis, and what a repeated call
-answers.
+Lua and the commands that scripts use are the same on Valkey and Redis. So most tests run on one engine. Some tests run
+on both engines: when a script may change a job's state, what an error leaves, and what a repeated call answers.
 """
 
 from collections.abc import Generator, Iterator

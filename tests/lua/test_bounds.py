@@ -66,7 +66,8 @@ def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_que
 
 
 def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed) -> None:
-    """One claim removes a limited number of expired entries. If more are left, the next claim continues at once."""
+    """One claim removes a limited number of expired entries. If more are left, the next claim continues at once, and
+    not after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)
@@ -81,6 +82,7 @@ def test_claims_remove_expired_entries_as_fast_as_new_entries_expire(seed: Seed)
 def test_a_call_that_removes_an_expired_rate_checks_the_type_of_the_key_rates(
     seed: Seed, call: str
 ) -> None:
+    """The call fails and writes nothing if the key has a wrong type."""
     seed.enqueue("a", "b")
     held = seed.claim_one("a")
     seed.control.zadd(seed.keys("expiring"), {"rate|host@10s=x": 1})

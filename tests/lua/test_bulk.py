@@ -131,6 +131,7 @@ def test_requeue_and_prune_change_dead_jobs_with_the_given_error_oldest_first(se
 def test_a_delay_for_many_jobs_counts_from_the_beginning_of_the_change(
     seed: Seed,
 ) -> None:
+    """Each job is edited once."""
     matching = fill(seed)
     begun = seed.now
 
@@ -332,6 +333,7 @@ CASES: dict[str, tuple[Callable[[], BulkChange], Event, int]] = {
 def test_a_change_killed_after_any_round_trip_changes_each_job_once(
     seed: Seed, verb: str, trips: int
 ) -> None:
+    """The change is resumed after each kill, at the last place that its client noted."""
     make, event, expected = CASES[verb]
     fill(seed)
     for n in range(12):

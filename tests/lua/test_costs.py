@@ -48,6 +48,7 @@ def test_a_job_takes_its_cost_from_the_burst(seed: Seed) -> None:
 def test_a_job_that_costs_more_than_the_burst_waits_for_all_of_it(
     seed: Seed,
 ) -> None:
+    """The job begins when the whole burst is free. The rate then has a debt, for which the next job waits."""
     begin(seed, "100/1000ms/10", 1, 30, 1)
 
     assert claimed(seed) == ["j-0"]
@@ -120,7 +121,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
 
 
 def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
-    """The debt lasts for longer than any exhausted rate without costs."""
+    """A rate without costs is never exhausted for so long: its arrival time would be cut."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):

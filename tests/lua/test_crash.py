@@ -301,7 +301,8 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
 
 
 def test_a_trim_removes_no_entry_if_redis_has_forgotten_the_anchor_of_the_trim(seed: Seed) -> None:
-    """The anchor is the last entry that the mirror has committed. Its loss shows that Redis has another history."""
+    """The anchor is the last entry that the mirror has committed. It shows the mirror whether Redis has another
+    history."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])

@@ -104,7 +104,7 @@ def test_a_killed_server_restarts_with_all_acknowledged_calls(
 def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
-    """The server is started twice, since Redis would carry out the call at its second start
+    """The server is started several times, since Redis would carry out the call at its second start
     (docs/how-to/servers.md)."""
     server = start_redis(appendonly="yes", appendfsync="always")
     late = NewJob("late", "q", MINE, "{}", 60_000)

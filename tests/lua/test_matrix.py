@@ -1,4 +1,4 @@
-"""Every script on a job in every state. It appends exactly the events that the table of transitions allows, or nothing.
+"""Every script on a job in every state. An allowed call appends exactly its events, and another call changes no byte.
 
 The expected result comes from machine.TRANSITIONS. Only the condition of each transition is written here, in GUARDS. A
 new transition without a condition fails these tests.
@@ -429,8 +429,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state. Each call with a fence is made with the right and with a wrong
-    fence."""
+    """Return the calls to make on a job in this state. If there is a job, each call with a fence is made with the right
+    fence and with a wrong one."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 

@@ -25,7 +25,8 @@ FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
 
 
 def part(name: str) -> str:
-    """Return the Lua file of a part, whose key has one field for each job."""
+    """Return the text of a part's Lua file. The part's key has one field for each job, which is removed when the job
+    ends."""
     return f"""--[[ {name}: something that is noted of a job until it ends.
 
 Fact: {FACTS[name]}

@@ -1,4 +1,4 @@
-"""Facts about a queue that Redis functions remember. A fact can become wrong, and then no call may act on it.
+"""Facts about a queue that Redis functions remember. If a fact is wrong, the first call that could do harm notices it.
 
 The tests promote, resynchronize, restart and empty real servers. Only the tests advance the clock, so no fact becomes
 too old by itself.

@@ -238,7 +238,7 @@ def schedule(seed: Seed) -> Operation:
 def tick(seed: Seed) -> Operation:
     """Report four instants: one fires, one is skipped, one asks a running job to stop, and one comes too late.
 
-    The call does not give a new schedule to the worker.
+    The call gives the worker no new schedule, since a repeated call gives none.
     """
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
@@ -291,7 +291,8 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """Claim from lanes. In the same call a lease ends, a rate admits jobs again, and a plain job enters its lane."""
+    """Claim from lanes. In the same call a lease ends, a rate admits jobs again, lanes are served or refused, and a
+    plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -630,8 +631,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """The first call was refused because the queue was full, and its reply was lost. The queue has room when it is
-    repeated."""
+    """The call was refused because the queue was full, and the reply was lost. When the call is repeated, the queue has
+    room."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)

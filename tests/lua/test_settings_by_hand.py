@@ -1,4 +1,5 @@
-"""Settings that an operator wrote with HSET, and that are not numbers. Each counts as its default value."""
+"""Settings that an operator wrote with HSET, and that are not numbers. Each counts as its default, so no call fails
+half-way."""
 
 import pytest
 

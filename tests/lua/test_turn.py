@@ -36,7 +36,7 @@ def test_the_claim_of_a_turn_uses_the_place_that_its_success_frees(seed: Seed, s
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
-    """The job must not run again, since it has succeeded."""
+    """The success is not refused as stale, so the job does not run again."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
     seed.live(LEASE_MS)

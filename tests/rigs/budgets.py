@@ -2,8 +2,8 @@
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each budget to the current count plus a small reserve (``slack``). So a later change that
-costs more fails a test.
+`scripts/measure/budgets` sets each budget to the current count plus a small reserve (``slack``). A later change that
+costs more than that fails a test.
 """
 
 import json
@@ -30,7 +30,7 @@ def table() -> dict[str, dict[str, float]]:
 
 
 def check(section: str, name: str, found: float) -> None:
-    """Raise AssertionError if the count exceeds the budget.
+    """Raise AssertionError if the count exceeds its budget, or if it has no budget.
 
     If the environment variable RQ_CORE_BUDGETS_COUNTED names a file, only append the count to the file.
     """

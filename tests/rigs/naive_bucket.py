@@ -9,7 +9,8 @@ from __future__ import annotations
 class Bucket:
     """A bucket of up to ``burst`` units. It gets ``most`` units back in each window of ``window_ms``, evenly.
 
-    The level is a whole number: it counts parts of a unit. A unit has ``window_ms`` parts.
+    The level is a whole number: it counts parts of a unit. A unit has ``window_ms`` parts, so each ms brings ``most``
+    parts.
     """
 
     def __init__(self, most: int, window_ms: int, burst: int) -> None:
@@ -28,7 +29,7 @@ class Bucket:
         return self.at_ms + max(0, -(-missing // self.most))
 
     def take(self, cost: int, at_ms: int) -> None:
-        """Take the cost of a job that begins. The level may fall below zero, which is a debt."""
+        """Take the cost of a job that begins. The level may fall below zero: the bucket then has a debt."""
         self._flow(at_ms)
         self.level -= cost * self.window_ms
 

@@ -273,7 +273,7 @@ HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s
 
 
 def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
-    """Return the figures of all outages of one kind. A job that did not succeed counts as lost."""
+    """Return the figures of all outages of one kind. A job that was acknowledged and did not succeed counts as lost."""
     again = [each.again_s for each in found]
     return {
         "kind": kind,

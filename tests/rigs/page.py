@@ -67,7 +67,7 @@ def ten(scene: Scene) -> Shown:
 
 
 def long(scene: Scene) -> Shown:
-    """Make the longest allowed names. The page has no place to break them."""
+    """Make the longest allowed names. They have no place at which a line can break."""
     queue, task, job = "q" * LONG, "t" * LONG, "j" * LONG
     seed = scene.seed.of(queue)
     tenant = "tenant=" + "k" * 200

@@ -30,7 +30,7 @@ DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 
 @dataclass
 class Unit:
-    """One process of a crew. If it ends, the crew starts it again."""
+    """One process of a crew. If it has ended, `Crew.mend` starts it again."""
 
     kind: str
     process: Child

@@ -252,6 +252,8 @@ async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_
 async def test_a_failing_exit_of_a_process_dependency_stops_no_other_exit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Each error is logged."""
+
     def first() -> Iterator[None]:
         yield
         seen.append("first left")

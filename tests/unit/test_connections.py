@@ -265,7 +265,7 @@ async def test_the_listener_of_a_connection_runs_before_the_caller_that_waits_fo
 
 
 async def test_an_incomplete_push_message_between_commands_ends_the_connection() -> None:
-    """Its second half would arrive after the next command, and be read as the reply to it."""
+    """The second half of the message would arrive after the next command, and be read as the reply to it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -297,7 +297,7 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
 
 
 def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
-    """Uvloop gives no time for a timer that was due at once when it was set."""
+    """The timer was set less than half a millisecond before its time. Uvloop does not know the time of such a timer."""
 
     async def exchanges() -> Any:
         transport = AsyncPoolTransport(valkey_url)

@@ -424,6 +424,8 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
 def test_a_failing_entry_of_a_dependency_exits_the_entered_dependencies(
     app: App,
 ) -> None:
+    """The attempt fails."""
+
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:
         raise ConnectionError("away")
 

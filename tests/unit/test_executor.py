@@ -1,4 +1,4 @@
-"""Async handlers in the worker's executor, without a server. Each handler runs in one asyncio task."""
+"""Handlers in the worker's executor, without a server. An async handler runs in one asyncio task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Runs:
-    """Runs jobs with this handler in an executor, and records their settlements."""
+    """Runs jobs with one handler in an executor, and records their settlements."""
 
     def __init__(
         self,

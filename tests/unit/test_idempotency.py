@@ -136,6 +136,7 @@ def test_an_idempotency_key_with_other_arguments_is_refused(*, ended: bool) -> N
 
 
 def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
+    """Arguments are compared only if the app has the task."""
     app, send = make()
     options: Any = {"idempotency_key": "order-42"}
     with testing.fake(app):

@@ -42,7 +42,8 @@ def test_a_reused_signal_number_does_not_make_the_new_signal_taken() -> None:
 
 @pytest.mark.parametrize("forgotten", [1, 2])
 def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
-    """Redis may have forgotten the first history or the second. It forgets the second if its old server comes back."""
+    """Redis may have forgotten the first history or the second. It forgets the second if the server of the first comes
+    back with its data."""
     rows: list[tuple[Any, ...]] = []
     for epoch, told in enumerate((TAKEN, OTHER), 1):
         for number, (event, facts) in enumerate(told, 1):

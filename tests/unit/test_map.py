@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md has a line for each room, and the docstring of each room names its modules. A room is a folder."""
+"""ARCHITECTURE.md has a line for each room (a folder of modules), and the docstring of each room names its modules."""
 
 import ast
 import re

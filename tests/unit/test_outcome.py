@@ -94,6 +94,7 @@ def test_the_option_keep_result_is_written_into_the_fields_and_the_spec(
 def test_a_wait_for_the_result_of_a_task_without_keep_result_is_refused(
     app: App,
 ) -> None:
+    """The wait is refused before anything is sent: no server listens."""
     handle = JobHandle[int](app, id="a", queue="q", keeps=False)
     with pytest.raises(ResultUnavailable, match=r"write @app\.task\(keep_result=True\)"):
         handle.result(30)

@@ -215,7 +215,8 @@ def test_the_option_trace_has_two_values(wrong: Any) -> None:
 
 
 def test_an_enqueue_without_a_function_for_headers_calls_no_hook() -> None:
-    """Compares the Python calls of an enqueue without a function, and with a function that adds nothing."""
+    """Compares the Python calls of an enqueue without a function, and of one with a function that adds nothing. Only
+    the second one calls the hook."""
     with testing.fake(app):
         send.enqueue("warm up")
         without = python_calls(lambda: send.enqueue("a@b.c"))

@@ -100,6 +100,7 @@ def test_a_page_is_read_once_even_if_the_change_removes_all_its_jobs() -> None:
 def test_pages_of_a_list_omit_no_entry_while_jobs_come_and_go(
     seed: int,
 ) -> None:
+    """Jobs leave at the head and arrive at the tail."""
     dice = Random(seed)
     entries = [f"j{n}" for n in range(300)]
     place: str | None = ""

@@ -27,7 +27,7 @@ def test_the_redactor_receives_message_traceback_and_causes() -> None:
 
 
 def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
-    """A shortened text could have half of a secret, which no redactor recognises."""
+    """A shortened text could have half of a secret, which no redactor would recognise."""
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
 

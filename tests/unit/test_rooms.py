@@ -74,7 +74,7 @@ def test_few_public_names_are_defined_in_more_than_one_module() -> None:
 
 
 def test_only_two_rooms_have_python_modules_with_lua() -> None:
-    """These are the room that assembles scripts, and the fake server in `rq_core/testing`."""
+    """The two rooms are `rq_core/scripts`, which assembles scripts, and `rq_core/testing` with the fake server."""
     found = {
         str(path)
         for path in modules()

@@ -272,7 +272,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Its slot map names a silent node. So this node may be cut off from the cluster, too."""
+    """The node's slot map names a silent node. So the node may be cut off from the cluster, too."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])

@@ -167,7 +167,8 @@ def test_shortening_a_long_text_leaves_no_part_of_a_password(at: int) -> None:
         assert_no_secret(excerpt(text, logs.TEXT_MAX))
 
 
-def test_an_error_text_with_a_very_long_word_is_cut_quickly_at_its_end() -> None:
+def test_a_very_long_word_in_an_error_text_is_left_out_quickly() -> None:
+    """The beginning of the text stays."""
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
     said = json.loads(describe_error(error))

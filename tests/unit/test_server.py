@@ -236,7 +236,8 @@ def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """The server must not receive the Ctrl-C of its command. While it is ending, it would then not save its data."""
+    """The server must not receive the Ctrl-C of its command. While it is ending, it would then exit with 1 and not save
+    its data."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:

@@ -27,7 +27,7 @@ def test_places_are_divided_among_queues_by_weight(places: int) -> None:
 
 
 def test_if_there_is_a_single_place_each_queue_gets_it_in_turn_by_weight() -> None:
-    """No queue starves, even with a small weight."""
+    """The worker has fewer places than queues. No queue starves, even with a small weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
     assert {"a": 50, "b": 2, "c": 1} == got

@@ -1,4 +1,4 @@
-"""Suspects, which are jobs that have lost a worker. They must not all run at once, so some wait."""
+"""Suspects, which are jobs that have lost a worker. A process runs one of them at a time, and the others wait."""
 
 from __future__ import annotations
 

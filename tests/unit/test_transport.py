@@ -1,4 +1,4 @@
-"""Bytes that a client reads from Redis. It sends them back unchanged."""
+"""Bytes that a client reads from Redis are sent back unchanged."""
 
 from __future__ import annotations
 

@@ -267,6 +267,7 @@ def test_lost_workers_before_a_saved_step_do_not_count(seed: Seed) -> None:
 
 
 def test_a_job_that_saves_a_step_before_each_failure_dies_in_the_end(seed: Seed) -> None:
+    """The job has max_attempts=3, and dies of its thirtieth failure."""
     claim = seed.running("a")
     outcomes = []
     for number in range(1, 31):

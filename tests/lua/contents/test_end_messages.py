@@ -104,6 +104,7 @@ def test_a_second_listening_client_does_not_change_the_version_of_the_facts(
 def test_a_clock_that_goes_back_does_not_prolong_the_end_messages(
     seed: Seed,
 ) -> None:
+    """Messages stop a minute after the last listen call, by the clock of that call."""
     seed.enqueue("a")
     listens(seed)
     seed.clock.set(seed.now - 86_400_000)
@@ -129,7 +130,7 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """The call would have ended a job. It fails before, so the job goes on."""
+    """The call would have ended a job. It fails first, so the job has not ended."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs

@@ -233,7 +233,7 @@ def test_a_rolled_back_job_keeps_its_place_in_line(seed: Seed) -> None:
 
 
 def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Seed) -> None:
-    """The job has lost a worker before. It must wait while another job with a lost worker runs, and has spent no
+    """The worker gives the job back as a suspect, which must wait until another job has run. The job has spent no
     attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
@@ -335,8 +335,7 @@ def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) 
 
 
 def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """The limit applies to expired leases, due jobs and the like, each for itself. Later claims do the remaining
-    work."""
+    """Expired leases and due jobs are such kinds, each with a limit of its own. Later claims do the remaining work."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)

@@ -38,8 +38,8 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """The script looks for the field ``traceback`` in the JSON of the error. The error's message looks like this
-    field."""
+    """If the JSON of an error is too long, the script looks for its field ``traceback``. The error's message looks like
+    this field."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]

@@ -1,4 +1,5 @@
-"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and later also claims."""
+"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and at twice its limit
+also claims."""
 
 import json
 
@@ -107,7 +108,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """No new job would wake a worker. So the trim of the outbox must push the wake token."""
+    """No new job would wake a worker. So the call that makes room must push the wake token."""
     shut_gate(seed)
 
     match opener:
@@ -134,7 +135,7 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """An entry about jobs counts as many events as it has jobs. An entry about the queue counts as 1."""
+    """An entry about jobs counts as many events as it has jobs. An entry about the queue counts as one event."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

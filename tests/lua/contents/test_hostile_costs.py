@@ -58,7 +58,7 @@ FORGED = [
 
 @pytest.mark.parametrize("value", FORGED)
 def test_the_doctor_repairs_a_forged_rate_so_that_its_jobs_begin(seed: Seed, value: str) -> None:
-    """A pause changes the forged value of the rate first. The doctor must repair what it makes of it."""
+    """First a pause changes the forged value. The doctor must repair the result."""
     begin(seed, "100/1000ms/10", 5, 5)
     (claim,) = seed.claim(1).jobs
     seed.control.hset(seed.keys("rates"), SCOPE, value)

@@ -207,8 +207,7 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
 
 
 def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(seed: Seed) -> None:
-    """The answers to their claims have said to several workers that a schedule is due. They ask for it one after
-    another."""
+    """The claims of several workers have reported due schedules. The workers ask for them one after another."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 

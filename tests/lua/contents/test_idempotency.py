@@ -84,8 +84,8 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
-    """The worker does not know yet that the queue remembers ids. It repeats its first claim with the same call
-    number."""
+    """The worker learns from the answer to its first claim that the queue remembers ids. It repeats the claim with the
+    same number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -387,6 +387,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
 def test_a_restore_respects_remembered_ids(
     seed: Seed,
 ) -> None:
+    """A restored job keeps its remembered id. A lost job is not restored if Redis remembers its id."""
     once = {"once_ms": T + DAY, "call_digest": CALL}
     assert {"a": "restored"} == seed.restore(seed.lost("a", **once))
     assert f"once={T + DAY} call={CALL}" in str(seed.state("a"))

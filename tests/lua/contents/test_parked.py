@@ -138,6 +138,7 @@ def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
 def test_a_parked_job_holds_no_place_in_its_caps(
     seed: Seed,
 ) -> None:
+    """A woken job waits for a place."""
     seed.cap("host", 1)
     seed.parked("a", scopes=["host=x"])
     seed.enqueue(seed.job("b", scopes=["host=x"]))

@@ -105,8 +105,8 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Their state lines begin with the same text. They differ in deadlines, and in how long results and ids are
-    kept."""
+    """The state lines of the jobs begin with the same text. The jobs differ in tasks, in deadlines, and in how long
+    results and ids are kept."""
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)
@@ -245,7 +245,7 @@ def test_a_sweep_that_reached_its_limit_reports_that_expired_results_are_left(se
 
 
 def test_the_remembered_id_and_the_result_of_a_job_may_have_different_expiries(seed: Seed) -> None:
-    """Checks both orders of the two expiries. Each of both stays until its own expiry."""
+    """Checks both orders of the two expiries. Each of the two stays until its own expiry."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(5_000)

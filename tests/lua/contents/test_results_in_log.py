@@ -81,7 +81,7 @@ def test_the_log_has_the_own_result_of_each_job_that_one_call_ended(seed: Seed) 
 
 
 def test_a_queue_without_a_mirror_logs_only_the_digest_of_a_result(seed: Seed) -> None:
-    """The outbox of such a queue has only recent events, so results have no place there. Redis keeps them elsewhere."""
+    """The outbox of such a queue has only recent events. Redis keeps the result even without a log."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -118,7 +118,8 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 def test_a_result_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted and an expired result. The answer names the entry of the log that has the result."""
+    """Checks an evicted and an expired result. The answer says up to which entry the mirror must copy until the log has
+    the result."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

@@ -223,7 +223,7 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
 def test_a_second_removal_keeps_the_entry_of_a_schedule_that_code_declares(
     seed: Seed,
 ) -> None:
-    """An operator removes the schedule twice, three hours apart, while code declares it all the time.
+    """An operator removes the schedule, and again four hours later. Code declares it every hour in between.
 
     Without the entry, the next worker would create the schedule again.
     """

@@ -306,6 +306,7 @@ def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
 def test_a_reader_gets_the_chunks_of_a_claim_that_begins_before_its_place(
     seed: Seed, has_looked: bool
 ) -> None:
+    """A failover has taken the last chunks that the reader got."""
     first = seed.running("a")
     seed.show(first, chunks=numbered("one", "two"))
     before = seed.snapshot()["shown"]

@@ -11,8 +11,8 @@ from tests.kit.seed import Seed
 
 
 def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
-    """Enqueue ``count`` jobs, and cancel all but those whose numbers are in ``alive``. Return the ids of the live
-    jobs."""
+    """Enqueue ``count`` jobs, and cancel all but those whose numbers are in ``alive``. Return the ids of the live jobs,
+    in order."""
     ids = [f"j-{n}" for n in range(count)]
     seed.enqueue(*ids)
     seed.cancel(*(job for n, job in enumerate(ids) if n not in alive))

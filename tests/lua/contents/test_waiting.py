@@ -15,7 +15,7 @@ LONG = '{"text":"' + "y" * 5_000 + '"}'
 
 
 def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
-    """Its value in `jobs`, which has a line before the JSON, does not change."""
+    """The job's value in the key `jobs`, which has a line before the JSON, does not change."""
     seed.enqueue("a", "b")
     value = seed.control.hget(seed.keys("jobs"), "a")
     assert seed.snapshot()["state"] == {}
@@ -30,7 +30,7 @@ def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
 def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
-    """A plain job has its line before its JSON. For a long JSON this would cost too much, since Lua would copy it."""
+    """A plain job has its line before its JSON. Lua would have to copy a long JSON for this, which costs too much."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
     head = "task=t" if priority == "normal" else "task=t priority=high"

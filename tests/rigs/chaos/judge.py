@@ -112,7 +112,7 @@ class Losses:
     def covers(self, job_id: str) -> bool:
         """Return whether Redis may have lost this job in an explained loss.
 
-        The log then names the job as lost, or the job was enqueued during the loss.
+        The log then names the job as lost, or the producer's call may have come during such a loss.
         """
         if job_id in self._named:
             return True
@@ -256,8 +256,8 @@ def _look_at_caps(
 ) -> None:
     """Count, for each scope, the runs that began while the cap was full.
 
-    A run counts from its first to its last line in the witness file, while its claim is in force. A killed run has no
-    last line, and counts until its claim ends.
+    A run counts from its first to its last line in the witness file. It counts no longer than its claim is in force,
+    and no longer than Redis remembers the claim. A killed run has no last line, and counts until its claim ends.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -356,8 +356,10 @@ def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return the times (Unix ms) of the mirror's commits. Each time is a pair of equal numbers, a span without
-    length."""
+    """Return the times (Unix ms) at which the rig first saw a new last entry in SQL.
+
+    Each time is a pair of equal numbers, a span without length.
+    """
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:

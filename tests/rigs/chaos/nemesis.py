@@ -200,7 +200,8 @@ class Nemesis:
             self.stage.rest(3.0)
 
     def take_sql_away(self) -> None:
-        """Make SQL unreachable for 5 to 10 s: stop PostgreSQL, or lock the SQLite file."""
+        """Make SQL unreachable: stop PostgreSQL for 5 to 10 s, or lock SQL's tables for 10 s, longer than a mirror
+        waits."""
         postgres = self.stage.postgres
         if postgres is None:
             with self._locked():

@@ -104,8 +104,8 @@ class Stage(Crew):
     # Looking.
 
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the process ids of workers that hold claims, each with its jobs. With ``alone``, skip supervised
-        workers."""
+        """Return the process ids of workers that hold claims, each with its jobs. With ``alone``, leave out the workers
+        of a supervisor."""
         mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:
@@ -138,8 +138,8 @@ class Stage(Crew):
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record the last entry of each outbox and the last entry in SQL, again and again. A server may be
-        unreachable."""
+        """Record the last entry of each outbox and the last entry in SQL, again and again. The record has None for a
+        server that does not answer."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6

@@ -2,10 +2,10 @@
 
     python -m tests.rigs.durable.kills --kills 1000
 
-Each round starts a worker for each queue, and kills it with SIGKILL at a random point: before or after an effect or a
-save. The effect of a step is a script in Redis that counts its runs. It also counts runs after the step was saved,
-which must never happen. At the end, each step must have run, and a step with a check must have run once. ``audit
-verify`` must prove the log.
+Each round starts a worker for each queue, and kills it with SIGKILL at a random point. A point is before or after an
+effect or a save. The effect of a step is a script in Redis that counts its runs. The script also counts runs after the
+step was saved, which must never happen. At the end, each step must have run, and a step with a check must have run
+once. ``audit verify`` must prove the log.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ hands their jobs over, and no worker runs the jobs. Redis is flushed after each 
 same job ids, and needs the same space.
 
 PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, and then
-the sizes must be equal. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
+the sizes must be equal to the byte. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
 """
 
 from __future__ import annotations

@@ -305,7 +305,8 @@ class Rig:
         return _Killed(child, dies_at, began)
 
     def _die(self, relay: _Killed, stage: Stage) -> str:
-        """Wait until the relay has killed itself, or kill it after a while. Return the step at which it died."""
+        """Wait until the relay has killed itself, or kill it after a while. Return the step or the moment at which it
+        died."""
         aged_at = began_at = 0.0
         life_s = STEP_S if relay.dies_at else self.random.uniform(*LIFE_S)
         until = time.monotonic() + START_S

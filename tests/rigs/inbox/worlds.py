@@ -4,9 +4,9 @@ A seed determines the order, and gives the same world each time. Each relay has 
 time, until the relay's next step outside a transaction. A kill is an exception at a step, after which the relay's
 memory is gone. In some worlds Redis is flushed, or the database is set back to an older state.
 
-The judge knows which jobs Redis had before each loss. Each committed row becomes one job. A flush may take only jobs
-that Redis had acknowledged. A job whose row has left the inbox never comes back. If the database is set back, an old
-row becomes a job again, or is refused as the duplicate of a live job.
+The judge knows which jobs Redis had before each loss. Without a loss, each committed row becomes one job. A flush may
+take only jobs that Redis had acknowledged. A job whose row has left the inbox never comes back. If the database is set
+back, an old row becomes a job again, or is refused as the duplicate of a live job.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return a sentence for each claim in the log that took a place in a full scope."""
+    """Return a sentence for each place that a claim in the log took in a full scope."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 

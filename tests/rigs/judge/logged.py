@@ -1,4 +1,4 @@
-"""Sets of events, written by hand for the judges. One is the set of events that end a claim.
+"""Sets of events, written by hand for the judges: the events that end a claim, that end a job, and others.
 
 They are not derived from the product's table of transitions. So the judges find a mistake in the table.
 """

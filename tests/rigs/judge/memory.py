@@ -26,7 +26,7 @@ def used_memory(client: Client) -> int:
 
 
 def growth(memory: Sequence[int]) -> float:
-    """Return by which factor memory rose: the maximum of the last third by the maximum of the middle third.
+    """Return the growth of memory: the maximum of the last third, divided by the maximum of the middle third.
 
     The result 1 means that memory is flat.
     """

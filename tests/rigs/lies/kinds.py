@@ -67,7 +67,7 @@ Kind = Callable[[Log], Iterator[tuple[str, Callable[[Connection], None]]]]
 
 
 def lie_about(column: Column[Any], was: Any) -> Any:
-    """Return a false value for a column of a row. ``was`` is the true value."""
+    """Return a false value for a column of a row. ``was`` is the row's true value."""
     name = (column.table.name, column.name)
     if name in OTHER_WORDS:
         one, other = OTHER_WORDS[name]
@@ -173,7 +173,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield lies that add a row: a copy of a true row with another key."""
+    """Yield lies that add a row: a copy of a true row with another key, or with a key below all true keys."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:

@@ -1,5 +1,5 @@
-"""Sends very many signals to one job, half of them twice with the same key. Two workers park and wake the job
-meanwhile."""
+"""Sends very many signals to one job, half of them twice with the same key. The job parks and wakes meanwhile, on two
+workers."""
 
 from __future__ import annotations
 

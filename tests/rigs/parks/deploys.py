@@ -97,7 +97,7 @@ def _parked(client: Client) -> int:
 
 
 def _judge(log: Log, found: Deploys) -> None:
-    """Check that each job was woken once, and not before its sleep was over."""
+    """Check that each job parked, woke and succeeded once, and that none woke before its sleep was over."""
     due = {each.job: each.facts["due_ms"] for each in log.events("parked")}
     # A job is not parked if its sleep is already over: after its first claim was given back, for example.
     for each in log.events("woken"):

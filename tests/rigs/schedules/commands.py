@@ -49,8 +49,8 @@ def schedules() -> None:
 def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
     """Store very many schedules in one queue. A claim must not cost more than beside one delayed job.
 
-    At least 15,000 schedules must be stored per second, and each may take 700 bytes. Claims are counted under valgrind,
-    with redis-server.
+    At least 15,000 schedules must be stored per second, and each may take 700 bytes at most. Claims are counted under
+    valgrind, with redis-server.
     """
     with directory() as place, served(engine, place) as server:
         found = many.declare(server.url, count, times)
@@ -73,7 +73,8 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
     """Let two workers fire all schedules of one minute. Each schedule must be fired once, within a second.
 
-    With ``--failover``, the primary is killed meanwhile, and schedules may be fired later.
+    With ``--failover``, the primary is killed meanwhile. Each schedule must still be fired once in the history that
+    goes on, but may be late.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire

@@ -145,7 +145,7 @@ def _is_one(number: int, which: tuple[int, int]) -> bool:
 def unaccounted(
     instants: Sequence[Instant], start_ms: int, end_ms: int, every_ms: int
 ) -> list[str]:
-    """Return a sentence for each instant between two times that is missing in SQL, or that SQL has twice.
+    """Return a sentence for each instant, from ``start_ms`` until before ``end_ms``, that SQL lacks or has twice.
 
     SQL has an instant as fired, as missed, or in the count of missed instants of a later row.
     """

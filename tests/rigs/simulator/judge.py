@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def judge(simulation: Simulation) -> dict[str, int]:
-    """Check all promises at the end of a simulation. Return the number of events of each type.
+    """Check all promises at the end of a simulation. Return the numbers of events by type, and of late calls that were
+    refused.
 
     Raises Violated or AssertionError if a promise does not hold.
     """

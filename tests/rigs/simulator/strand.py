@@ -1,7 +1,7 @@
 """Strands: threads that run step by step. A strand stops at each scheduling point.
 
 Exactly one thread runs at any time: a strand, or the thread that resumes strands. So the operating system has no
-influence on the order. A thread can stop anywhere in unchanged code: in a client within a plan, or in a mirror within a
+influence on the order. Code need not be changed for this: a client can stop within a plan, and a mirror within a
 transaction.
 """
 

@@ -82,7 +82,7 @@ def run(
 ) -> Found:
     """Let callers enqueue a job and wait for it, ``jobs`` times in all, or longer while ``more()`` is true.
 
-    All end after ``seconds_max`` seconds. ``subscribed()`` counts the subscriptions to the queue.
+    No new wait begins after ``seconds_max`` seconds. ``subscribed()`` counts the subscriptions to the queue.
     """
     file = place / "settled"
     file.touch()

@@ -65,6 +65,7 @@ def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply:
 
 
 def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake() -> None:
+    """The repetition has the same number."""
     server = Server(enqueue=[EPOCH, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -94,8 +95,11 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
 
 
 def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
-    """The server may have run the claim, and then the worker must read the answer. Otherwise the repetition claims no
-    job."""
+    """The server may have run the claim, and then the worker must read the answer. If not, the repetition claims no
+    job.
+
+    Both have the same number.
+    """
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -219,7 +223,8 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Two threads share one Operations object, and the server refuses the functions of both."""
+    """Two threads share one Operations object, and the server refuses the functions of both. The second refusal must
+    not raise an error."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))

@@ -1,4 +1,4 @@
-"""Functions that the tests of caps declare as tasks or use as keys."""
+"""Functions that the tests of caps declare as tasks or use as keys, and a function that returns a job's lane."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Return an app without the task. It has read the policy of the task that a worker stored."""
+    """Return an app without the task. It knows the policy of the task as a worker stores it."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])

@@ -200,8 +200,8 @@ def test_a_scope_takes_the_cost_in_its_own_unit_and_otherwise_one(scope: str, co
 
 
 def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
-    """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times, and together take what the rate
-    gives."""
+    """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times. Together they take no more than
+    the rate gives, whatever costs they report afterwards."""
     for name, found, share in costs_once.reports(8_000, 3):
         assert found.wrong == 0, name
         assert share <= 1.02, name
