@@ -160,7 +160,7 @@ def faults(kills: int, zombies: int, engine: Engine | None) -> None:
 
 @main.group()
 def once() -> None:
-    """Show that only one live job holds a unique name, and that expired jobs and results leave Redis at once."""
+    """Show that only one live job holds a unique name, and that jobs and results expire as fast as they come."""
 
 
 @once.command("race")
@@ -201,7 +201,8 @@ def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
 @engine
 def kept(seconds: int, engine: Engine | None) -> None:
-    """Keep each result for a second, at full speed. Redis' memory must not grow, and no call may take more than 10 ms.
+    """Keep each result for a second, at full speed. Redis' memory must not grow, and no call may take Redis more than
+    10 ms.
 
     There are three rounds: with short results, with results of 64 KiB, and with results of 64 KiB that are also logged.
     """

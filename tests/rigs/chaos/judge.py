@@ -131,8 +131,10 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None if no loss
-        follows."""
+        """Return the end (Unix ms) of the first loss that ended after this line of the witness file, or None.
+
+        A claim that Redis forgot in this loss counts until then.
+        """
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -356,8 +358,10 @@ def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return the times (Unix ms) of the mirror's commits. Each time is a pair of equal numbers, a span without
-    length."""
+    """Return the times (Unix ms) at which the rig first saw a new last entry in SQL.
+
+    Each time is a pair of equal numbers, a span without length.
+    """
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:

@@ -4,8 +4,8 @@ Very many rows go through one inbox, and another inbox has very many parked rows
 hands their jobs over, and no worker runs the jobs. Redis is flushed after each block, so that each block can have the
 same job ids, and needs the same space.
 
-PostgreSQL uses the space of deleted rows again after a VACUUM. The programme runs a VACUUM after each block, and then
-the sizes must be equal. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
+PostgreSQL uses the space of deleted rows again after a VACUUM. The rig runs a VACUUM after each block, and then the
+sizes must be equal. With ``--autovacuum`` PostgreSQL chooses the times, and the sizes vary.
 """
 
 from __future__ import annotations

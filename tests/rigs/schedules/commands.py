@@ -73,7 +73,8 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
     """Let two workers fire all schedules of one minute. Each schedule must be fired once, within a second.
 
-    With ``--failover``, the primary is killed meanwhile, and schedules may be fired later.
+    With ``--failover``, the primary is killed meanwhile. Schedules may then be fired later, but once in the history
+    that continues.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire

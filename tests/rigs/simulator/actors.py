@@ -212,7 +212,8 @@ class Producer(Actor):
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
-    """Return a random job with up to three scopes. Some jobs are delayed, and some are discarded if a scope is full."""
+    """Return a random job with up to three scopes. Some jobs are delayed, and some are discarded or rejected if a scope
+    is full."""
     task, tenant = rng.choice(("a", "a", "b")), rng.choice(("x", "x", "y"))
     priority = rng.choice((*(["normal"] * 4), "critical", "high", "low"))
     made = profile(task, Priority(priority), rng.choice((1, 3, 3)), rng.choice((1, 2, 3)))

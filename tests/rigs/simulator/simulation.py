@@ -3,8 +3,8 @@
     simulation = Simulation(Stage(url, directory), seed=7)
     simulation.run()          # raises Failed, which says how to repeat it
 
-A run has two parts. In the first part, of a few hundred steps, the faults of the seed's profile happen. In the second
-part there are no faults and no new jobs, and all jobs must end. Then `judge` compares the records.
+A run has two parts. In the first part, of a few hundred steps, the faults of the seed's profile may happen. In the
+second part there are no faults and no new jobs, and all jobs must end. Then `judge` compares the records.
 """
 
 from __future__ import annotations
@@ -481,7 +481,7 @@ class Simulation:
             chosen.resume()
 
     def _go_on(self, strand: Strand, request: Request) -> None:
-        """Run the next command of the strand's round trip, or lose the whole round trip on the network."""
+        """Run the next command of the strand's round trip, or apply a network fault to the whole round trip."""
         if request.fate is None:
             request.fate = self._draw_fate(len(request.commands))
         fate, count = request.fate, len(request.commands)
