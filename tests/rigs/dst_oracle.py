@@ -66,7 +66,8 @@ class Difference:
 
 
 class Expression:
-    """A cron expression as sets of numbers. ``L`` (the last day of the month) is the number 99."""
+    """A cron expression as sets of numbers. ``L`` (the last day of the month) is 99. ``both_days``: a day must match
+    both day fields."""
 
     def __init__(self, text: str) -> None:
         minute, hour, day, month, weekday = text.split()

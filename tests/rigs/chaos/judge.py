@@ -131,8 +131,10 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end (Unix ms) of the first loss after this line of the witness file. Return None if no loss
-        follows."""
+        """Return the end (Unix ms) of the first loss that ended after this line of the witness file, or None.
+
+        A claim that Redis forgot in this loss counts until then.
+        """
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)

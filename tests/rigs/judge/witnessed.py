@@ -12,7 +12,7 @@ Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
 
 
 class Runs(Generic[Claim]):
-    """The numbers of times that a handler began and ended in each claim."""
+    """The numbers of times that a handler began and completed in each claim."""
 
     def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
         self.began: Counter[Claim] = Counter(began)
@@ -27,5 +27,5 @@ class Runs(Generic[Claim]):
         return sorted(claim for claim, times in self.began.items() if times > 1)
 
     def hollow(self, succeeded: AbstractSet[Claim]) -> list[Claim]:
-        """Return the claims that succeeded according to the log, but in which no handler ended."""
+        """Return the claims that succeeded according to the log, but in which no handler completed."""
         return sorted(succeeded - set(self.ended))

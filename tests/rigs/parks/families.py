@@ -2,7 +2,7 @@
 
 Each child counts its effect in Redis. At the end each parent must have succeeded once, with the right sum of its
 children's results. Each child must have succeeded once, except one per parent that always fails. Each parent must have
-saved each child's result once.
+saved the result of each successful child once.
 """
 
 from __future__ import annotations
