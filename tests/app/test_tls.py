@@ -147,7 +147,7 @@ def test_workers_with_a_mirror_and_every_command_work_over_tls(
     ],
     ids=["authority", "client", "missing file"],
 )  # fmt: skip
-def test_the_error_of_an_invalid_certificate_is_one_line_with_a_remedy(
+def test_the_error_of_an_invalid_certificate_names_a_remedy(
     port: int, files: Certificates, given: dict[str, str | None], words: str
 ) -> None:
     with (

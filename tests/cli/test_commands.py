@@ -486,7 +486,7 @@ def test_the_unique_command_lists_no_more_names_than_its_limit(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_refuses_unknown_arguments(
+def test_the_unique_command_refuses_invalid_arguments(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr

@@ -101,7 +101,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
         assert {name: count for name, count in each.items() if count > PAGE_MAX} == {}
 
 
-def test_a_read_of_a_full_queue_sends_the_stated_number_of_commands(
+def test_a_read_of_a_queue_with_all_parts_sends_the_stated_number_of_commands(
     scene: Scene, browse: Browse
 ) -> None:
     seed = scene.seed
