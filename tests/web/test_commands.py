@@ -38,7 +38,8 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Make jobs in very many open and blocked lanes. Also make lists that are longer than a page reads."""
+    """Make jobs in very many open and blocked lanes. Also make lists, with cancelled jobs, that are longer than a page
+    reads."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)
