@@ -190,7 +190,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """Checks that the reason is printed, which the job's state does not show."""
+    """Checks that the command prints the reason of the rollback. The job's state does not show the reason."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 
