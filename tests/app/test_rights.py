@@ -26,7 +26,8 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the user and the name of each command that Redis refused, without three commands that no role needs.
+    """Return the user and the name of each command that Redis refused, without three commands that the tested roles do
+    not need.
 
     Clients send CLIENT SETINFO to introduce themselves, FUNCTION LOAD for missing functions, and CONFIG GET for facts
     about the server.
@@ -106,7 +107,7 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
 
 
 def test_the_rights_of_a_producer_suffice_to_store_schedules(control: Any, as_: As) -> None:
-    """Checks each value of `overlap`. The values "queue" and "replace" need a cap, which an operator stores."""
+    """Checks each value of `overlap`. The values "queue" and "replace" need a cap, which only an operator may store."""
     operator = as_("operator")
     with app_at(as_("producer"), []) as app:
         job = app.tasks["send"].job("x")

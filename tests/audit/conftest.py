@@ -98,7 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Use one engine with each kind of database, and no other pair of engine and database."""
+    """Use one engine with each kind of database. The effects of a loss do not depend on the pair of engine and
+    database."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 

@@ -63,7 +63,7 @@ def give_last_step_to_another(connection: Connection) -> None:
 
 
 def change_head(connection: Connection) -> None:
-    """Compute the digest and the head of a batch again after a change of its events."""
+    """Change an event, and compute the digest and the head of its batch again."""
     from sql_audit.store.chain import Link, rows_digest
     from sql_audit.store.connection.copy import copy_text
 

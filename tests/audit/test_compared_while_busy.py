@@ -53,7 +53,7 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Return ``install(happens)``. After this call, ``happens`` runs in each comparison of SQL with Redis.
+    """Return a function ``install(happens)``. Once it is called, ``happens`` runs in each comparison of SQL with Redis.
 
     It runs after the read of SQL, or between two pages of Redis. Then the new events are mirrored and trimmed.
     """

@@ -157,8 +157,8 @@ def test_the_database_refuses_to_replace_an_event(
 ) -> None:
     """Checks INSERT OR REPLACE in SQLite, which skips DELETE triggers by default, and a second INSERT in PostgreSQL.
 
-    In PostgreSQL, an event with the same number and another time has another key. The mirror itself looks for this
-    event.
+    In PostgreSQL, an event with the same number and another time has another key. The mirror itself looks for such an
+    event, and verify reports it.
     """
     writer.life("a")
     auditlog.drain(mirror)

@@ -242,7 +242,7 @@ def test_audit_why_names_the_full_scope_and_its_holders(
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
-def test_why_at_and_report_show_delays_suspects_and_lost_workers(
+def test_audit_why_and_audit_at_show_delays_suspects_and_lost_workers(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def at(ms: int) -> None:

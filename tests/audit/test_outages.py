@@ -1,4 +1,4 @@
-"""Outages: SQL is down, slow or restored from a backup, a mirror is suspended, or an operator removes entries.
+"""Outages: SQL is down, slow or restored from a backup, a mirror is suspended, or entries of the outbox are removed.
 
 Workers continue, no event is mirrored twice, and missing events are recorded.
 """

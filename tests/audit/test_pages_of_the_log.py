@@ -1,4 +1,7 @@
-"""Pages of ended claims and of events. A row is on exactly one page, and a page reads a bounded number of rows."""
+"""Pages of ended claims and of events. A row is on exactly one page, and a page reads a bounded number of rows.
+
+No statement scans a table.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +214,7 @@ def test_no_query_of_a_page_scans_a_large_table(long_log: Database) -> None:
 def test_the_last_instants_of_schedules_are_read_without_reading_other_events(
     long_log: Database,
 ) -> None:
-    """Checks that SQLite uses the index. By the primary key it read ten million events in 3.5 s."""
+    """Checks that the index is used. By the primary key, SQLite read ten million events in 3.5 s."""
     question = ten_million.Question("instants", QUESTIONS["instants"])
 
     plans = ten_million.plans_of(long_log, question, no_scans=True)

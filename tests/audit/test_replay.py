@@ -401,7 +401,7 @@ def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
 
 
 def end_remembered(log: MemoryWriter, end: str) -> None:
-    """Write the entries of a job with a remembered id that is claimed. Its last event has this type."""
+    """Write the entries of a claimed job with a remembered id. The last event has the type ``end``."""
     log.now_ms = ONCE - 1_000
     log.jobs("enqueued", remembered())
     fence = log.jobs("claimed", ["a", 1])

@@ -169,7 +169,7 @@ def pause(
     log.jobs("scope_paused", [job_id, fence, about, BEGIN_MS + until_ms], by=said.get("by", "w-1"))
 
 
-def test_replay_allows_a_claim_only_after_the_end_of_a_pause(
+def test_replay_allows_no_claim_before_the_end_of_a_pause(
     log: MemoryWriter,
 ) -> None:
     fence = begun(log, a=1, b=1, c=1)

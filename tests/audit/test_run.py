@@ -1,4 +1,4 @@
-"""The mirror as a service, which finds new queues and survives outages of Redis and SQL."""
+"""The mirror as a service, which finds new queues, survives outages of Redis and SQL, and stops in order."""
 
 import logging
 import threading

@@ -115,7 +115,7 @@ def test_a_log_that_is_attached_late_begins_with_the_next_instants(
 def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
     seed: Seed, client: Client, database: Database, clock_back_ms: int
 ) -> None:
-    """Checks two instants in the same millisecond, and an instant after the clock of Redis was set back."""
+    """Checks instants in the same millisecond, and instants after the clock of Redis was set back."""
     put(seed)
     seed.advance(90_000)
     for following in (1, 1, 1, 10**9):

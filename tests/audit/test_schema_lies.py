@@ -1,4 +1,4 @@
-"""`audit verify` finds each table, index or trigger that differs from the migration."""
+"""`audit verify` finds each table, index, trigger, function or view that differs from the migration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several processes with one SQLite file. No process fails at a lock, and no event is written twice."""
+"""Several processes with one SQLite file. No process fails at a lock, and no event is written twice.
+
+Only one process writes at a time.
+"""
 
 from __future__ import annotations
 

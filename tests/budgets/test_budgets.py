@@ -136,7 +136,7 @@ def test_bytes_sent_are_within_their_budgets(seed: Seed, size: int) -> None:
 
 
 def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
-    """Return how many bytes the server receives during the work, with those of the final question."""
+    """Return how many bytes the server receives during the work. The command that asks for the number is included."""
     before: Any = seed.control.info("stats")
     work()
     after: Any = seed.control.info("stats")

@@ -69,7 +69,8 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
 def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a clock of Redis that was set back by an hour. The printed time is more than 0 s."""
+    """Checks a clock of Redis that was set back by an hour. The printed time is more than 0 s, and at most the window
+    of the rate."""
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
     app.apply_settings()
     enqueue(task, "first", "next")
@@ -304,7 +305,7 @@ def test_the_job_command_shows_the_scope_for_which_a_job_waits(
 def test_the_job_command_counts_all_jobs_that_may_run_earlier_as_ahead(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks four kinds of jobs that do not count: jobs of blocked lanes, cancelled jobs, later jobs, and lower
+    """Checks four kinds of jobs that do not count: jobs of blocked lanes, cancelled jobs, later jobs, and jobs of lower
     priorities."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)

@@ -472,7 +472,7 @@ def test_the_unique_command_shows_and_frees_a_name(cli: CommandLine, client: Cli
 def test_the_unique_command_lists_no_more_names_than_its_limit(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit. To list 100,000 names once took half a minute."""
+    """Checks the limit. Once, a list of 100,000 names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -486,7 +486,7 @@ def test_the_unique_command_lists_no_more_names_than_its_limit(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_refuses_unknown_arguments(
+def test_the_unique_command_refuses_invalid_arguments(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr

@@ -15,7 +15,8 @@ from sql_audit.queries.history import history_of
 def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks `worker --burst --audit`. The mirror gets SIGTERM before it has installed its signal handler."""
+    """Checks the mirror that `worker --burst --audit` starts. It gets SIGTERM before it has installed its signal
+    handler."""
     audit = str(tmp_path / "audit.db")
     with App(valkey_url) as app:
 

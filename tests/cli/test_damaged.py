@@ -148,7 +148,8 @@ def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
 def test_the_doctor_command_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
-    """Checks that the printed command works. Redis would refuse `rq-core set QUEUE lease_ms=N`, or change nothing."""
+    """Checks that the printed command works. The command `rq-core set QUEUE lease_ms=N` would be refused, or change
+    nothing."""
     cli.ok("set", "mail", "lease=5")
     control.hset(META, name, value)
 

@@ -144,7 +144,7 @@ def test_the_jobs_command_costs_the_same_for_a_longer_queue(
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_the_jobs_command_lists_a_job_that_changes_its_state_at_most_once(
+def test_the_jobs_command_lists_no_job_twice_if_its_state_changes(
     client: Client,
 ) -> None:
     """Checks a claim between the read of running jobs and the read of ready jobs."""
@@ -190,7 +190,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """Checks that the reason is printed, which the job's state does not show."""
+    """Checks that the command prints the reason of the rollback. The job's state does not show the reason."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 
@@ -223,7 +223,7 @@ def test_the_job_command_reports_a_rollback_whose_event_has_left_redis(
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_the_job_command_shows_a_failure_and_no_earlier_rollback(
+def test_the_job_command_shows_no_rollback_before_a_later_failure(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")

@@ -1,7 +1,8 @@
-"""Texts from jobs, workers and servers. Commands print such a text without control characters, on one line, and cut.
+"""Texts from jobs, workers and servers. Commands print such a text without control characters, on one line, and cut to
+a bounded length.
 
-The tests plant hostile text wherever commands read. For a new command, add a call or an exemption here, and print with
-`rq_core.cli.text`.
+The tests plant hostile text wherever commands read. They fail for a new command until you add a call or an exemption
+here, and print with `rq_core.cli.text`.
 """
 
 from __future__ import annotations

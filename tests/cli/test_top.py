@@ -110,8 +110,8 @@ def test_the_top_command_keeps_the_column_of_a_cause_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks 60 columns. The blocked lanes stay visible if a cap is full, and the backlog if the mirror is late."""
-    for task in ("send", "send"):
-        job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
+    for job_id in ("j-1", "j-2"):
+        job = NewJob(job_id, "mail", profile("send"), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))
     client.run(client.calls.caps.change("mail", "task=send", 0, by="op", why=""))
     client.run(claims.claim("mail", "w-1", 1))

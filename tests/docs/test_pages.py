@@ -27,7 +27,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
 
 
 def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
-    """Checks that no server outlives the test of a page."""
+    """Checks the last command of each page. A server that it does not stop would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
 

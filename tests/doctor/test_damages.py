@@ -69,7 +69,7 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job stays running. The events in the log say that it is ready, and it would run a second time."""
+    """Checks that the job stays running. By the log it is ready, and a ready job would run a second time."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])

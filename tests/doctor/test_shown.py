@@ -72,7 +72,7 @@ def test_a_mark_without_a_stream_is_removed(seed: Seed) -> None:
     assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
 
 
-def test_progress_that_a_job_reports_before_the_repair_is_kept(seed: Seed) -> None:
+def test_a_chunk_that_a_job_emits_before_the_repair_is_kept(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.control.hset(seed.keys("shown"), "a~2", "claim=1 at=5\nstray")

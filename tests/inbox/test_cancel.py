@@ -1,4 +1,4 @@
-"""Cancels of jobs in the inbox whose rows no relay has taken. An earlier transaction or this one has enqueued the
+"""Cancels of jobs in the inbox whose rows no relay has taken. The same transaction or an earlier one has enqueued the
 job."""
 
 from __future__ import annotations

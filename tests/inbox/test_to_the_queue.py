@@ -1,4 +1,4 @@
-"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as without
+"""Jobs from a transaction through a relay into their queue. Names, caps, windows, delays and results work as without an
 inbox."""
 
 from __future__ import annotations

@@ -618,7 +618,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Let a replica with all data take over: the replication id changes, and functions forget their data."""
+        """Simulate a failover to a replica with all data. The replication id changes, and functions lose their data."""
         fail_over(self.seed.control)
         self.stranger = True
 

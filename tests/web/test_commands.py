@@ -38,7 +38,8 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Make jobs in very many open and blocked lanes. Also make lists that are longer than a page reads."""
+    """Make jobs in very many open and blocked lanes. Also make lists, with cancelled jobs, that are longer than a page
+    reads."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)
@@ -101,7 +102,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
         assert {name: count for name, count in each.items() if count > PAGE_MAX} == {}
 
 
-def test_a_read_of_a_full_queue_sends_the_stated_number_of_commands(
+def test_a_read_of_a_queue_with_all_parts_sends_the_stated_number_of_commands(
     scene: Scene, browse: Browse
 ) -> None:
     seed = scene.seed

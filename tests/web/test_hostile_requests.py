@@ -1,4 +1,7 @@
-"""Hostile requests. The page answers each one quickly, and shows nothing that the sender must not see."""
+"""Hostile requests. The page answers each one quickly and with a sentence.
+
+No answer shows what the sender must not see.
+"""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_the_page_of_a_parked_job_says_what_it_waits_for(scene: Scene, browse: B
 
 
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
-    """Checks a log that ended 8 ms after the enqueue. The wait is minutes long, and was once shown as 8 ms."""
+    """Checks a log that ended 8 ms after the enqueue. The job has waited for a minute. Once, the page showed 8 ms."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,
@@ -390,7 +390,7 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
 def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks how often the page makes a document. To make fifty documents keeps a processor core busy."""
+    """Checks how often the page makes a document. To make fifty would keep a processor core busy."""
     made: list[str] = []
     page = PAGES[0]
 

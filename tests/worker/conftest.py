@@ -37,7 +37,7 @@ def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
 
 @pytest.fixture
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the workers of each test a separate directory for their health files."""
+    """Give the workers of a test a separate directory for their health files."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

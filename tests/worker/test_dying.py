@@ -235,7 +235,7 @@ def test_the_supervisor_replaces_a_killed_worker(
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that ends without a signal to stop. The supervisor counts this as a loss."""
+    """Checks a worker that ends without a signal to stop. The supervisor treats this end as a crash."""
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)

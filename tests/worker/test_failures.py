@@ -118,7 +118,8 @@ def _raise(how: type[BaseException]) -> Any:
 async def test_an_error_while_a_failure_is_being_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
-    """Checks a `SystemExit` that comes from a backoff, a redactor, or an exception's text or notes."""
+    """Checks `SystemExit`, `KeyboardInterrupt` and `CancelledError` from a backoff, a redactor, or an exception's text
+    or notes."""
     app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
     backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
     done: list[int] = []

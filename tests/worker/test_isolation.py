@@ -195,7 +195,7 @@ def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_process_of_an_isolated_handler_ends_with_its_handler(
+async def test_a_program_that_an_isolated_handler_starts_ends_with_the_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -206,7 +206,7 @@ async def test_a_process_of_an_isolated_handler_ends_with_its_handler(
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_a_process_of_an_isolated_handler_ends_with_a_killed_worker(
+def test_a_program_that_an_isolated_handler_starts_ends_with_a_killed_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)

@@ -1,5 +1,4 @@
-"""Facts about a worker that its supervisor reads: the lag of its event loop, and the time of Redis' last answer to a
-claim."""
+"""Facts about a worker for its supervisor: the lag of its event loop, and how long ago Redis last answered a claim."""
 
 import asyncio
 import inspect

@@ -126,7 +126,7 @@ async def test_the_hook_of_dead_jobs_does_not_wait_for_the_next_search_for_death
 def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a job that kills each of its workers. No worker reports its death."""
+    """Checks a job that kills each of its workers. No worker reports the death of this job."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -136,7 +136,7 @@ def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
 
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
-    """Let a job die while no worker runs, and return its id. ``spec`` replaces the JSON of the job beforehand."""
+    """Let a job die while no worker runs, and return its id. If ``spec`` is given, it first replaces the job's JSON."""
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
@@ -237,7 +237,7 @@ def test_the_hook_of_dead_jobs_runs_for_many_jobs_that_die_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Let the watch search for deaths once, with Redis' clock ``ahead_ms`` ahead."""
+    """Let the watch search for deaths once, as if Redis' clock were ``ahead_ms`` ahead."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):

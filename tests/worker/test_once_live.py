@@ -16,7 +16,8 @@ from tests.rigs.once.race import race
 def test_only_one_job_holds_a_contended_unique_name_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks that at each moment exactly one live job holds the name."""
+    """Checks that two live jobs never hold the name at once. At each moment, the name is free or its holder is a live
+    job."""
     found = race(valkey_url, tmp_path, 2_000, 5)
 
     assert [] == found.problems + found.names.breaches

@@ -263,7 +263,7 @@ async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
 async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks a worker that is older than the change of the setting. Its jobs do not die as poison."""
+    """Checks a worker that started before the setting was changed. Its jobs do not die as poison."""
     worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -352,6 +352,6 @@ def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
 
 
 def _refused(control: redis.Redis) -> int:
-    """Return how often Redis has answered MISCONF to a worker. The answer to the test itself does not count."""
+    """Return how often Redis has answered MISCONF to the client, without the answer to the test's own command."""
     said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
     return int(said["count"]) - 1

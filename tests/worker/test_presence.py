@@ -76,7 +76,9 @@ def test_the_doctor_reports_no_finding_for_the_list_of_workers(client: Client, a
     assert examine(snapshot) == []
 
 
-def test_the_row_of_a_silent_worker_is_removed(client: Client, valkey: RedisServer) -> None:
+def test_the_row_of_a_worker_that_is_silent_for_an_hour_is_removed(
+    client: Client, valkey: RedisServer
+) -> None:
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

@@ -1,5 +1,5 @@
 """Results on their way from real workers to waiting callers. Handlers run on the event loop, in threads, and in
-processes."""
+separate processes."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Return job number ``n``. Ten of each 200 jobs run in separate processes. The remaining jobs are async or sync, by
-    turns.
+    """Return job number ``n``. Ten of each 200 jobs run in separate processes. The remaining jobs are async or sync, in
+    turns of ten.
 
     Some jobs of each kind fail or end too late.
     """

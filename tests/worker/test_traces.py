@@ -60,7 +60,10 @@ def use_relation(
     valkey_url: str, spans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], None]]:
     """Yield a function that imports the traced app again. The argument says how the app relates a claim's span to the
-    enqueue."""
+    enqueue.
+
+    The processes of isolated handlers import the app with the same relation.
+    """
 
     def use(relation: str) -> None:
         monkeypatch.setenv(traced.RELATION, relation)
@@ -87,7 +90,7 @@ def of_job(found: list[dict[str, Any]], job_id: str) -> tuple[dict[str, Any], li
 
 
 def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
-    """Return how a span refers to another span: "parent" or "link". Asserts that it does not do both."""
+    """Return how a span refers to another span: "parent" or "link". Raises AssertionError if it is both, or neither."""
     if span["parent"] == to["id"]:
         assert span["trace"] == to["trace"]
         assert [] == span["links"]

@@ -39,7 +39,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that all jobs run. Three quarters of the first 120 jobs belong to the queue with the weight 3."""
+    """Checks that all jobs run. About three quarters of the first 120 jobs belong to the queue with the weight 3."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

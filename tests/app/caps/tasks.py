@@ -1,4 +1,4 @@
-"""A task with caps whose handler does nothing, and helpers that claim jobs and read events."""
+"""A task whose handler does nothing, for tests of caps, and helpers that claim jobs and read events."""
 
 from __future__ import annotations
 

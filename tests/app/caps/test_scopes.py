@@ -1,5 +1,4 @@
-"""Scopes as `rq-core caps` shows a scope: its holders, its waiting jobs, and the time at which a rate admits a job
-again."""
+"""Scopes as `rq-core caps` shows them: holders, waiting jobs, and the time at which a rate admits a job again."""
 
 from __future__ import annotations
 

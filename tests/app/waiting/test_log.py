@@ -67,7 +67,8 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
 def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
     audited: Mirror, sqlite_url: str
 ) -> None:
-    """Checks a wait that needs three statements. A statement has at most IDS_CHUNK ids."""
+    """Checks a wait that needs three statements. A statement has at most IDS_CHUNK ids, fewer than the 65,535
+    parameters that PostgreSQL accepts."""
     reader = LogEndings(sqlite_url)
     asked = {f"j-{n}": (0, 0) for n in range(2 * IDS_CHUNK + 1)}
     found = reader.read(QUEUE, asked)

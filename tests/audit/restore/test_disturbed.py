@@ -88,7 +88,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
 def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Checks a restore that is the first client to reach Redis after the loss."""
+    """Checks a restore that is the first client to reach Redis after the loss, while a mirror runs."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     flush(client)

@@ -49,7 +49,7 @@ def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
 
 
 def finish_unseen(client: Client, database: Database) -> None:
-    """Run seven jobs to their ends, and trim their events from Redis."""
+    """Run seven jobs to their ends, and trim their events from Redis. The last mirrored entry stays, as the anchor."""
     assert complete(client, claim(client, len(FINISHED))) == {}
     client.run(client.calls.enqueue.many([job("anchor")]))
     drain(client, database)

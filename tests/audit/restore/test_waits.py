@@ -52,7 +52,10 @@ def park(client: Client, fence: str, waits: str) -> None:
 
 
 def parked(client: Client, database: Database, *, is_logged: bool = True) -> dict[str, str]:
-    """Park a job that sleeps and waits for `approval`, and keep two other signals for it. Return its box."""
+    """Park a job that has taken a signal. It sleeps and waits for `approval`. Two other signals are kept for it.
+
+    Returns the box of the job.
+    """
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]

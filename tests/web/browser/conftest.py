@@ -1,4 +1,4 @@
-"""Fixtures: the served page, and Chromium. A file of tests starts the two only once."""
+"""Fixtures: the served page, and Chromium. Each file of tests starts both once."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """Checks that the second turn leaves out the jobs that the first turn may claim. No claimed job is given back."""
+    """Checks that the second turn counts the jobs that the first turn may claim. No claimed job is given back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
