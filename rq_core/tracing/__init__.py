@@ -8,6 +8,8 @@
 Only this room imports OpenTelemetry.
 
 - ``instrumenting``: adds the spans to an app.
+- ``providers``: a call as soon as the process has a tracer provider.
+- ``last_spans``: the export of the last spans when a process ends.
 - ``conventions``: the names of spans and attributes, and the version of the conventions that they follow.
 """
 
