@@ -2,7 +2,8 @@
 
 python -m scripts.dev.release_trial DIST [VERSION…]      the files of a release; VERSION as 3.13, by default all
 
-- On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`.
+- On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`; on the first
+  Python also from a clone, as README says.
 - On the first Python: without extras, each command that needs an extra fails with one line, which names the command to
   install it. That command is typed, and the extra works.
 
@@ -109,7 +110,7 @@ def claimed(wheel: Path) -> list[str]:
 
 
 def untried(wheel: Path, pythons: Mapping[str, str | None]) -> list[str]:
-    """Return the versions that a wheel claims, of which ``pythons`` has no interpreter."""
+    """Return the versions that a wheel claims, and for which ``pythons`` has no interpreter."""
     return [version for version in claimed(wheel) if pythons.get(version) is None]
 
 
@@ -235,14 +236,16 @@ def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
             f"the classifiers say Python {', '.join(lacking)}, which is missing: install it, or set PYTHON3_12 …"
         )
     for version in here:
-        for file in (wheel, sdist):
+        # A clone is built as the sdist is, so one Python is enough.
+        for file in (wheel, sdist, ROOT) if version == here[0] else (wheel, sdist):
             with tempfile.TemporaryDirectory() as directory:
                 place = Place(pythons[version] or "", Path(directory))
                 place.pip(f"{file}[embedded]")
                 _expect(place.run(*_CLI, "--version"), wheel.name.split("-")[1])
                 try_ten_lines(place)
                 try_demo(place)
-            yield f"Python {version}, {file.name}: the ten lines and the demo"
+            name = "a clone" if file is ROOT else file.name
+            yield f"Python {version}, {name}: the ten lines and the demo"
     yield from extra_trials(wheel, pythons[here[0]] or "")
     yield tried_line(pythons)
 

@@ -1,5 +1,5 @@
-"""Checks of the container file and the Kubernetes objects without a builder and a cluster: the fields of the objects, what
-they say of each other, and the container file's commands in their order, in a directory of their own."""
+"""The container file and the Kubernetes objects, without a builder and a cluster: the fields of the objects, whether they
+agree, and the container file's commands in their order, in a directory of their own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ API: Final[dict[str, dict[str, str]]] = {
     "HttpGet": {"path": TEXT, "port": "a number or a name"},
     "Resources": {"requests": WORDS, "limits": WORDS},
 }  # fmt: skip
-"""The fields of apps/v1, batch/v1 and v1 that the objects may have, as the models of Kubernetes' client 37.0 have them."""
+"""The fields of apps/v1, batch/v1 and v1 that the objects may have, as in the models of Kubernetes' client 37.0."""
 VERSIONS: Final = {"Deployment": "apps/v1", "Job": "batch/v1"}
 
 

@@ -50,6 +50,10 @@ def test_the_pages_on_which_a_reader_begins_name_the_clone_beside_the_package_in
     assert [str(page) for page in pages if bare.search(page.read_text())] == []
 
 
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((DOCS.parent / "README.md").read_text().splitlines()) <= 120
+
+
 def test_the_check_finds_a_difference_between_a_page_and_the_output_of_its_command() -> None:
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 
