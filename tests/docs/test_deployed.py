@@ -1,5 +1,5 @@
-"""The container file and the Kubernetes objects, without a builder and a cluster: the fields of the objects, whether they
-agree, and the container file's commands in their order, in a directory of their own."""
+"""The container file and the Kubernetes objects, without a builder and a cluster: whether the objects' fields exist and
+agree, and whether the container file's commands make a worker, in a directory of their own."""
 
 from __future__ import annotations
 
