@@ -8,6 +8,8 @@
 Only this package imports OpenTelemetry.
 
 - ``instrumenting``: adds the spans to an app.
+- ``providers``: calls a function as soon as the process has a tracer provider.
+- ``last_spans``: exports the last spans when a process ends.
 - ``conventions``: the names of spans and attributes, and the version of OpenTelemetry's conventions for them.
 """
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from weakref import WeakKeyDictionary
@@ -21,6 +21,8 @@ from rq_core.errors import InvalidOption, UsageError
 from rq_core.model.headers import TRACE_HEADER
 from rq_core.signals import JobCancelled, Parking, Snooze, WorkerStopping
 from rq_core.tracing import conventions as names
+from rq_core.tracing.last_spans import LastSpans
+from rq_core.tracing.providers import when_provided
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Relation = Literal["auto", "parent", "link"]
 
-FLUSH_MS: Final = 2_000
-"""Milliseconds within which a provider should export its spans when a process ends. The batch processor of the SDK does
-not heed this: it waits for its exporter."""
 LINKS_MAX: Final = 128
 """Maximum number of links of a span: the limit that the SDK has by default."""
 FIRST: Final = "first"
@@ -41,8 +40,8 @@ FIRST: Final = "first"
 _NO_FAILURES: Final = (Snooze, Parking, WorkerStopping, JobCancelled)
 
 _instrumented: Final[WeakKeyDictionary[App, object]] = WeakKeyDictionary()
-_flushed: Final[list[TracerProvider | None]] = []
-"""The providers whose spans are exported when this process ends; None is the global provider."""
+_last_spans: Final = LastSpans()
+_flush: Final = _last_spans.export
 
 
 def instrument(
@@ -64,11 +63,12 @@ def instrument(
       "link" for all other claims.
     - ``tasks`` maps names of tasks to relations, which hold in place of ``relation``. A caller may choose for one call:
       ``with_options(trace="link")``.
-    - ``tracer_provider`` is by default the provider that is the global one when a span begins.
+    - ``tracer_provider`` is by default the process' global provider. Until the program sets one, enqueues and claims
+      make no additional Python call, and jobs carry no trace.
 
-    A process that ends waits until its spans are exported, for as long as the exporter takes. A second call with the
-    same arguments changes nothing. Raises InvalidOption for an unknown relation, and UsageError for a second call with
-    other arguments.
+    When a process ends, it exports its last spans, and waits at most 2 s for the exporter. A second call with the
+    same arguments changes nothing. Raises InvalidOption for an unknown relation, and UsageError for a second call
+    with other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
         if each not in get_args(Relation):
@@ -78,23 +78,37 @@ def instrument(
         if _instrumented[app] == how:
             return
         raise UsageError("the app is instrumented already, in another way")
-    spans = _Spans(relation, dict(tasks), tracer_provider)
-    app.around(spans.around_handler)
-    app.outgoing(spans.before_sending)
     _instrumented[app] = how
-    if not _flushed:
+    begin = partial(
+        _begin,
+        how=how,
+        arounds=len(app.surroundings.arounds),
+        functions=len(app.outgoing_functions),
+    )
+    if tracer_provider is None:
+        when_provided(app, begin)
+    else:
+        begin(app)
+
+
+def _begin(
+    app: App,
+    *,
+    how: tuple[Relation, Mapping[str, Relation], TracerProvider | None],
+    arounds: int,
+    functions: int,
+) -> None:
+    """Let an app make spans. ``arounds`` and ``functions`` are the places among the app's functions, which may have got
+    more of them while there was no provider."""
+    spans = _Spans(*how)
+    app.around(spans.around_handler)
+    app.surroundings.arounds.insert(arounds, app.surroundings.arounds.pop())
+    app.outgoing(spans.before_sending)
+    app.outgoing_functions.insert(functions, app.outgoing_functions.pop())
+    if not _last_spans.started:
+        _last_spans.start()
         atexit.register(_flush)
-    if tracer_provider not in _flushed:
-        _flushed.append(tracer_provider)
-
-
-def _flush() -> None:
-    for provider in _flushed:
-        flush = getattr(provider or trace.get_tracer_provider(), "force_flush", None)
-        if flush is not None:
-            # An exporter may raise an exception, and nothing may keep the process from ending.
-            with contextlib.suppress(Exception):
-                flush(FLUSH_MS)
+    _last_spans.add(how[2])
 
 
 class _Spans:
@@ -103,7 +117,6 @@ class _Spans:
     ) -> None:
         self._relation = relation
         self._tasks = tasks
-        # Without a provider this is a proxy, which finds the global provider as soon as one is set.
         self._tracer = trace.get_tracer(
             "rq_core", tracer_provider=provider, schema_url=names.SCHEMA_URL
         )

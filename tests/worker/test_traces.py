@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import os
 import sqlite3
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import propagate
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util._once import Once
 
 from rq_core import App, InvalidOption, RetryPolicy, UsageError, testing
-from rq_core.tracing import conventions, instrument
+from rq_core.tracing import conventions, instrument, providers
 from sql_audit.inbox import schema
 from sql_audit.inbox.service import run_relay
 from tests.kit import processes, traced
@@ -208,6 +210,171 @@ def test_a_process_exports_its_spans_when_it_ends(spans: Path) -> None:
     assert ["enqueue plain"] == [each["name"] for each in traced.spans_in(spans)]
 
 
+def run_program(program: str) -> str:
+    """Run a program in a process of its own, which has no tracer provider yet. Return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_exporter_that_hangs_does_not_keep_a_process_that_ends() -> None:
+    program = """
+import threading
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from rq_core import App, testing
+from rq_core.tracing import instrument
+
+class Hanging(SpanExporter):
+    def export(self, spans):
+        print("exports", *(each.name for each in spans), flush=True)
+        threading.Event().wait()
+
+provider = TracerProvider(shutdown_on_exit=False)
+provider.add_span_processor(BatchSpanProcessor(Hanging(), schedule_delay_millis=60_000))
+trace.set_tracer_provider(provider)
+app = App("redis://nowhere.invalid")
+instrument(app)
+
+@app.task
+def send() -> None: ...
+
+with testing.fake(app):
+    send.enqueue()
+"""
+    assert "exports enqueue send\n" == run_program(program)
+
+
+def test_a_forked_process_exports_its_spans_too(spans: Path) -> None:
+    """A server forks its processes after it has imported the app."""
+    program = """
+import os, sys
+from rq_core import testing
+from tests.kit import traced
+if os.fork() == 0:
+    with testing.fake(traced.app):
+        traced.plain.enqueue()
+    sys.exit()
+_, status = os.wait()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    run_program(program)
+
+    assert ["enqueue plain"] == [each["name"] for each in traced.spans_in(spans)]
+
+
+WITHOUT_PROVIDER = """
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rq_core import App, testing
+from rq_core.tracing import instrument
+
+def made():
+    app = App("redis://nowhere.invalid")
+    @app.task(name="send")
+    async def send(n: int) -> None: ...
+    return app, send
+
+def calls_of(do):
+    # Which functions of rq_core and of OpenTelemetry are called, and how often.
+    found = Counter()
+    def note(frame, event, arg):
+        code = frame.f_code
+        if event == "call" and ("rq_core" in code.co_filename or "opentelemetry" in code.co_filename):
+            found[code.co_filename.rpartition("/")[2], code.co_name] += 1
+    sys.setprofile(note)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return found
+
+def counted(app, send):
+    with testing.fake(app) as jobs:
+        # The first rounds fill caches.
+        for n in range(4):
+            calls = calls_of(lambda: send.enqueue(n)), calls_of(jobs.drain)
+    return calls
+
+(plain, first), (app, second) = made(), made()
+instrument(app)
+for without, instrumented in zip(counted(plain, first), counted(app, second)):
+    assert without.total() > 50
+    assert without == instrumented, (without - instrumented, instrumented - without)
+assert not app.outgoing_functions and not app.surroundings.arounds
+
+seen = []
+@app.around
+@contextmanager
+def inner(job):
+    seen.append(trace.get_current_span().name)
+    yield
+@app.outgoing
+def headers(call):
+    return {"traceparent": "mine"}
+ended = InMemorySpanExporter()
+provider = TracerProvider(shutdown_on_exit=False)
+provider.add_span_processor(SimpleSpanProcessor(ended))
+trace.set_tracer_provider(provider)
+with testing.fake(app) as jobs:
+    second.enqueue(1)
+    [job] = jobs.enqueued()
+    jobs.drain()
+print([each.name for each in ended.get_finished_spans()], seen, job.headers["traceparent"])
+"""
+
+
+def test_without_a_provider_nothing_is_called_and_a_provider_may_come_later() -> None:
+    printed = run_program(WITHOUT_PROVIDER)
+
+    # What the program has registered since comes after the spans, as if there had been a provider from the beginning.
+    assert "['enqueue send', 'process send'] ['process send'] mine\n" == printed
+
+
+def test_an_app_without_references_does_not_wait_for_a_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[App] = []
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    app, forgotten = App("redis://nowhere.invalid"), App("redis://nowhere.invalid")
+    for each in (app, forgotten):
+        providers.when_provided(each, begun.append)
+    assert [] == begun
+    del each, forgotten
+    gc.collect()
+
+    trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+
+    assert [app] == begun
+    trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))  # is refused
+    assert [app] == begun
+
+
+def test_with_an_unknown_opentelemetry_an_app_makes_spans_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    monkeypatch.delattr(trace, "_set_tracer_provider")
+
+    providers.when_provided("app", begun.append)
+
+    assert ["app"] == begun
+
+
 @pytest.mark.slow
 def test_no_span_is_lost_when_processes_end_after_one_job(
     use_relation: Callable[[str], None], spans: Path, tmp_path: Path
@@ -311,8 +478,9 @@ def test_an_app_is_instrumented_once_and_with_a_known_relation() -> None:
     with pytest.raises(InvalidOption, match=r"tasks.*must be auto, parent or link"):
         instrument(app, tasks={"send": wrong})
     assert [] == app.outgoing_functions
-    instrument(app, tasks={"send": "link"})
-    instrument(app, tasks={"send": "link"})
+    provider = TracerProvider(shutdown_on_exit=False)
+    for _ in range(2):
+        instrument(app, tasks={"send": "link"}, tracer_provider=provider)
     assert len(app.outgoing_functions) == len(app.surroundings.arounds) == 1
     with pytest.raises(UsageError, match="instrumented already, in another way"):
         instrument(app)

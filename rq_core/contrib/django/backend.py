@@ -29,10 +29,10 @@ from rq_core.app.app import App
 from rq_core.app.inbox.rows import DIALECTS
 from rq_core.app.task import PreparedTask
 from rq_core.contrib.django import django_tasks, task_functions, task_results
-from rq_core.contrib.django.logged_results import logged_result
+from rq_core.contrib.django.logged_results import add_claims, logged_result
 from rq_core.model.keys import is_name
 from rq_core.model.outcome import Kept, Succeeded
-from rq_core.model.table.machine import Priority
+from rq_core.model.table.machine import Priority, State
 
 KEEP_RESULT_S: Final = 86_400
 """Seconds for which Redis keeps the result of a task, unless the option ``keep_result`` says otherwise."""
@@ -145,8 +145,9 @@ class Backend(django_tasks.BaseTaskBackend):
         alias.
 
         The method looks in Redis, in the inbox, and then in the audit log. The App has an audit log if ``audit`` in
-        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. A job that was cancelled, or is in none of them, has no result. Raises
-        RqCoreError if the server or the database does not answer.
+        RQ_CORE, or RQ_CORE_AUDIT_URL, is set. The log also says when the first and the last attempt of a failed job
+        began, and which workers ran the job. A job that was cancelled, or is in none of the three, has no result.
+        Raises RqCoreError if the server or the database does not answer.
         """
         if is_name(result_id):
             for found in self._looks(result_id):
@@ -221,7 +222,10 @@ class Backend(django_tasks.BaseTaskBackend):
         if job is not None:
             spec = task_results.task_in_spec(job.spec)
             task = spec and task_functions.task_of(spec.task)
-            return spec and task and task_results.of_live_job(task, self, job, spec)
+            result = spec and task and task_results.of_live_job(task, self, job, spec)
+            if result and job.state is State.DEAD and self.app.audit_url is not None:
+                add_claims(result, self.app.audit_url, job.queue)
+            return result
         for queue in queues:
             ended = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
             if isinstance(ended, Succeeded) and isinstance(ended.kept, Kept):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, Final
 
 from rq_core.contrib.django import task_functions, task_results
+from rq_core.errors import RqCoreError
 from rq_core.model import plugins
 from rq_core.model.job import JobError
 from rq_core.model.outcome import LOST
 from rq_core.model.table.machine import Event
 
+log = logging.getLogger(__name__)
 _ENDS: Final = {Event.SUCCEEDED, Event.DIED, Event.PRUNED}
 
 
@@ -32,30 +35,46 @@ def logged_result(backend: Any, audit_url: str, queues: set[str], job_id: str) -
     if task is None:
         return None
     end = next(event for event in reversed(events) if event.type != Event.PRUNED)
-    if end.type == Event.SUCCEEDED:
-        return _succeeded(task, backend, job_id, end, events)
-    return _failed(task, backend, job_id, end, events)
+    make = _succeeded if end.type == Event.SUCCEEDED else _failed
+    result = make(task, backend, job_id, end)
+    task_results.note_claims(result, _claims(events))
+    return result
 
 
-def _succeeded(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -> Any:
+def add_claims(result: Any, audit_url: str, queue: str) -> None:
+    """Add to the result of a job that is dead in Redis what only the log knows: when its attempts began, and their
+    workers. The result stays as it is while the log does not have the job's death yet, and if the database does not
+    answer."""
+    try:
+        read = plugins.history_reader()(audit_url, result.id, queue)
+    except RqCoreError:
+        log.debug("the audit log does not say when task %s began", result.id, exc_info=True)
+        return
+    events = [event for event in read if not event.orphaned]
+    died = events[-1] if events and events[-1].type == Event.DIED else None
+    if died is not None and task_results.moment_at(died.at_ms) == result.finished_at:
+        task_results.note_claims(result, _claims(events))
+
+
+def _claims(events: list[Any]) -> list[Any]:
+    return [event for event in events if event.type == Event.CLAIMED]
+
+
+def _succeeded(task: Any, backend: Any, job_id: str, end: Any) -> Any:
     value = end.detail.get("value")
-    if value is not None:
-        document = json.loads(value)
-        return task_results.of_document(task, backend, end.queue, job_id, document)
-    claims = [event for event in events if event.type == Event.CLAIMED]
     document = {
         "missing": LOST,
-        "started": claims[-1].at_ms if claims else None,
+        "started": None,
         "finished": end.at_ms,
-        "workers": _workers(claims),
+        "workers": [],
         "alias": backend.alias,
     }
+    if value is not None:
+        document = json.loads(value)
     return task_results.of_document(task, backend, end.queue, job_id, document)
 
 
-def _failed(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -> Any:
-    claims = [event for event in events if event.type == Event.CLAIMED]
-    began = task_results.moment_at(claims[-1].at_ms if claims else None)
+def _failed(task: Any, backend: Any, job_id: str, end: Any) -> Any:
     error = end.detail.get("error")
     errors = []
     if isinstance(error, dict) and isinstance(error.get("type"), str):
@@ -66,13 +85,6 @@ def _failed(task: Any, backend: Any, job_id: str, end: Any, events: list[Any]) -
         backend.alias,
         job_id,
         status=task_results.FAILED,
-        started_at=began,
-        last_attempted_at=began,
         finished_at=task_results.moment_at(end.at_ms),
         errors=errors,
-        worker_ids=_workers(claims),
     )
-
-
-def _workers(claims: list[Any]) -> list[str]:
-    return [event.worker or task_results.UNKNOWN_WORKER for event in claims]

@@ -226,6 +226,18 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     return _with_arguments(task, backend, job.queue, job.id, arguments, facts)
 
 
+def note_claims(result: Any, claims: list[Any]) -> None:
+    """Note in a result when its job began for the first and for the last time, and by which workers; ``claims`` are the
+    ``claimed`` events of the audit log, the oldest first."""
+    if claims:
+        _set(
+            result,
+            started_at=moment_at(claims[0].at_ms),
+            last_attempted_at=moment_at(claims[-1].at_ms),
+            worker_ids=[event.worker or UNKNOWN_WORKER for event in claims],
+        )
+
+
 def of_row(task: Any, backend: Any, queue: str, job_id: str, args_json: str) -> Any:
     """Return Django's result of a job that is still a row of the inbox."""
     return _with_arguments(task, backend, queue, job_id, json.loads(args_json), {})

@@ -1,6 +1,7 @@
 """Tests of rq-core within a Django project, which Django's own test runner runs on its test databases."""
 
 import asyncio
+import atexit
 import datetime as dt
 import os
 import shutil
@@ -44,6 +45,10 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import run_mirror
 
 Status = base.TaskResultStatus
+_PLACE = Path(tempfile.mkdtemp())
+atexit.register(shutil.rmtree, _PLACE)
+LOG = str(_PLACE / "audit.db")
+"""The audit log of the tests that have one. A Redis has one log only."""
 set_up(os.environ["DJANGO_SETTINGS_MODULE"])
 prepare_app(app)
 
@@ -52,6 +57,11 @@ def rows(alias: str = "default") -> int:
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM rqc_inbox")
         return int(cursor.fetchone()[0])
+
+
+def mirror() -> None:
+    """Copy all events into the log."""
+    run_mirror(Outbox(app.client), LOG, stop=threading.Event(), once=True)
 
 
 def work(*until: Any) -> None:
@@ -316,13 +326,7 @@ class Transactions(TransactionTestCase):
         self.assertEqual(("short", [], {}), (found.return_value, found.args, found.kwargs))
 
     def test_the_audit_log_has_results_that_redis_has_not_any_more(self) -> None:
-        place = Path(tempfile.mkdtemp()) / "audit.db"
-        self.addCleanup(shutil.rmtree, place.parent)
         self.addCleanup(setattr, app, "audit_url", app.audit_url)
-
-        def mirror() -> None:
-            run_mirror(Outbox(app.client), str(place), stop=threading.Event(), once=True)
-
         # Values are logged in a queue that has a log already.
         give_back.enqueue("first")
         mirror()
@@ -338,7 +342,7 @@ class Transactions(TransactionTestCase):
         for task, result in zip(tasks, results, strict=True):
             with self.assertRaises(exceptions.TaskResultDoesNotExist):
                 task.get_result(result.id)
-        app.audit_url = str(place)
+        app.audit_url = LOG
         mirror()
 
         whole = tasks[0].get_result(results[0].id)
@@ -363,6 +367,39 @@ class Transactions(TransactionTestCase):
         app.audit_url = "postgresql://nobody@127.0.0.1:1/nowhere"
         with self.assertRaises(RqCoreError):
             give_back.get_result(results[0].id)
+
+    def test_the_audit_log_has_the_attempts_of_a_task_that_has_failed(self) -> None:
+        self.addCleanup(setattr, app, "audit_url", app.audit_url)
+        result = fail.enqueue()
+        with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+            run_relay(
+                app.redis_url,
+                app.prefix,
+                database_url("default"),
+                stop=threading.Event(),
+                once=True,
+            )
+            mirror()
+            work(result)
+        # Without a log, with one that does not answer, and with one that does not have the death yet.
+        for url in (None, "postgresql://nobody@127.0.0.1:1/nowhere", LOG):
+            app.audit_url = url
+            found = fail.get_result(result.id)
+            self.assertEqual((Status.FAILED, 2), (found.status, found.attempts))
+            self.assertEqual((None, None), (found.started_at, found.last_attempted_at))
+            self.assertEqual("unknown", found.worker_ids[0])
+        mirror()
+        found = fail.get_result(result.id)
+        self.assertLessEqual(found.enqueued_at, found.started_at)
+        self.assertLess(found.started_at, found.last_attempted_at)
+        self.assertLessEqual(found.last_attempted_at, found.finished_at)
+        self.assertEqual(2, found.attempts)
+        self.assertTrue(all(each.startswith("w-") for each in found.worker_ids))
+        # The log says the same when Redis has forgotten the task.
+        app.prune_where(Filter(queue="default", states=("dead",), task="shop.tasks.fail"))
+        forgotten = fail.get_result(result.id)
+        for name in ("started_at", "last_attempted_at", "finished_at", "worker_ids"):
+            self.assertEqual(getattr(found, name), getattr(forgotten, name))
 
     def test_a_trace_goes_from_the_request_through_the_inbox_to_the_task(self) -> None:
         ended.clear()
