@@ -196,7 +196,10 @@ class Arguments:
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Return the problem of each argument that has no JSON form, by the argument's name."""
+        """Return the first problem in each argument that has no JSON form, by its place, such as ``rows.3.when``.
+
+        If each argument alone has a JSON form, the only key is ``arguments``.
+        """
         problems: dict[str, str] = {}
         for name, value in valid.items():
             try:

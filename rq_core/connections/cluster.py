@@ -88,8 +88,8 @@ class _Nodes(Generic[W]):
     ) -> None:
         """Create the transports to the nodes in the URL.
 
-        ``answer_within``: seconds for a reply. ``connect_within``: seconds to connect. Raises InvalidOption for an
-        invalid URL.
+        ``answer_within``: seconds for a reply. ``connect_within``: seconds in which an exchange makes its connections.
+        Raises InvalidOption for an invalid URL.
         """
         self._url = url
         self._connect_within = connect_within

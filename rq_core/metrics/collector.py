@@ -313,8 +313,8 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """Collects the counts of the processes of one ``rq-core worker``. It reads their shared memory, and sends
-    nothing."""
+    """Collects what the processes of one ``rq-core worker`` have counted, from their shared memory. It sends no command
+    to Redis."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals

@@ -1,12 +1,12 @@
 """Assembles the text of a script from its head (see ``binding``), its includes (see ``rooms``) and its body.
 
-The text defines ``run(KEYS, ARGV)``. A few further lines (see ``script``) make it a function of Redis, or a script. In
-a function, each call only calls ``run``; everything else is done once, when the library is loaded. So ``run`` begins
-with two calls: ``bind`` gives the keys their names, and ``begin`` calls the ``reset()`` of each include that stores
-values during a call.
+The text defines a Lua function ``run(KEYS, ARGV)``. The module ``script`` adds a few lines, which register ``run`` as a
+Redis function or call it in a script. Redis executes the other lines of a library once, when it loads the library. So
+``run`` begins with two calls: ``bind`` gives the keys their names, and ``begin`` calls the ``reset()`` of each include
+that stores values during a call.
 
-Lua allows a function 200 locals and 60 names from outside. So keys and arguments are declared outside of ``library``,
-and all else inside.
+A Lua function may have 200 locals, and may use 60 names from outside. So the text declares keys, and the arguments that
+includes read, before the Lua function ``library``. All other code is inside ``library``.
 
 Raises HeaderError if a script lacks an argument that an include reads, or uses a name that no include defines.
 """

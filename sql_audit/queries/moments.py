@@ -100,7 +100,7 @@ class RunningClaim:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that was ready at the moment, but not yet claimed."""
+    """A job that was ready, and not claimed, at the moment that the caller asks about."""
 
     job_id: str
     task: str | None

@@ -44,7 +44,7 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]
     """Yield the pauses of a job. ``events`` are its events, in order; ``last_ms`` is the time of the queue's last event
     (Unix ms).
 
-    A scheduled job's pause ends when the job is due. Then the job waits for a worker.
+    The pause of a scheduled job ends when the job is due, or at its next event, if that comes first.
     """
     claimed: LoggedEvent | None = None
     parked: LoggedEvent | None = None

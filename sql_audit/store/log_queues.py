@@ -74,7 +74,7 @@ def mirrored(connection: Connection, prefix: str) -> list[str]:
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Return whether the queue's last entry ``at`` is the event with which an operator deleted the queue.
+    """Return whether ``at``, the place of the queue's last entry, is the event by which an operator deleted the queue.
 
     If it is, Redis has not lost the queue.
     """

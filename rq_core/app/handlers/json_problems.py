@@ -92,7 +92,7 @@ def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
 
 
 def _error_of(value: Any) -> BaseException | None:
-    """Convert a value to JSON, without an annotation. Return the error, or None if the value has a JSON form."""
+    """Return the error that a value's conversion to JSON raises; None: it raises none. An iterator is not read."""
     from pydantic_core import to_json
 
     if isinstance(value, Iterator):

@@ -149,7 +149,8 @@ def watch_command(
     """Show the progress of the job ID and the chunks of its stream, until the job has ended.
 
     Each chunk is one line of standard output; the progress goes to standard error. With --json, each line of standard
-    output is one document, with a progress or a chunk. "missed" is how many chunks before it were no longer kept.
+    output is one document, with a progress or a chunk. A chunk's field "missed" counts the chunks directly before it
+    that Redis no longer had.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)

@@ -386,8 +386,11 @@ class Delivery:
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Make a handshake with a queue. It creates a missing queue, and starts a new epoch if Redis' history has
-        changed."""
+        """Make a handshake with a queue.
+
+        The handshake creates a missing queue. It starts a new epoch if the queue is new, if its outbox was lost, or if
+        Redis has another history than before.
+        """
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
         call = Call(

@@ -286,7 +286,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
     """Return the fields of ScopeLoad about the lanes that wait for a scope or family: age of the oldest job, number of
     jobs, and whether this number is exact.
 
-    Only lanes in ``looked_at`` are counted. ``lanes`` is the number of all lanes that wait for the scope or family.
+    Only jobs of the lanes in ``looked_at`` are counted. ``lanes`` is the number of all lanes that wait for the scope or
+    family; if ``looked_at`` has all of them, the number of jobs is exact.
     """
     found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
     return {

@@ -163,9 +163,9 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
 def _resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: int) -> int | None:
     """Return the time (Unix ms) at which an exhausted rate admits jobs again; None: no such time is stored.
 
-    ``stored`` is the rate's score in the key ``scheduled``, and ``spent`` its value in the key ``rates``. A score later
-    than the limit allows was written before the clock was set back. Then the latest allowed time is returned. A rate
-    that counts a unit, or that is paused, has no latest time.
+    ``stored`` is the rate's score in the key ``scheduled``, and ``spent`` its value in the key ``rates``. If the
+    score is later than the limit allows, the latest allowed time is returned: the score was written before the clock
+    was set back, or under a slower limit. A rate that counts a unit, or that is paused, has no latest time.
     """
     if stored is None:
         return None

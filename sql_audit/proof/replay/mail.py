@@ -18,7 +18,7 @@ class WaitingEntry(NamedTuple):
 
 
 class Signals:
-    """The signals of a durable job and its waits, after the events so far."""
+    """The signals and the open waits of a durable job, after the events so far."""
 
     def __init__(self) -> None:
         self.sent = 0

@@ -428,7 +428,7 @@ class Worker(Actor):
         return found
 
     def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
-        """Return the settlement of a durable job's handler, in a list. The list is empty if the handler still runs."""
+        """Return the settlement of a durable job's handler, in a list. It is empty if the handler still runs, or lost its lease."""
         match handler.outcome:
             case "":
                 return []
