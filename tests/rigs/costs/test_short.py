@@ -17,7 +17,7 @@ from tests.rigs.parks.log import Told
 def test_no_rate_is_exceeded_by_jobs_that_cost_up_to_three_times_the_burst(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
-    found = keys.spend(valkey.url, tmp_path, 2_000, 40, processes=2)
+    found = keys.spend(valkey.url, tmp_path, 2_000, 200, processes=2)
 
     assert [] == found.problems
     assert found.settled == 500

@@ -13,6 +13,7 @@ from tests.kit.fleet import QUEUE
 from tests.rigs.judge.boxes import Boxes
 from tests.rigs.judge.caps import Proof
 from tests.rigs.judge.schedules import Schedules
+from tests.rigs.simulator.costs import Costs
 from tests.rigs.simulator.results import Results
 
 RawEntry = tuple[str, dict[str, str]]
@@ -34,6 +35,7 @@ class Watch:
         self.results = Results()
         self.boxes = Boxes()
         self._proof = Proof()
+        self._costs = Costs()
         self._schedules = Schedules()
 
     @property
@@ -67,15 +69,15 @@ class Watch:
             raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
-        """Apply the entry to the state of the jobs to check I2, I4, I6 and I9. Check I3 by the caps in each claim, and
-        I15 by the rules of schedules, and I20 to I23 by what durable jobs save and wait for."""
+        """Apply the entry to the state of the jobs to check I2, I4, I6 and I9. Check I3 by the caps in each claim and
+        by what claims cost, I15 by the rules of schedules, and I20 to I23 by what durable jobs save and wait for."""
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
             if check and problem is not None:
                 raise Violated(f"{entry.id} job {event.job_id}: {problem}")
         self.results.add(entry)
-        unjustified = self._proof.add(entry)
+        unjustified = self._proof.add(entry) + self._costs.add(entry)
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
         wrong = self._schedules.add(entry)
@@ -93,7 +95,7 @@ class Watch:
         known = {entry.id: entry for entry in self.entries}
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
-        self.records, self.results, self._proof = {}, Results(), Proof()
+        self.records, self.results, self._proof, self._costs = {}, Results(), Proof(), Costs()
         self._schedules, self.boxes = Schedules(), Boxes(has_lost=True)
         for entry in self.entries:
             self._apply(entry, check=False)
