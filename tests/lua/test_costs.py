@@ -402,6 +402,25 @@ def test_a_pause_has_the_same_length_when_the_clock_goes_back(seed: Seed, scope:
     assert claimed(seed)[:1] == ["j-0"]
 
 
+@every_rate
+@pytest.mark.parametrize("back_ms", [2_000, 3_000, 3_600_000])
+def test_a_pause_that_is_partly_over_ends_no_earlier_when_the_clock_goes_back(
+    seed: Seed, scope: str, back_ms: int
+) -> None:
+    """Checks a clock that is set back to a moment in the pause, to its beginning, and behind it. 2,000 ms of the pause
+    are left; Redis may count it from its beginning again."""
+    paused(seed, scope, 5_000, 1, 1)
+    seed.advance(3_000)
+    assert claimed(seed) == []
+
+    seed.advance(-back_ms)
+    assert claimed(seed) == []
+    seed.advance(1_999)
+    assert claimed(seed) == []
+    seed.advance(3_001)
+    assert claimed(seed)[:1] == ["j-0"]
+
+
 def test_a_pause_of_a_scope_that_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
     seed.cap("ask.model", 5)
     seed.enqueue("a", "b", scopes=["ask.model=gpt"])

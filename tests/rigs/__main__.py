@@ -27,6 +27,7 @@ from tests.rigs import stuck as rig_of_scenes
 from tests.rigs.chaos import chaos as rig_of_chaos
 from tests.rigs.chaos import measured
 from tests.rigs.chaos.nemesis import KINDS
+from tests.rigs.costs.commands import costs
 from tests.rigs.judge.times import percentile
 from tests.rigs.live import exact as live_exact
 from tests.rigs.live import faults as live_faults
@@ -55,7 +56,7 @@ def main() -> None:
     click.get_current_context().call_on_close(close_reaper)
 
 
-for group in (parks, schedules):
+for group in (costs, parks, schedules):
     main.add_command(group)
 
 

@@ -37,11 +37,11 @@ class Log:
         self._queue = queue
         self._of = of
         if of is None:
-            self._database = Database(f"sqlite:///{place}/{queue}.db")
-            lay_schema(self._database)
+            self.database = Database(f"sqlite:///{place}/{queue}.db")
+            lay_schema(self.database)
         else:
-            self._database = of._database
-        self._mirror = Mirror(Outbox(client), self._database, queue)
+            self.database = of.database
+        self._mirror = Mirror(Outbox(client), self.database, queue)
         self.follow()
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         if self._of is None:
-            self._database.close()
+            self.database.close()
 
     def follow(self) -> None:
         """Mirror the entries of the outbox that SQL does not have yet."""
@@ -57,7 +57,7 @@ class Log:
 
     def events(self, *kinds: str) -> Iterator[Told]:
         """Yield the copied events of these types, in their order."""
-        for row in auditlog.events(self._database, self._queue):
+        for row in auditlog.events(self.database, self._queue):
             if row["type"] in kinds:
                 yield Told(row["job_id"], row["type"], row["at_ms"], facts_in(row["detail"]))
 
@@ -73,7 +73,7 @@ class Log:
 
     def problems(self) -> list[str]:
         """Return what ``audit verify`` finds in the log."""
-        result = verify(self._database)
+        result = verify(self.database)
         found = [f"{each.invariant}: {each.says}" for each in result.violations]
         if result.verdict is not LogVerdict.HOLDS:
             found.append(f"verify says {result.verdict}")

@@ -32,13 +32,13 @@ from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.signals import JobCancelled, LeaseLost
 from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
-from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
+from rq_core.worker.settlement import Settlement, calls_of, claim_call, spends_of, successes_in
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
-from tests.rigs.simulator import durable, schedules
+from tests.rigs.simulator import costs, durable, schedules
 from tests.rigs.simulator.strand import Point, Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated
 
@@ -351,6 +351,8 @@ class Worker(Actor):
 
     def turn(self, client: Client) -> None:
         finished = self.finished()
+        if spends := spends_of(self.name, finished):
+            client.run(client.calls.delivery.carry_out(spends))
         successes, others = successes_in(finished, {QUEUE})
         reported = successes.get(QUEUE, [])
         calls = calls_of(self.name, others)
@@ -421,11 +423,22 @@ class Worker(Actor):
                 found.append(Settlement(run.claim, "final", 0, "cancelled", ERROR))
             elif run.ends_ms <= self.now_ms:
                 found.append(self.settlement(run))
+        if self.simulation.costly:
+            found = [self.with_truth(settlement) for settlement in found]
         for settlement in found:
             if settlement.verdict == "complete":
                 claim = settlement.claim
                 self.simulation.write(Line("ended", claim.id, claim.fence, self.name))
         return found
+
+    def with_truth(self, settlement: Settlement) -> Settlement:
+        """Let the handler say what its job has really taken, the same each time that it is asked."""
+        claim = settlement.claim
+        dice = random.Random(f"{self.simulation.seed} {claim.id} {claim.fence} truth")
+        may_pause = not self.healing and settlement.verdict == "complete"
+        return costs.add_truth(
+            settlement, dice, may_pause=may_pause and not durable.moves_of(claim)
+        )
 
     def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
         """Return the settlement of a durable job's handler, in a list. It is empty if the handler still runs, or lost its lease."""
@@ -512,6 +525,7 @@ class Operator(Actor):
         choices = ["cap", "cap", "cap", "rate", "pause", "requeue", "prune"]
         choices += ["edit"] * (3 if self.simulation.ties else 0)
         choices += ["schedule"] * (6 if self.simulation.schedules else 0)
+        choices += ["tokens"] * (3 if self.simulation.costly else 0)
         choices += ["room"] * (0 if self.simulation.has_room else 2)
         match self.random.choice(choices):
             case "cap":
@@ -526,6 +540,8 @@ class Operator(Actor):
                 client.run(
                     client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
                 )
+            case "tokens":
+                costs.change_limit(client, QUEUE, self.random)
             case "schedule":
                 schedules.change_something(client, self.random)
             case "room":

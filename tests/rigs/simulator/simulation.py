@@ -45,7 +45,7 @@ from sql_audit.store.connection.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
-from tests.rigs.simulator import durable, judge, results, schedules
+from tests.rigs.simulator import costs, durable, judge, results, schedules
 from tests.rigs.simulator.actors import (
     CAPS,
     RATE,
@@ -85,6 +85,9 @@ KEPT_EVERY: Final = 11
 SCHEDULED_EVERY: Final = 13
 """The number of rounds in a cycle. In two rounds of each cycle there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
+COSTLY_EVERY: Final = 17
+"""The number of rounds in a cycle. In two rounds of each cycle most jobs have costs."""
+COSTLY_AT: Final = (13, 14)
 DURABLE_EVERY: Final = 8
 """The number of rounds in a cycle. In one round of each cycle most jobs are durable, and are sent signals."""
 DURABLE_AT: Final = 1
@@ -273,6 +276,8 @@ class Simulation:
         """True if there are schedules, and the server's clock may be set to another time."""
         self.durable = self.seed // len(PROFILES) % DURABLE_EVERY == DURABLE_AT
         """True if most jobs are durable."""
+        self.costly = self.seed // len(PROFILES) % COSTLY_EVERY in COSTLY_AT
+        """True if most jobs have costs, and the server's clock may be set to another time."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
@@ -298,8 +303,11 @@ class Simulation:
         if self.schedules:
             # The shortest interval of schedules is a second.
             self.pace = dice.choice(schedules.PACES)
-            if dice.random() < 0.5:
-                self._faults[dice.randrange(20, self.steps)] = "clock"
+        if (self.schedules or self.costly) and dice.random() < 0.5:
+            self._faults[dice.randrange(20, self.steps)] = "clock"
+        if self.costly:
+            rates = random.Random(f"{self.seed} costs")
+            self._caps.append((costs.FAMILY, rates.choice(costs.LIMITS)))
 
     @property
     def audit_url(self) -> str:
@@ -314,6 +322,8 @@ class Simulation:
             job = tie(job, random.Random(f"{self.seed} {job.id} ties"))
         if self.durable:
             job = durable.add_moves(job, random.Random(f"{self.seed} {job.id} moves"))
+        if self.costly:
+            job = costs.add_cost(job, random.Random(f"{self.seed} {job.id} cost"))
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:

@@ -117,6 +117,10 @@ CATCHING = {
     "parked-job-keeps-its-place": 7,
     "signal-to-a-running-job-dropped": 7,
     "signals-newest-first": 8,
+    "debt-forgiven": 102,
+    "all-probe-at-once": 456,
+    "fast-path-takes-costly-job": 91,
+    "estimate-settled-for-a-refused-fence": 218,
 }
 """Planted bugs, each with the first seed that found the bug. After a change of the code, another seed may find it."""
 

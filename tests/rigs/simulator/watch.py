@@ -13,6 +13,7 @@ from tests.kit.fleet import QUEUE
 from tests.rigs.judge.boxes import Boxes
 from tests.rigs.judge.caps import Proof
 from tests.rigs.judge.schedules import Schedules
+from tests.rigs.simulator.costs import Costs
 from tests.rigs.simulator.results import Results
 
 RawEntry = tuple[str, dict[str, str]]
@@ -34,6 +35,7 @@ class Watch:
         self.results = Results()
         self.boxes = Boxes()
         self._proof = Proof()
+        self._costs = Costs()
         self._schedules = Schedules()
 
     @property
@@ -69,7 +71,8 @@ class Watch:
     def _apply(self, entry: Entry, *, check: bool) -> None:
         """Apply the entry to the state of the jobs. With ``check``, raise Violated if it breaks a promise.
 
-        The promises are those of jobs (I2, I4, I6, I9), caps (I3), schedules (I15) and durable jobs (I20 to I23).
+        The promises are those of jobs (I2, I4, I6, I9), caps and rates (I3), schedules (I15) and durable jobs (I20 to
+        I23).
         """
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
@@ -77,7 +80,7 @@ class Watch:
             if check and problem is not None:
                 raise Violated(f"{entry.id} job {event.job_id}: {problem}")
         self.results.add(entry)
-        unjustified = self._proof.add(entry)
+        unjustified = self._proof.add(entry) + self._costs.add(entry)
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
         wrong = self._schedules.add(entry)
@@ -95,7 +98,7 @@ class Watch:
         known = {entry.id: entry for entry in self.entries}
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
-        self.records, self.results, self._proof = {}, Results(), Proof()
+        self.records, self.results, self._proof, self._costs = {}, Results(), Proof(), Costs()
         self._schedules, self.boxes = Schedules(), Boxes(has_lost=True)
         for entry in self.entries:
             self._apply(entry, check=False)

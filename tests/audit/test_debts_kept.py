@@ -1,0 +1,160 @@
+"""Debts and pauses of rates that count a unit, after a clock that was set back, a baseline of the log, and a restore of
+lost jobs: Redis goes by them, and `audit verify` accepts what Redis does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+import redis
+
+from rq_core.connections.client import Client
+from rq_core.model.job import ties_of
+from rq_core.protocol.calls import claims
+from sql_audit.proof.result import LogVerdict
+from sql_audit.store.connection.database import Database
+from sql_audit.upkeep.restore import restore_jobs
+from tests.audit.epochs.forgetting import START_MS, timed_client
+from tests.audit.restore.jobs import claim, complete, job, lines
+from tests.kit import auditlog
+from tests.kit.agreement import assert_agree, drain
+from tests.kit.clock import Clock
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
+
+FAMILY: Final = "ask@1s:tokens"
+SCOPE: Final = f"{FAMILY}=gpt"
+KINDS: Final = ("debt", "pause")
+PAUSE_MS: Final = 5_000
+OPENS_MS: Final = {"debt": 550, "pause": PAUSE_MS + 40}
+"""Milliseconds until a job of 5 tokens begins. The debt is one of 50 tokens, of which 10 come back in 100 ms; a pause
+leaves one token free."""
+
+
+class Paid:
+    """A queue on the test's clock, with a job that has taken more than there was, or that has paused its scope."""
+
+    def __init__(self, server: RedisServer, database: Database) -> None:
+        self.server, self.database = server, database
+        self.client: Client = timed_client(server)
+        self.control: redis.Redis = server.client()
+        self.clock = Clock(self.control, START_MS)
+
+    def close(self) -> None:
+        self.client.close()
+        self.control.close()
+
+    def limit(self) -> None:
+        self.client.run(self.client.calls.caps.set(QUEUE, [(FAMILY, "100/1000ms/10", -1)]))
+
+    def enqueue(self, job_id: str, cost: int) -> None:
+        made = job(job_id, lane=f"2+{SCOPE}", ties=ties_of(cost=f"tokens:{cost}"))
+        self.client.run(self.client.calls.enqueue.many([made]))
+
+    def spend(self, held: dict[str, str], told: str = "", pauses: str = "") -> None:
+        records = [(job_id, fence, told, pauses) for job_id, fence in held.items()]
+        assert self.client.run(claims.spend(QUEUE, "w-1", records)) == {}
+
+    def begin(self, kind: str) -> None:
+        """Let the job ``a`` take 60 tokens, or pause its scope. The job ``b`` waits for it."""
+        self.limit()
+        self.enqueue("a", 60 if kind == "debt" else 5)
+        self.enqueue("b", 5)
+        held = claim(self.client, 1)
+        assert list(held) == ["a"]
+        if kind == "pause":
+            self.spend(held, pauses=f"{SCOPE}|{PAUSE_MS}")
+        complete(self.client, held)
+        drain(self.client, self.database)
+
+    def claimed(self) -> list[str]:
+        """Claim what may be claimed, complete it, and return the jobs."""
+        held = claim(self.client, 5)
+        complete(self.client, held)
+        return list(held)
+
+    def assert_opens_after(self, ms: int) -> None:
+        """Assert that ``b`` begins after this time, and not a millisecond earlier."""
+        assert self.claimed() == []
+        self.clock.advance(ms - 1)
+        assert self.claimed() == []
+        self.clock.advance(1)
+        assert self.claimed()[:1] == ["b"]
+
+    def costs(self) -> dict[str, str]:
+        rows = auditlog.rows(self.database, "SELECT job_id, cost FROM job")
+        return {row["job_id"]: row["cost"] for row in rows}
+
+
+@pytest.fixture
+def paid(start_redis: Callable[..., RedisServer], database: Database) -> Iterator[Paid]:
+    made = Paid(start_redis(), database)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clock_that_is_set_back_ends_no_debt_and_no_pause_and_the_log_holds(
+    paid: Paid, database: Database, kind: str
+) -> None:
+    paid.begin(kind)
+
+    paid.clock.advance(-3_600_000)
+
+    paid.assert_opens_after(OPENS_MS[kind])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_debts_and_pauses_hold_after_a_baseline_in_which_each_job_has_its_cost(
+    paid: Paid, database: Database, kind: str
+) -> None:
+    paid.begin(kind)
+    paid.enqueue("c", 7)
+
+    paid.control.delete(f"rqc:{{{QUEUE}}}:outbox")
+    drain(paid.client, database)
+
+    assert paid.costs()["c"] == "tokens:7"
+    paid.assert_opens_after(OPENS_MS[kind])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+def test_a_job_that_was_claimed_before_a_baseline_says_its_cost_and_pauses_its_scope(
+    paid: Paid, database: Database
+) -> None:
+    paid.limit()
+    paid.enqueue("a", 60)
+    paid.enqueue("b", 5)
+    held = claim(paid.client, 1)
+    paid.control.delete(f"rqc:{{{QUEUE}}}:outbox")
+    drain(paid.client, database)
+
+    paid.spend(held, told="tokens:2", pauses=f"{SCOPE}|{PAUSE_MS}")
+    complete(paid.client, held)
+
+    paid.assert_opens_after(OPENS_MS["pause"])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restore_of_lost_jobs_leaves_the_debts_and_pauses_that_redis_has(
+    paid: Paid, database: Database, kind: str
+) -> None:
+    """Checks a server that goes on with an older snapshot, which has the debt or the pause, but not the last job."""
+    paid.begin(kind)
+    paid.control.save()
+    paid.enqueue("late", 9)
+    drain(paid.client, database)
+    paid.server.kill()
+    paid.server.start()
+    drain(paid.client, database)
+
+    assert restore_jobs(paid.client, database, QUEUE, by="ada").restored == 1
+
+    assert " cost=tokens:9 " in lines(paid.client)["late"]
+    paid.assert_opens_after(OPENS_MS[kind])
+    paid.clock.advance(1_000)
+    assert paid.claimed() == ["late"]
+    assert_agree(paid.client, database, LogVerdict.HOLDS)

@@ -1,0 +1,42 @@
+"""The commands ``scripts/prove/live costs``: the proofs of rates that count a unit in their long form."""
+
+from __future__ import annotations
+
+import click
+
+from tests.kit.servers import Engine
+from tests.rigs.costs import keys as rig_of_keys
+from tests.rigs.costs import refusals
+from tests.rigs.schedules.commands import conclude, engine
+from tests.rigs.stage import directory, served
+
+
+@click.group()
+def costs() -> None:
+    """Prove that rates in tokens hold: no job begins before what earlier jobs cost has come back, or in a pause."""
+
+
+@costs.command("keys")
+@click.option("--claims", default=100_000, show_default=True)
+@click.option("--keys", default=1_000, show_default=True)
+@click.option("--processes", default=4, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@engine
+def spend(claims: int, keys: int, processes: int, seed: int, engine: Engine) -> None:
+    """Let workers run very many jobs of many keys, each of which costs 1 token to 3 times the burst. By the handlers'
+    own lines, by a bucket over the log, and by `audit verify`, no job may begin too early."""
+    with directory() as place, served(engine, place) as server:
+        found = rig_of_keys.spend(server.url, place, claims, keys, processes=processes, seed=seed)
+    conclude(found.line(), found.problems)
+
+
+@costs.command("pause")
+@click.option("--jobs", default=1_000, show_default=True)
+@click.option("--refusals", "count", default=50, show_default=True)
+@engine
+def pause(jobs: int, count: int, engine: Engine) -> None:
+    """Let a service answer 429 while very many jobs of one key wait. No job may begin before a pause ends, one job may
+    begin after it, and no job may spend an attempt."""
+    with directory() as place, served(engine, place) as server:
+        found = refusals.refuse(server.url, place, jobs, count)
+    conclude(found.line(), found.problems)
