@@ -3,9 +3,9 @@
 :mod:`sql_audit.mirror.forks` finds the last entry that the histories of SQL and of Redis share. SQL's events after this
 entry are *orphaned*. They stay in ``job_event``, but do not belong to the history that Redis continues.
 
-Each epoch continues from the last entry that Redis had when the epoch began, so the epochs form a tree. The surviving events
-lie on the path from the last epoch to the root. The view ``orphaned_range`` finds the others. If Redis is restored to
-an older branch, the orphaned events of that branch survive again.
+Each epoch continues from the last entry that Redis had when the epoch began, so the epochs form a tree. The surviving
+events lie on the path from the last epoch to the root. The view ``orphaned_range`` finds the others. If Redis is
+restored to an older branch, the orphaned events of that branch survive again.
 
 Everything here happens in the mirror's transaction, with the cursor locked.
 """

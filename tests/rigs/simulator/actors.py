@@ -441,7 +441,10 @@ class Worker(Actor):
         )
 
     def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
-        """Return the settlement of a durable job's handler, in a list. It is empty if the handler still runs, or lost its lease."""
+        """Return the settlement of a durable job's handler, in a list.
+
+        The list is empty if the handler still runs, or has lost its lease.
+        """
         match handler.outcome:
             case "":
                 return []
