@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rq_core.app.batches.batch import Batch
+    from rq_core.app.flows.declaring import Flow, OnFailure
     from rq_core.app.handlers.context import JobContext
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.result_types import Returned
@@ -124,6 +125,7 @@ class App(CopyProducer):
             # An import path is looked up when it is first needed: its module may import the app.
             redactor_of(redact)
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._flow_task: Task[..., Any] | None = None
 
     @property
     def redactor(self) -> Redact | None:
@@ -306,7 +308,25 @@ class App(CopyProducer):
 
                 import_place(task)
 
+    def built_in(self, name: str) -> Task[..., Any] | None:
+        """See Producer. The task of flows is ``rq_core.flow``."""
+        if name != "rq_core.flow":
+            return None
+        if self._flow_task is None:
+            from rq_core.app.flows.built_in import flow_task
+
+            self._flow_task = flow_task(self, self.tasks)
+        return self._flow_task
+
     # Producers.
+
+    def flow(self, name: str, /, *, on_failure: OnFailure = "drain") -> Flow:
+        """Return a new flow, to be declared in a `with` block: see docs/how-to/flows.md. If a node fails, with "drain"
+        those go on that do not depend on it, and with "cancel" all others are cancelled. Raises InvalidName or
+        InvalidFlow."""
+        from rq_core.app.flows.declaring import Flow
+
+        return Flow(self, name, on_failure)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
         """Return the handle of a job of this app. Raises ScopeFull, UniqueHeld or IdempotencyMismatch if the queue

@@ -103,6 +103,21 @@ class Arguments:
         """Return arguments that are given by name, converted to the annotated types."""
         return self._validate(_check_names(self.task, values))
 
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments by name, not validated."""
+        return self._by_name(args, kwargs)
+
+    def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some of a call's arguments by name, validated, in the types of JSON."""
+        _check_names(self.task, values)
+        if odd := values.keys() - set(self.names):
+            raise _invalid(self.task, dict.fromkeys(sorted(odd), _WORDS["extra_forbidden"]))
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            valid = self._make_adapter({name: self._hints[name]}).validate_python({name: value})
+            found |= json.loads(_strict_json(valid))
+        return found
+
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
         """Return the arguments in ``names`` (None: all) of the validated ``values``, in plain types.
 

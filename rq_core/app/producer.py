@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from rq_core.app.clients import Connections
 from rq_core.app.handlers.handler_setup import Surroundings
@@ -33,6 +33,7 @@ from rq_core.protocol.engine.plan import Patience
 if TYPE_CHECKING:
     from rq_core.app.handlers.outgoing import Hook
     from rq_core.app.handlers.result_types import Returned
+    from rq_core.app.task import Task
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
 
@@ -170,6 +171,11 @@ class Producer:
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
         """Return the result type of the task with this name; None if the producer does not have the task."""
+        return None
+
+    def built_in(self, name: str) -> Task[..., Any] | None:  # noqa: ARG002 - an app has tasks
+        """Return the task of this name that rq-core brings. None: it brings no such task. A worker asks for the names
+        that the app lacks."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:

@@ -304,6 +304,7 @@ class _Inline:
             isolate=False,
             saver=Saver(saving, _WORKER, lambda _queue: True),
             shows=self._shows,
+            built_in=app.built_in,
         )
 
     def _settled(self, settlement: Settlement) -> None:

@@ -86,6 +86,7 @@ class Handlers:
             redact=app.redactor,
             saver=Saver(saving, lifetime.worker, self._lease_holds),
             shows=self.shows,
+            built_in=app.built_in,
         )
         self.leases = LeaseKeeper(
             client,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, Final
 
+from rq_core.app.flows.graph import FLOW_TASK
 from rq_core.app.task import Task
 from rq_core.connections.client import Client
 from rq_core.protocol.reads import worker_registry
@@ -61,7 +62,7 @@ class Attendance:
                 if place in failed:
                     continue
                 says = worker_registry.announce(
-                    prefix, self._worker, self._says(), queues, self._tasks
+                    prefix, self._worker, self._says(), queues, (*self._tasks, FLOW_TASK)
                 )
                 self._client.run(says)
                 if sweeping:

@@ -1,0 +1,155 @@
+"""The handle of a flow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from rq_core.app.flows.graph import FLOW_TASK, Graph, read_graph
+from rq_core.app.flows.sweep import (
+    Children,
+    Word,
+    ended,
+    joined_failures,
+    left_of,
+    stopped_nodes,
+    sweep,
+)
+from rq_core.app.handles.handle import JobHandle
+from rq_core.errors import InvalidFlow
+from rq_core.model.durable.children import child_id, launch_name, read_queues
+from rq_core.model.job import read_spec, spec_of
+from rq_core.model.keys import queue_keys
+from rq_core.model.outcome import Gone, Outcome
+from rq_core.protocol.reads.result_reads import Absent
+
+if TYPE_CHECKING:
+    from rq_core.model.durable.boxes import StepEntry
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class NodeState(NamedTuple):
+    """What one node of a flow does."""
+
+    state: Word
+    """``waits`` for other nodes; ``ready``: its children are about to be enqueued; ``runs``; ``done``; ``failed``;
+    ``skipped``: a node before it failed; ``stopped``: the flow cancelled it, because another node failed."""
+    done: int
+    """Number of its children that have succeeded."""
+    failed: int
+    """Number of its children that have ended otherwise."""
+    of: int
+    """Number of its children in all."""
+
+
+class FlowRun(JobHandle[R_co]):
+    """A flow that was enqueued: the handle of its job.
+
+    ``result`` is that of the flow's last node. ``progress`` counts the nodes that are done. ``cancel`` cancels the flow
+    and all of its nodes that are not done. ``FlowRun(app, id="monthly-7", queue="reports")`` is the handle of a flow
+    that another program has enqueued.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, handle: JobHandle[Any]) -> Self:
+        """Return the handle of a flow, from the handle of its job."""
+        return cls(
+            handle._producer,  # noqa: SLF001 - of its base class
+            id=handle.id,
+            queue=handle.queue,
+            task=FLOW_TASK,
+            duplicate=handle.duplicate,
+            discarded=handle.discarded,
+            replaced=handle.replaced,
+            keeps=handle.keeps,
+        )
+
+    def nodes(self) -> dict[str, NodeState]:
+        """Return what each node does, by name, in the order of their declaration; empty once the flow has succeeded, or
+        was cancelled, since Redis then has its graph no longer.
+
+        Raises InvalidFlow if the job is no flow.
+        """
+        client = self._producer.client
+        return client.run(_nodes(self.queue, self.id, client.calls))
+
+    async def nodes_async(self) -> dict[str, NodeState]:
+        """See nodes."""
+        client = self._producer.async_client()
+        return await client.run(_nodes(self.queue, self.id, client.calls))
+
+    def retry(self, *, why: str = "") -> str:
+        """Requeue a dead flow, with its dead children: only what failed, or was stopped, runs again. Return the
+        outcome: ``ready``, or ``gone`` or another state if the flow was not dead."""
+        client = self._producer.client
+        return client.run(client.calls.families.requeue(self.queue, [self.id], why=why))[self.id]
+
+    async def retry_async(self, *, why: str = "") -> str:
+        """See retry."""
+        client = self._producer.async_client()
+        plan = client.calls.families.requeue(self.queue, [self.id], why=why)
+        return (await client.run(plan))[self.id]
+
+
+def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeState]]:
+    jobs = queue_keys(queue, calls.delivery.prefix)("jobs")
+    (value,) = yield from calls.delivery.ask([["HGET", jobs, job_id]], queue)
+    if value is None:
+        return {}
+    try:
+        spec = read_spec(spec_of(value))
+        graph = read_graph(json.loads(spec.args_json).get("graph"))
+    except (ValueError, AttributeError) as error:
+        raise InvalidFlow(flow=job_id, why=str(error)) from None
+    steps = yield from calls.reads.steps(job_id, [queue])
+    entries = {} if steps is None else {each.name: each for each in steps.entries.values()}
+    life = (steps.life if steps is not None else None) or ""
+    outcomes, places = yield from _ends(graph, life, entries, calls)
+    stopped, _, _ = stopped_nodes(entries.get)
+    children: dict[int, Children] = {}
+    for number, node in enumerate(graph.nodes):
+        left = left_of(node, entries.get)
+        if left is not None:
+            found = {
+                at: outcomes[places[number][at]] for at in left if places[number][at] in outcomes
+            }
+            children[number] = ended(left, found, is_stopped=number in stopped)
+    words = sweep(graph, children)
+    said: dict[str, NodeState] = {}
+    for number, (node, word) in enumerate(zip(graph.nodes, words, strict=True)):
+        done = failed = 0
+        if number in children:
+            of = children[number]
+            failed = len(of.failed) or joined_failures(node, entries.get)
+            done = len(node.calls) - len(of.alive) - len(of.stopped) - failed
+        said[node.name] = NodeState(word, done, failed, len(node.calls))
+    return said
+
+
+def _ends(
+    graph: Graph, life: str, entries: dict[str, StepEntry], calls: Operations
+) -> Plan[tuple[dict[tuple[str, str], Outcome[Any]], dict[int, dict[int, tuple[str, str]]]]]:
+    """Return how the children have ended whose ends are not saved, by queue and id; and the queue and the id of each,
+    by its node and its position."""
+    by_queue: dict[str, list[str]] = {}
+    places: dict[int, dict[int, tuple[str, str]]] = {}
+    for number, node in enumerate(graph.nodes):
+        left = left_of(node, entries.get)
+        if not left:
+            continue
+        queues = read_queues(entries[launch_name(node.name)].value)
+        places[number] = {at: (queues[at], child_id(life, node.name, at)) for at in left}
+        for queue, job_id in places[number].values():
+            by_queue.setdefault(queue, []).append(job_id)
+    found: dict[tuple[str, str], Outcome[Any]] = {}
+    for queue, ids in by_queue.items():
+        ends = yield from calls.endings.look(queue, ids)
+        for job_id, end in ends.items():
+            outcome = (end.known or Gone(job_id)) if isinstance(end, Absent) else end
+            found[queue, job_id] = outcome
+    return found, places
