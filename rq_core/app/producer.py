@@ -33,7 +33,6 @@ from rq_core.protocol.engine.plan import Patience
 if TYPE_CHECKING:
     from rq_core.app.handlers.outgoing import Hook
     from rq_core.app.handlers.result_types import Returned
-    from rq_core.app.task import Task
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
 
@@ -173,7 +172,7 @@ class Producer:
         """Return the result type of the task with this name; None if the producer does not have the task."""
         return None
 
-    def built_in(self, name: str) -> Task[..., Any] | None:  # noqa: ARG002 - an app has tasks
+    def built_in(self, name: str) -> Any:  # noqa: ARG002 - an app has tasks
         """Return the task of this name that rq-core brings. None: it brings no such task. A worker asks for the names
         that the app lacks."""
         return None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rq_core.model.job import NewJob
 
 OnFailure = Literal["drain", "cancel"]
-_AUTO_MAX: Final = 50
+_AUTO_MAX: Final = 44
 """Number of characters of a task's name in the name of a node."""
 
 
@@ -197,7 +197,7 @@ class Flow:
         if name is not None:
             if not is_node_name(name):
                 raise self.invalid(
-                    f"a node cannot be named {name!r}: a name is 1 to 58 of the characters A-Z a-z 0-9 _ . : -,"
+                    f"a node cannot be named {name!r}: a name is 1 to 50 of the characters A-Z a-z 0-9 _ . : -,"
                     " and does not begin with rq_core., undo: or map:"
                 )
             if name in self._names:
@@ -275,8 +275,8 @@ class Flow:
         if not chosen:
             raise self.invalid("it has no call whose queue it could have: pass queue=")
         task = self._app.built_in(FLOW_TASK)
-        assert task is not None
-        return task.with_options(queue=chosen, **options).job(**document)
+        job: NewJob = task.with_options(queue=chosen, **options).job(**document)
+        return job
 
     @spelling_out_options
     def enqueue(

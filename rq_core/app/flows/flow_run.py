@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from rq_core.app.flows.graph import FLOW_TASK, Graph, read_graph
+from rq_core.app.flows.graph import FLOW_TASK, read_graph
 from rq_core.app.flows.sweep import (
-    Children,
+    Spot,
     Word,
-    ended,
-    joined_failures,
-    left_of,
-    stopped_nodes,
+    children_of,
+    is_launched,
+    spots_of,
+    stops_of,
     sweep,
+    unsaved_of,
 )
 from rq_core.app.handles.handle import JobHandle
 from rq_core.errors import InvalidFlow
@@ -24,6 +25,8 @@ from rq_core.model.outcome import Gone, Outcome
 from rq_core.protocol.reads.result_reads import Absent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from rq_core.model.durable.boxes import StepEntry
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
@@ -109,47 +112,42 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
     steps = yield from calls.reads.steps(job_id, [queue])
     entries = {} if steps is None else {each.name: each for each in steps.entries.values()}
     life = (steps.life if steps is not None else None) or ""
-    outcomes, places = yield from _ends(graph, life, entries, calls)
-    stopped, _, _ = stopped_nodes(entries.get)
-    children: dict[int, Children] = {}
-    for number, node in enumerate(graph.nodes):
-        left = left_of(node, entries.get)
-        if left is not None:
-            found = {
-                at: outcomes[places[number][at]] for at in left if places[number][at] in outcomes
-            }
-            children[number] = ended(left, found, is_stopped=number in stopped)
-    words = sweep(graph, children)
+    stops = stops_of(entries.get)
+    spots = {
+        number: spots_of(number, node, stops)
+        for number, node in enumerate(graph.nodes)
+        if is_launched(node.name, entries.get)
+    }
+    asked = [spot for each in spots.values() for spot in unsaved_of(each, entries.get)]
+    looked = yield from _ends(asked, life, entries, calls)
+    children = {
+        number: children_of(each, entries.get, looked, is_stopped=number in stops.open)
+        for number, each in spots.items()
+    }
     said: dict[str, NodeState] = {}
-    for number, (node, word) in enumerate(zip(graph.nodes, words, strict=True)):
+    for number, (node, word) in enumerate(zip(graph.nodes, sweep(graph, children), strict=True)):
         done = failed = 0
         if number in children:
             of = children[number]
-            failed = len(of.failed) or joined_failures(node, entries.get)
+            failed = len(of.failed)
             done = len(node.calls) - len(of.alive) - len(of.stopped) - failed
         said[node.name] = NodeState(word, done, failed, len(node.calls))
     return said
 
 
 def _ends(
-    graph: Graph, life: str, entries: dict[str, StepEntry], calls: Operations
-) -> Plan[tuple[dict[tuple[str, str], Outcome[Any]], dict[int, dict[int, tuple[str, str]]]]]:
-    """Return how the children have ended whose ends are not saved, by queue and id; and the queue and the id of each,
-    by its node and its position."""
-    by_queue: dict[str, list[str]] = {}
-    places: dict[int, dict[int, tuple[str, str]]] = {}
-    for number, node in enumerate(graph.nodes):
-        left = left_of(node, entries.get)
-        if not left:
-            continue
-        queues = read_queues(entries[launch_name(node.name)].value)
-        places[number] = {at: (queues[at], child_id(life, node.name, at)) for at in left}
-        for queue, job_id in places[number].values():
-            by_queue.setdefault(queue, []).append(job_id)
-    found: dict[tuple[str, str], Outcome[Any]] = {}
-    for queue, ids in by_queue.items():
-        ends = yield from calls.endings.look(queue, ids)
+    spots: Iterable[Spot], life: str, entries: Mapping[str, StepEntry], calls: Operations
+) -> Plan[dict[Spot, Outcome[Any]]]:
+    """Return how these children have ended. One that is alive, or was not enqueued yet, is left out."""
+    by_queue: dict[str, dict[str, Spot]] = {}
+    for spot in spots:
+        launch = entries.get(launch_name(spot.launch))
+        if launch is not None and launch.is_saved:
+            queue = read_queues(launch.value)[spot.at]
+            by_queue.setdefault(queue, {})[child_id(life, spot.launch, spot.at)] = spot
+    found: dict[Spot, Outcome[Any]] = {}
+    for queue, of in by_queue.items():
+        ends = yield from calls.endings.look(queue, [*of])
         for job_id, end in ends.items():
-            outcome = (end.known or Gone(job_id)) if isinstance(end, Absent) else end
-            found[queue, job_id] = outcome
-    return found, places
+            found[of[job_id]] = (end.known or Gone(job_id)) if isinstance(end, Absent) else end
+    return found

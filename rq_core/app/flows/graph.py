@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.boxes import SIGNAL_PATTERN, reserved_prefix
+from rq_core.model.durable.boxes import reserved_prefix
 from rq_core.model.durable.children import CHILDREN_MAX
 from rq_core.model.keys import is_name
 
@@ -29,7 +29,7 @@ DRAIN: Final = "drain"
 CANCEL: Final = "cancel"
 ON_FAILURE: Final = (DRAIN, CANCEL)
 
-_NODE: Final = re.compile(SIGNAL_PATTERN)
+_NODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,50}")
 _NUMBER: Final = (int, float)
 _OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "priority": (str,), "max_attempts": (int,), "max_losses": (int,), "timeout": _NUMBER, "delay": _NUMBER,

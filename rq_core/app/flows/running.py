@@ -15,27 +15,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.durable.children import PAUSE_MS, JobSteps, Place
 from rq_core.app.durable.home import Home
-from rq_core.app.durable.items import JobCall, child_of
+from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.filled_calls import Policy, child_call
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, Node, filled
 from rq_core.app.flows.sweep import (
     AGAIN,
     STOP,
     Children,
+    Spot,
     Word,
-    ended,
-    left_of,
-    stopped_nodes,
+    children_of,
+    is_launched,
+    launches_of,
+    spots_of,
+    stops_of,
     sweep,
+    unsaved_of,
 )
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import UsageError
 from rq_core.model.durable.boxes import ENTRIES_MAX, OWN_PREFIX
-from rq_core.model.durable.children import child_wait, item_name, launch_name, parent_header
+from rq_core.model.durable.children import child_wait, item_name, launch_name, read_queues
 from rq_core.model.lib.text import counted
-from rq_core.model.outcome import Outcome, reason_of
+from rq_core.model.outcome import Cancelled, Gone, Outcome, reason_of
 from rq_core.model.result_encoding import pack_result
-from rq_core.signals import ChildrenFailed, StepsSpent
+from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -90,30 +94,27 @@ class FlowSteps(JobSteps):
         await self._may_begin()
         await self._load()
         while True:
-            children, places = await self._see()
+            # Before anything else: a retry has said what it enqueues, and may have been killed before it did so.
+            if again := self._not_launched_again():
+                await self._launch(again)
+            children = await self._see()
             words = sweep(self._graph, children, self._broken)
             self._show(words)
-            alive = [
-                (number, each.alive) for number, each in sorted(children.items()) if each.alive
-            ]
+            alive = [each.alive for _, each in sorted(children.items()) if each.alive]
             if "failed" in words and self._graph.on_failure == CANCEL:
                 if not alive:
                     raise self._failed(words, children)
-                await self._stop(alive, places)
+                await self._stop(alive)
                 await self._wait(alive)
             elif stopped := self._stopped_of(children, words):
-                if not await self._enqueue_again(stopped):
-                    await self._wait(alive)
+                await self._begin_again(stopped)
             elif ready := [number for number, word in enumerate(words) if word == "ready"]:
+                launches = [(number, *self._launches_of(number)[0]) for number in ready]
                 for first in range(0, len(ready), LAUNCHES):
-                    await self._launch(ready[first : first + LAUNCHES])
+                    await self._launch(launches[first : first + LAUNCHES])
                 if not self._broken.keys() & set(ready):
                     # Their ends send signals, which wait in the box until the job waits for them.
-                    alive += [
-                        (number, tuple(range(len(self._graph.nodes[number].calls))))
-                        for number in ready
-                    ]
-                    await self._wait(alive)
+                    await self._wait([*alive, *map(self._spots_of, ready)])
             elif alive:
                 await self._wait(alive)
             elif "failed" in words:
@@ -124,37 +125,74 @@ class FlowSteps(JobSteps):
 
     # What the children do.
 
-    async def _see(self) -> tuple[dict[int, Children], dict[int, list[Place]]]:
-        """Return the children of each node that was begun, and the places of those whose ends are not saved. Saves the
-        results of those that have succeeded."""
-        left: dict[int, list[int]] = {}
-        places: dict[int, list[Place]] = {}
+    async def _see(self) -> dict[int, Children]:
+        """Return the children of each node that was begun. Saves the results of those that have succeeded."""
+        spots: dict[int, list[Spot]] = {}
+        unsaved: list[Spot] = []
         for number, node in enumerate(self._graph.nodes):
-            found = left_of(node, self._known)
-            if found is None:
-                continue
-            left[number] = found
-            launch = self._known(launch_name(node.name))
-            if found and launch is not None:
-                places[number] = self._places(node.name, launch, len(node.calls))
+            if is_launched(node.name, self._known):
+                spots[number] = self._spots_of(number)
+                unsaved += unsaved_of(spots[number], self._known)
         # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
-        asked = [places[n][at] for n in reversed(places) for at in reversed(left[n])]
-        looked = await self._look(asked)
-        stopped, _, _ = stopped_nodes(self._known)
+        places = {spot: self._place(spot) for spot in reversed(unsaved)}
+        found = await self._look([*places.values()])
+        looked = {spot: found[job_id] for spot, (_, job_id) in places.items() if job_id in found}
+        by_launch: dict[str, dict[int, Outcome[Any]]] = {}
+        for spot, outcome in looked.items():
+            by_launch.setdefault(spot.launch, {})[spot.at] = outcome
+        for launch, ends in by_launch.items():
+            await self._save_results(launch, ends)
+        stopped = stops_of(self._known).open
         children: dict[int, Children] = {}
-        for number, positions in left.items():
-            node = self._graph.nodes[number]
-            ends: dict[int, Outcome[Any]] = {
-                at: looked[places[number][at][1]]
-                for at in positions
-                if places[number][at][1] in looked
-            }
-            await self._save_results(node.name, ends)
-            of = children[number] = ended(positions, ends, is_stopped=number in stopped)
-            is_over = not of.alive and not of.stopped
-            if of.failed and is_over and len(of.failed) <= len(node.calls) - node.needed:
-                await self._close(node.name, of.failed)
-        return children, places
+        for number, of_node in spots.items():
+            of = children[number] = children_of(
+                of_node, self._known, looked, is_stopped=number in stopped
+            )
+            await self._close_node(number, of, of_node, looked)
+        return children
+
+    async def _close_node(
+        self,
+        number: int,
+        of: Children,
+        spots: Sequence[Spot],
+        looked: Mapping[Spot, Outcome[Any]],
+    ) -> None:
+        """Save how the children of a node have ended that did not succeed, if it is done without them, so that each
+        later run sees the same."""
+        node = self._graph.nodes[number]
+        is_over = not of.alive and not of.stopped
+        if not of.failed or not is_over or len(of.failed) > len(node.calls) - node.needed:
+            return
+        current = {(spot.launch, spot.at): spot for spot in spots}
+        for launch, positions in self._launches_of(number):
+            ends: dict[int, Outcome[Any]] = {}
+            for index in range(len(positions)):
+                if self._known(item_name(launch, index)) is None:
+                    spot = current.get((launch, index))
+                    # A child in whose place another one was enqueued was cancelled.
+                    ends[index] = Cancelled("") if spot is None else looked.get(spot, Gone(""))
+            if ends:
+                await self._close(launch, ends)
+
+    def _spots_of(self, number: int) -> list[Spot]:
+        return spots_of(number, self._graph.nodes[number], stops_of(self._known))
+
+    def _launches_of(self, number: int) -> list[tuple[str, Sequence[int]]]:
+        return launches_of(number, self._graph.nodes[number], stops_of(self._known))
+
+    def _place(self, spot: Spot) -> Place:
+        """Return the queue and the id of a child that was enqueued."""
+        launch = self._known(launch_name(spot.launch))
+        assert launch is not None
+        queues = read_queues(launch.value)
+        count = len(dict(self._launches_of(spot.node))[spot.launch])
+        if len(queues) != count:
+            raise StepMismatch(
+                f"node {spot.launch}: an earlier run has enqueued {len(queues):,} children, and the graph has {count:,}"
+                " calls of it now. Do not change the arguments of a flow that has begun"
+            )
+        return queues[spot.at], self._child_id(spot.launch, spot.at)
 
     def _show(self, words: Sequence[Word]) -> None:
         """Show how many nodes are done, as the handler of any job shows its progress."""
@@ -165,22 +203,24 @@ class FlowSteps(JobSteps):
 
     # Nodes that are ready.
 
-    async def _launch(self, numbers: Sequence[int]) -> None:
-        """Enqueue the children of several nodes."""
-        if len(numbers) == 1:
-            await self._launch_one(numbers[0])
+    async def _launch(self, launches: Sequence[tuple[int, str, Sequence[int]]]) -> None:
+        """Enqueue children of several nodes. Of each: the number, the name of the entry, and the positions of the
+        calls."""
+        if len(launches) == 1:
+            await self._launch_one(*launches[0])
             return
         # All at once: the worker sends what they save in few calls.
-        ends = await asyncio.gather(*map(self._launch_one, numbers), return_exceptions=True)
+        ends = await asyncio.gather(
+            *(self._launch_one(*each) for each in launches), return_exceptions=True
+        )
         for error in ends:
             if error is not None:
                 raise error
 
-    async def _launch_one(self, number: int) -> None:
-        node = self._graph.nodes[number]
+    async def _launch_one(self, number: int, launch: str, positions: Sequence[int]) -> None:
         try:
-            calls = await self._calls_of(node, range(len(node.calls)))
-            await self._launched(node.name, calls)
+            calls = await self._calls_of(self._graph.nodes[number], positions)
+            await self._launched(launch, calls)
         except (UsageError, _Unfit) as error:
             # The same in each run: the results from which the arguments are made are saved.
             self._broken[number] = str(error)
@@ -212,71 +252,64 @@ class FlowSteps(JobSteps):
     def _value(self, number: int, *, is_last: bool = False) -> Any:
         """Return the result of a node that is done, in the types of JSON; of a map, the results of the children that
         succeeded, as a list. Raises _Unfit if a result is not kept; for the last node, it returns a value without a
-        JSON
-        form instead."""
+        JSON form instead."""
         node = self._graph.nodes[number]
         found: list[Any] = []
-        for at in range(len(node.calls)):
-            entry = self._known(item_name(node.name, at))
+        for spot in self._spots_of(number):
+            entry = self._known(item_name(spot.launch, spot.at))
             if entry is None:
                 continue
             if entry.value is None:
                 if is_last:
                     return _NotKept()
-                raise _Unfit(
-                    f"the result of node {node.name} is not kept: {reason_of(entry.note or '')}"
-                )
+                why = reason_of(entry.note or "")
+                raise _Unfit(f"the result of node {node.name} is not kept: {why}")
             found.append(json.loads(entry.value))
         return found if node.is_map else found[0]
 
     # A flow that stops at the first failure.
 
-    async def _stop(
-        self, alive: Sequence[tuple[int, Sequence[int]]], places: Mapping[int, Sequence[Place]]
-    ) -> None:
+    async def _stop(self, alive: Sequence[Sequence[Spot]]) -> None:
         """Cancel all children that are alive. The nodes are saved before, so that a retry knows which children the flow
         itself has cancelled."""
-        stopped, stops, _ = stopped_nodes(self._known)
-        numbers = [number for number, _ in alive]
-        if not stopped.issuperset(numbers):
-            await self._note(f"{STOP}-{stops + 1}", numbers)
+        stops = stops_of(self._known)
+        numbers = [spots[0].node for spots in alive]
+        if not stops.open.issuperset(numbers):
+            await self._note(f"{STOP}-{stops.stops + 1}", numbers)
         by_queue: dict[str, list[str]] = {}
-        for number, positions in alive:
-            for at in positions:
-                queue, job_id = places[number][at]
-                by_queue.setdefault(queue, []).append(job_id)
+        for spot in (spot for spots in alive for spot in spots):
+            queue, job_id = self._place(spot)
+            by_queue.setdefault(queue, []).append(job_id)
         for queue, ids in by_queue.items():
             await self.home.ask(partial(_cancel, queue, ids, self._context.worker))
 
     def _stopped_of(
         self, children: Mapping[int, Children], words: Sequence[Word]
-    ) -> list[tuple[int, Sequence[int]]]:
-        """Return the children that a stop has cancelled, by node, once no child of these nodes is alive."""
+    ) -> dict[int, Sequence[int]]:
+        """Return the positions of the calls that a stop has cancelled, by node, once no child of these nodes is
+        alive."""
         if "failed" in words:
-            return []
-        nodes, _, _ = stopped_nodes(self._known)
+            return {}
+        nodes = stops_of(self._known).open
         if any(children[number].alive for number in nodes if number in children):
-            return []
-        return [(n, each.stopped) for n, each in children.items() if each.stopped]
+            return {}
+        return {number: each.stopped for number, each in children.items() if each.stopped}
 
-    async def _enqueue_again(self, stopped: Sequence[tuple[int, Sequence[int]]]) -> bool:
-        """Enqueue children again that a stop had cancelled, under their ids. Return False if a queue takes none now."""
-        for number, positions in stopped:
-            node = self._graph.nodes[number]
-            entry = self._numbers[launch_name(node.name)]
-            jobs = [
-                child_of(
-                    call,
-                    self._child_id(node.name, at),
-                    parent_header(self._context.queue, self._context.id, child_wait(entry, at)),
-                )
-                for at, call in zip(positions, await self._calls_of(node, positions), strict=True)
-            ]
-            if not await self._enqueue(node.name, jobs):
-                return False
-        _, stops, again = stopped_nodes(self._known)
-        await self._note(f"{AGAIN}-{again + 1}", stops)
-        return True
+    async def _begin_again(self, stopped: Mapping[int, Sequence[int]]) -> None:
+        """Save which calls this retry enqueues again, since a stop had cancelled their children."""
+        stops = stops_of(self._known)
+        said = {"stops": stops.stops, "nodes": stopped}
+        await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
+
+    def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
+        """Return what a retry has said that it enqueues again, and has not enqueued."""
+        stops = stops_of(self._known)
+        return [
+            (number, launch, positions)
+            for number in {number for each in stops.again for number in each}
+            for launch, positions in launches_of(number, self._graph.nodes[number], stops)[1:]
+            if not is_launched(launch, self._known)
+        ]
 
     async def _note(self, name: str, value: Any) -> None:
         """Save an entry of the flow's own."""
@@ -288,20 +321,19 @@ class FlowSteps(JobSteps):
 
     # The wait, and the end.
 
-    async def _wait(self, alive: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Park until a child of one of these nodes ends, or until it is time to look. Returns if that is so already."""
+    async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
+        """Park until one of these children ends, or until it is time to look. Returns if that is so already. ``alive``
+        has those of each node."""
         numbers: list[int] = []
-        for number, positions in alive[:AT_ONCE]:
-            if not positions:
-                continue
-            launch = launch_name(self._graph.nodes[number].name)
+        for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.
-            name = child_wait(self._numbers[launch], positions[-1])
+            last = spots[-1]
+            name = child_wait(self._numbers[launch_name(last.launch)], last.at)
             if await self._add_wait("wait", name, "", numbers):
                 return
         pause_ms = PAUSE_MS
-        if alive and len(alive) <= AT_ONCE:
-            pause_ms = self._pause_ms(self._graph.nodes[alive[-1][0]].name)
+        if len(alive) <= AT_ONCE:
+            pause_ms = self._pause_ms(alive[-1][-1].launch)
         if await self._add_wait("sleep", LOOK, f"+{pause_ms}", numbers):
             return
         # A job whose own asyncio task waits is parked at once; the others only say for what it waits.

@@ -7,9 +7,10 @@ of the job and at the ends of its children, and derives the states of all nodes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from rq_core.app.durable.items import unpack_end
 from rq_core.app.flows.graph import CANCEL, Graph, Node
 from rq_core.model.durable.boxes import OWN_PREFIX, StepEntry
 from rq_core.model.durable.children import item_name, join_name, launch_name
@@ -18,60 +19,132 @@ from rq_core.model.outcome import Cancelled, Outcome, Succeeded
 STOP: Final = f"{OWN_PREFIX}flow.stop"
 """The beginning of the names of the entries that say which nodes a flow has cancelled because another node failed."""
 AGAIN: Final = f"{OWN_PREFIX}flow.again"
-"""The beginning of the names of the entries that say that what such a stop had cancelled was enqueued again."""
+"""The beginning of the names of the entries that say what of such stops is enqueued again after a retry."""
 
 Word = Literal["waits", "ready", "runs", "stopped", "done", "failed", "skipped"]
 Known = Callable[[str], StepEntry | None]
 """A function that returns the entry of a name; None if the job has none."""
 
 
+class Spot(NamedTuple):
+    """One child of a flow."""
+
+    node: int
+    position: int
+    """The position of its call among the calls of the node."""
+    launch: str
+    """The name of the entry that enqueues it."""
+    at: int
+    """Its position among the children of that entry."""
+
+
 class Children(NamedTuple):
     """The children of a node that were enqueued."""
 
-    alive: tuple[int, ...] = ()
-    """Positions of those that have not ended."""
+    alive: tuple[Spot, ...] = ()
+    """Those that have not ended."""
     failed: Mapping[int, Outcome[Any]] = {}
     """How those have ended that did not succeed, and that the flow itself has not cancelled, by position."""
     stopped: tuple[int, ...] = ()
     """Positions of those that the flow has cancelled, because another node failed."""
 
 
-def left_of(node: Node, known: Known) -> list[int] | None:
-    """Return the positions of the children whose ends are not saved; None if they are not all enqueued yet."""
-    launch = known(launch_name(node.name))
-    if launch is None or not launch.is_saved:
-        return None
-    if is_joined(node, known):
-        return []
-    return [n for n in range(len(node.calls)) if known(item_name(node.name, n)) is None]
+class Stops(NamedTuple):
+    """What a flow has cancelled because a node failed, and enqueued again after a retry."""
+
+    open: frozenset[int]
+    """The nodes that a stop has cancelled, and that no retry has enqueued again."""
+    stops: int
+    """Number of stops."""
+    again: tuple[Mapping[int, Sequence[int]], ...]
+    """For each retry after a stop: the positions of the calls that it has enqueued again, by node."""
 
 
-def is_joined(node: Node, known: Known) -> bool:
-    """Return whether the job has saved how those children have ended that did not succeed."""
-    join = known(join_name(node.name))
+def stops_of(known: Known) -> Stops:
+    """Return what a flow has cancelled and enqueued again, from the entries of its job."""
+    stops, again = _values(STOP, known), _values(AGAIN, known)
+    # Each retry says after how many stops it came, so it ends all of them.
+    ends = max((each["stops"] for each in again), default=0)
+    return Stops(
+        frozenset(node for stop in stops[ends:] for node in stop),
+        len(stops),
+        tuple({int(node): at for node, at in each["nodes"].items()} for each in again),
+    )
+
+
+def _values(name: str, known: Known) -> list[Any]:
+    """Return the values of the entries ``NAME-1``, ``NAME-2`` and so on."""
+    found: list[Any] = []
+    while (entry := known(f"{name}-{len(found) + 1}")) is not None and entry.is_saved:
+        found.append(json.loads(entry.value or "null"))
+    return found
+
+
+def launches_of(number: int, node: Node, stops: Stops) -> list[tuple[str, Sequence[int]]]:
+    """Return the entries that enqueue the children of a node, each with the positions of its calls. What a stop has
+    cancelled is enqueued again under another id, since a job that ran keeps its own."""
+    found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
+    for each in stops.again:
+        if number in each:
+            found.append((f"{node.name}%{len(found) + 1}", each[number]))
+    return found
+
+
+def is_launched(launch: str, known: Known) -> bool:
+    """Return whether an entry says that its children were enqueued."""
+    entry = known(launch_name(launch))
+    return entry is not None and entry.is_saved
+
+
+def spots_of(number: int, node: Node, stops: Stops) -> list[Spot]:
+    """Return the child of each call of a node: the last one that was enqueued for it, or will be."""
+    found: dict[int, Spot] = {}
+    for launch, positions in launches_of(number, node, stops):
+        for index, position in enumerate(positions):
+            found[position] = Spot(number, position, launch, index)
+    return [found[position] for position in range(len(node.calls))]
+
+
+def unsaved_of(spots: Iterable[Spot], known: Known) -> list[Spot]:
+    """Return those of these children whose ends are not saved."""
+    return [
+        spot
+        for spot in spots
+        if known(item_name(spot.launch, spot.at)) is None and not _is_joined(spot.launch, known)
+    ]
+
+
+def _is_joined(launch: str, known: Known) -> bool:
+    join = known(join_name(launch))
     return join is not None and join.is_saved
 
 
-def joined_failures(node: Node, known: Known) -> int:
-    """Return how many children of a node have failed whose ends are saved."""
-    join = known(join_name(node.name))
-    return len(json.loads(join.value or "{}")) if join is not None and join.is_saved else 0
-
-
-def ended(
-    left: Iterable[int], outcomes: Mapping[int, Outcome[Any]], *, is_stopped: bool
+def children_of(
+    spots: Iterable[Spot],
+    known: Known,
+    looked: Mapping[Spot, Outcome[Any]],
+    *,
+    is_stopped: bool,
 ) -> Children:
-    """Return the children of a node, of which those in ``left`` have no saved end. ``outcomes`` are the ends that a
-    look has found; ``is_stopped``: the flow has cancelled those that were alive."""
-    alive, failed, stopped = [], {}, []
-    for index in left:
-        outcome = outcomes.get(index)
-        if outcome is None:
-            alive.append(index)
+    """Return how the children of a node have ended. ``looked`` are the ends that are not saved, as a look has found
+    them; ``is_stopped``: the flow has cancelled those that were alive."""
+    alive: list[Spot] = []
+    failed: dict[int, Outcome[Any]] = {}
+    stopped: list[int] = []
+    for spot in spots:
+        if known(item_name(spot.launch, spot.at)) is not None:
+            continue
+        join = known(join_name(spot.launch))
+        outcome = looked.get(spot)
+        if join is not None and join.is_saved:
+            said: Any = json.loads(join.value or "{}")
+            failed[spot.position] = unpack_end("", said[str(spot.at)])
+        elif outcome is None:
+            alive.append(spot)
         elif is_stopped and isinstance(outcome, Cancelled):
-            stopped.append(index)
+            stopped.append(spot.position)
         elif not isinstance(outcome, Succeeded):
-            failed[index] = outcome
+            failed[spot.position] = outcome
     return Children(tuple(alive), failed, tuple(stopped))
 
 
@@ -103,21 +176,3 @@ def _of(node: Node, of: Children, *, is_hasty: bool) -> Word:
     if of.alive:
         return "runs"
     return "stopped" if of.stopped else "done"
-
-
-def stopped_nodes(known: Known) -> tuple[set[int], int, int]:
-    """Return the numbers of the nodes that a stop has cancelled and that were not enqueued again, the number of stops,
-    and the number of times that nodes were enqueued again after them."""
-    stops = _values(STOP, known)
-    again = len(_values(AGAIN, known))
-    # Each entry of AGAIN says after how many stops it came, so it ends all of them.
-    ends = max((int(value) for value in _values(AGAIN, known)), default=0)
-    return {node for stop in stops[ends:] for node in stop}, len(stops), again
-
-
-def _values(name: str, known: Known) -> list[Any]:
-    """Return the values of the entries ``name-1``, ``name-2``…"""
-    found: list[Any] = []
-    while (entry := known(f"{name}-{len(found) + 1}")) is not None and entry.is_saved:
-        found.append(json.loads(entry.value or "null"))
-    return found
