@@ -42,7 +42,7 @@ def taken_apart(call: JobCall[Any]) -> Taken:
     for name, value in late.items():
         try:
             args[name] = _plain(value, (name,), holes)
-            json.dumps(args[name], allow_nan=False).encode()
+            json.dumps(args[name], allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, TypeError, RecursionError) as error:
             raise _invalid(task, {name: f"cannot be JSON ({error})"}) from None
     return Taken(args, holes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from rq_core.app.flows.graph import FLOW_TASK, read_graph
+from rq_core.app.flows.graph import DRAIN, FLOW_TASK, read_graph
 from rq_core.app.flows.sweep import (
     Spot,
     Word,
@@ -100,8 +100,9 @@ class FlowRun(JobHandle[R_co]):
 
 
 def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeState]]:
-    jobs = queue_keys(queue, calls.delivery.prefix)("jobs")
-    (value,) = yield from calls.delivery.ask([["HGET", jobs, job_id]], queue)
+    keys = queue_keys(queue, calls.delivery.prefix)
+    asked_keys = [["HGET", keys(key), job_id] for key in ("jobs", "state")]
+    value, line = yield from calls.delivery.ask(asked_keys, queue)
     if value is None:
         return {}
     try:
@@ -125,7 +126,11 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
         for number, each in spots.items()
     }
     said: dict[str, NodeState] = {}
-    for number, (node, word) in enumerate(zip(graph.nodes, sweep(graph, children), strict=True)):
+    words = sweep(graph, children)
+    if graph.on_failure == DRAIN and (line or "").startswith("dead "):
+        # A flow that has enqueued all it could: the calls of these nodes cannot be made.
+        words = sweep(graph, children, [n for n, word in enumerate(words) if word == "ready"])
+    for number, (node, word) in enumerate(zip(graph.nodes, words, strict=True)):
         done = failed = 0
         if number in children:
             of = children[number]
