@@ -27,7 +27,7 @@ ONCE: Final = RetryPolicy(max_attempts=1)
 
 @dataclass
 class Plan:
-    """What a random flow is, and what happens to it."""
+    """A random flow, and its failures and cancels."""
 
     after: list[list[int]]
     """The nodes before each node."""
@@ -119,7 +119,7 @@ class Crashes:
 
 @dataclass
 class Found:
-    """What a run has found."""
+    """The counts and the problems of a run."""
 
     problems: list[str] = field(default_factory=list)
     crashes: int = 0

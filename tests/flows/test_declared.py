@@ -1,4 +1,4 @@
-"""What a flow refuses where it is declared, and how its graph travels."""
+"""Declared flows: their graphs, and the declarations that are refused."""
 
 from __future__ import annotations
 

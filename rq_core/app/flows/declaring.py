@@ -58,15 +58,15 @@ class FlowNode:
 
     @property
     def value(self) -> Any:
-        """Stands for the result of the node's job in the arguments of a later call. Raises InvalidFlow for a map."""
+        """The placeholder for the result of the node's job. Raises InvalidFlow for a map."""
         if self.is_map:
             raise self.flow.invalid(f"node {self.name} is a map: its results are .values, a list")
         return Placeholder(self, f"the result of node {self.name}")
 
     @property
     def values(self) -> Any:
-        """Stands for the list of the results of a map, in the order of its calls, without those that failed. Raises
-        InvalidFlow for a node of one job."""
+        """The placeholder for the list of the results of a map, in the order of its calls, without those that failed.
+        Raises InvalidFlow for a node of one job."""
         if not self.is_map:
             raise self.flow.invalid(f"node {self.name} is one job: its result is .value")
         return Placeholder(self, f"the results of node {self.name}")

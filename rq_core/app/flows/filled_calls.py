@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rq_core.app.task import Task
 
 Policy = tuple[str | None]
-"""What workers have registered for a task in a queue; ``(None,)``: nothing."""
+"""The text that workers have registered for a task in a queue; ``(None,)``: there is no such text."""
 
 
 class _Given(NamedTuple):
@@ -29,7 +29,7 @@ class _Given(NamedTuple):
 
 
 class NamedTask:
-    """Stands for the task of a child, by its name. Its worker need not have the task's code."""
+    """The task of a child, by its name. The worker of the flow need not have the task's code."""
 
     def __init__(
         self,

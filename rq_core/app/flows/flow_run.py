@@ -35,7 +35,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class NodeState(NamedTuple):
-    """What one node of a flow does."""
+    """The state of one node of a flow."""
 
     state: Word
     """``waits`` for other nodes; ``ready``: its children are about to be enqueued; ``runs``; ``done``; ``failed``;

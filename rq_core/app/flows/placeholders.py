@@ -1,4 +1,5 @@
-"""Placeholders. In a declared call, a placeholder stands for the result of another node, which does not exist yet."""
+"""Placeholders. In a declared call, a placeholder is in the place of a result of another node, which does not exist
+yet."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any, Final
 
 
 class Placeholder:
-    """Stands for the result of a node of a flow; ``node`` is None for RESULT, the result of the part before."""
+    """A placeholder for the result of a node of a flow. RESULT has no ``node``: it is the result of the part before."""
 
     __slots__ = ("node", "said")
 

@@ -1,4 +1,4 @@
-"""What each node of a flow does, from how its children have ended. No I/O.
+"""Derives the states of a flow's nodes from the ends of their children. No I/O.
 
 Nothing counts the nodes that are done: each run of the flow's job, and each reader of its state, looks at the entries
 of the job and at the ends of its children, and derives the states of all nodes from them.
@@ -42,7 +42,7 @@ class Children(NamedTuple):
     """The children of a node that were enqueued."""
 
     alive: tuple[Spot, ...] = ()
-    """Those that have not ended."""
+    """The children that have not ended."""
     failed: Mapping[int, Outcome[Any]] = {}
     """How those have ended that did not succeed, and that the flow itself has not cancelled, by position."""
     stopped: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class Children(NamedTuple):
 
 
 class Stops(NamedTuple):
-    """What a flow has cancelled because a node failed, and enqueued again after a retry."""
+    """The children that a flow has cancelled because a node failed, and those that it has enqueued again."""
 
     open: frozenset[int]
     """The nodes that a stop has cancelled, and that no retry has enqueued again."""
