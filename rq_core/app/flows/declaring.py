@@ -34,7 +34,6 @@ from rq_core.model.keys import check_name
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
 
 OnFailure = Literal["drain", "cancel"]
@@ -75,7 +74,7 @@ class FlowNode:
 class Flow:
     """A declared flow: a graph of calls. ``App.flow``, ``chain`` and ``group`` make it; ``enqueue`` enqueues it."""
 
-    def __init__(self, app: Producer, name: str, on_failure: str = DRAIN) -> None:
+    def __init__(self, app: Any, name: str, on_failure: str = DRAIN) -> None:
         self._app = app
         self.name = check_name("flow", name)
         if on_failure not in ON_FAILURE:
@@ -125,7 +124,7 @@ class Flow:
 
         - ``after``: nodes that must succeed before. The nodes whose results stand in the call count without that.
         - ``name``: by default the name of the task, with a number if it is taken.
-        - ``keys``: the keys of caps whose key is made by a function, if the worker that runs the flow lacks the task.
+        - ``keys``: the job's keys, as App.job takes them, if the worker that runs the flow lacks the task.
 
         Raises InvalidFlow or ArgumentsInvalid.
         """

@@ -349,7 +349,7 @@ class FlowSteps(JobSteps):
         """Return whether a wait or a sleep is over. Otherwise add the number of its entry to ``numbers``."""
         entry = self._open_name(name)
         if self._known(entry) is None and len(self._loaded) >= ENTRIES_MAX:
-            raise StepsSpent(f"the flow has {ENTRIES_MAX:,} entries, and may have no more")
+            raise StepsSpent("the flow has as many entries as a job may have")
         if await self._take(kind, entry, about):
             return True
         numbers.append(self._numbers[entry])
