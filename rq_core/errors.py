@@ -85,13 +85,6 @@ class InvalidStep(UsageError):
     why: str
 
 
-class InvalidFlow(UsageError):
-    """flow {flow!r} cannot be made: {why}."""
-
-    flow: str
-    why: str
-
-
 class StepTwice(UsageError):
     """step {step!r} runs already: two steps at the same time need two names, or `options(key=…)`."""
 

@@ -16,10 +16,11 @@ from rq_core.app.flows.graph import (
     FLOW_TASK,
     NODES_MAX,
     Graph,
-    document_of,
+    graph_document,
     read_graph,
 )
-from rq_core.errors import ArgumentsInvalid, InvalidFlow, InvalidName, InvalidOption
+from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption
+from rq_core.signals import InvalidFlow
 
 
 @dataclass
@@ -71,7 +72,7 @@ def test_the_job_of_a_flow_has_its_graph_and_the_queue_of_the_first_call(app: Ap
     assert [(False, 1), (True, 2), (False, 1)] == [(n.is_map, n.needed) for n in graph.nodes]
     assert {"n": [None, {"pages": None}]} == graph.nodes[2].calls[0].args
     assert [(("n", 0), 0), (("n", 1, "pages"), 1)] == [*graph.nodes[2].calls[0].fills]
-    assert document_of(graph) == json.loads(job.args_json)["graph"]
+    assert graph_document(graph) == json.loads(job.args_json)["graph"]
 
 
 def test_an_argument_that_looks_like_a_placeholder_is_no_placeholder(app: App) -> None:

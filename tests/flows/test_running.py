@@ -24,9 +24,10 @@ from rq_core import (
     testing,
 )
 from rq_core.app.flows import graph as graphs
-from rq_core.errors import InvalidFlow, JobFailed, NoCurrentJob
+from rq_core.errors import JobFailed, NoCurrentJob
 from rq_core.model.durable.children import children_in
 from rq_core.model.job import NewJob
+from rq_core.signals import InvalidFlow
 
 ONCE = RetryPolicy(max_attempts=1)
 

@@ -16,7 +16,7 @@ from rq_core.model.table.machine import DEFAULT_PRIORITY
 Path = tuple[str | int, ...]
 
 
-class Taken(NamedTuple):
+class TakenApart(NamedTuple):
     """The arguments of a call, taken apart."""
 
     args: dict[str, Any]
@@ -24,12 +24,12 @@ class Taken(NamedTuple):
     holes: list[tuple[Path, Placeholder]]
 
 
-def taken_apart(call: JobCall[Any]) -> Taken:
+def taken_apart(call: JobCall[Any]) -> TakenApart:
     """Return the arguments of a call, and the placeholders in them. Arguments without a placeholder are validated here;
     the others by the worker that fills them. Raises ArgumentsInvalid."""
     arguments, task = call.task.arguments, call.task.name
     if not any(map(_has_hole, (*call.args, *call.kwargs.values()))):
-        return Taken(json.loads(arguments.dump(call.args, call.kwargs)), [])
+        return TakenApart(json.loads(arguments.dump(call.args, call.kwargs)), [])
     given = arguments.by_name(call.args, call.kwargs)
     absent = [name for name in arguments.names if name not in {*given, *arguments.defaults}]
     if absent:
@@ -45,7 +45,7 @@ def taken_apart(call: JobCall[Any]) -> Taken:
             json.dumps(args[name], allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, TypeError, RecursionError) as error:
             raise _invalid(task, {name: f"cannot be JSON ({error})"}) from None
-    return Taken(args, holes)
+    return TakenApart(args, holes)
 
 
 def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:

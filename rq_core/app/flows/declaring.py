@@ -19,8 +19,8 @@ from rq_core.app.flows.graph import (
     Fill,
     FlowCall,
     Graph,
-    Node,
-    document_of,
+    GraphNode,
+    graph_document,
     is_node_name,
     size_of,
 )
@@ -28,8 +28,9 @@ from rq_core.app.flows.placeholders import Placeholder
 from rq_core.app.handlers.outgoing import outgoing_job
 from rq_core.app.handles.handle import handle_of
 from rq_core.app.options import EnqueueOptions, spelling_out_options
-from rq_core.errors import InvalidFlow, InvalidStep
+from rq_core.errors import InvalidStep
 from rq_core.model.keys import check_name
+from rq_core.signals import InvalidFlow
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -80,7 +81,7 @@ class Flow:
         if on_failure not in ON_FAILURE:
             raise self.invalid(f"on_failure is {on_failure!r}, and must be drain or cancel")
         self._on_failure = on_failure
-        self._nodes: list[Node] = []
+        self._nodes: list[GraphNode] = []
         self._names: dict[str, int] = {}
         """Number of times that each name was asked for."""
         self._calls = 0
@@ -185,7 +186,7 @@ class Flow:
             except InvalidStep as error:
                 raise self.invalid(f"of node {chosen}, {error.why}") from None
         is_map = min_success is not None
-        self._nodes.append(Node(chosen, tuple(sorted(before)), tuple(made), is_map, needed))
+        self._nodes.append(GraphNode(chosen, tuple(sorted(before)), tuple(made), is_map, needed))
         self._calls += len(made)
         self._size += size
         self._last = FlowNode(self, len(self._nodes) - 1, chosen, is_map=is_map)
@@ -248,7 +249,7 @@ class Flow:
         if not self._nodes:
             raise self.invalid("it has no node")
         graph = Graph(self.name, self._on_failure, tuple(self._nodes))
-        document = {"graph": document_of(graph)}
+        document = {"graph": graph_document(graph)}
         if size_of(document) > BYTES_MAX:
             raise self._too_large()
         return document

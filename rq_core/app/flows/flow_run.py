@@ -11,18 +11,18 @@ from rq_core.app.flows.sweep import (
     Word,
     children_of,
     is_launched,
+    node_words,
     spots_of,
     stops_of,
-    sweep,
     unsaved_of,
 )
 from rq_core.app.handles.handle import JobHandle
-from rq_core.errors import InvalidFlow
 from rq_core.model.durable.children import child_id, launch_name, read_queues
 from rq_core.model.job import read_spec, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.outcome import Gone, Outcome
 from rq_core.protocol.reads.result_reads import Absent
+from rq_core.signals import InvalidFlow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,10 +126,10 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
         for number, each in spots.items()
     }
     said: dict[str, NodeState] = {}
-    words = sweep(graph, children)
+    words = node_words(graph, children)
     if graph.on_failure == DRAIN and (line or "").startswith("dead "):
         # A flow that has enqueued all it could: the calls of these nodes cannot be made.
-        words = sweep(graph, children, [n for n, word in enumerate(words) if word == "ready"])
+        words = node_words(graph, children, [n for n, word in enumerate(words) if word == "ready"])
     for number, (node, word) in enumerate(zip(graph.nodes, words, strict=True)):
         done = failed = 0
         if number in children:

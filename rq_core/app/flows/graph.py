@@ -64,7 +64,7 @@ class FlowCall:
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """A node: one call, or the calls of a map."""
 
     name: str
@@ -82,7 +82,7 @@ class Graph:
 
     name: str
     on_failure: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
 
 
 def is_node_name(name: object) -> bool:
@@ -94,7 +94,7 @@ def is_node_name(name: object) -> bool:
     )
 
 
-def document_of(graph: Graph) -> dict[str, Any]:
+def graph_document(graph: Graph) -> dict[str, Any]:
     """Return the graph as JSON. Calls of one task with the same options share them."""
     shared: dict[str, int] = {}
     kinds: list[Any] = []
@@ -128,7 +128,7 @@ def size_of(document: Mapping[str, Any]) -> int:
 
 
 def read_graph(document: object) -> Graph:
-    """Return the graph of a document. Raises ValueError for a document that ``document_of`` cannot have made."""
+    """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
     try:
         return _read(document)
     except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -140,7 +140,7 @@ def _read(document: Any) -> Graph:
     _must(isinstance(document["name"], str), "it has no name")
     _must(isinstance(document["nodes"], list), "it has no list of nodes")
     _must(0 < len(document["nodes"]) <= NODES_MAX, f"it has not 1 to {NODES_MAX:,} nodes")
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     names: set[str] = set()
     for number, said in enumerate(document["nodes"]):
         name = said["name"]
@@ -153,7 +153,7 @@ def _read(document: Any) -> Graph:
         _must(type(needed) is int and 0 <= needed <= len(calls), f"node {name} needs {needed!r}")
         is_map = "needed" in said
         _must(is_map or len(calls) == 1, f"node {name} is no map, and has {len(calls)} calls")
-        nodes.append(Node(name, after, calls, is_map, needed))
+        nodes.append(GraphNode(name, after, calls, is_map, needed))
     count = sum(len(node.calls) for node in nodes)
     _must(count <= CALLS_MAX, f"it has more than {CALLS_MAX:,} calls")
     return Graph(document["name"], document["on_failure"], tuple(nodes))

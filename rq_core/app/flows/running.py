@@ -17,7 +17,7 @@ from rq_core.app.durable.children import PAUSE_MS, JobSteps, Place
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.filled_calls import Policy, child_call
-from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, Node, filled
+from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
 from rq_core.app.flows.sweep import (
     AGAIN,
     STOP,
@@ -27,9 +27,9 @@ from rq_core.app.flows.sweep import (
     children_of,
     is_launched,
     launches_of,
+    node_words,
     spots_of,
     stops_of,
-    sweep,
     unsaved_of,
 )
 from rq_core.app.handlers.context import JobContext
@@ -98,7 +98,7 @@ class FlowSteps(JobSteps):
             if again := self._not_launched_again():
                 await self._launch(again)
             children = await self._see()
-            words = sweep(self._graph, children, self._broken)
+            words = node_words(self._graph, children, self._broken)
             self._show(words)
             alive = [each.alive for _, each in sorted(children.items()) if each.alive]
             if "failed" in words and self._graph.on_failure == CANCEL:
@@ -131,7 +131,10 @@ class FlowSteps(JobSteps):
         unsaved: list[Spot] = []
         for number, node in enumerate(self._graph.nodes):
             if is_launched(node.name, self._known):
-                spots[number] = self._spots_of(number)
+                # What a retry enqueues again, and cannot, is left out: the node is broken.
+                spots[number] = [
+                    spot for spot in self._spots_of(number) if is_launched(spot.launch, self._known)
+                ]
                 unsaved += unsaved_of(spots[number], self._known)
         # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
         places = {spot: self._place(spot) for spot in reversed(unsaved)}
@@ -161,7 +164,7 @@ class FlowSteps(JobSteps):
         """Save how the children of a node have ended that did not succeed, if it is done without them, so that each
         later run sees the same."""
         node = self._graph.nodes[number]
-        is_over = not of.alive and not of.stopped
+        is_over = not of.alive and not of.stopped and len(spots) == len(node.calls)
         if not of.failed or not is_over or len(of.failed) > len(node.calls) - node.needed:
             return
         current = {(spot.launch, spot.at): spot for spot in spots}
@@ -225,7 +228,7 @@ class FlowSteps(JobSteps):
             # The same in each run: the results from which the arguments are made are saved.
             self._broken[number] = str(error)
 
-    async def _calls_of(self, node: Node, positions: Sequence[int]) -> list[JobCall[Any]]:
+    async def _calls_of(self, node: GraphNode, positions: Sequence[int]) -> list[JobCall[Any]]:
         """Return the calls of a node at these positions. Raises _Unfit, or a UsageError."""
         return [await self._call_of(node.calls[at]) for at in positions]
 

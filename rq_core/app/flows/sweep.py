@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from rq_core.app.durable.items import unpack_end
-from rq_core.app.flows.graph import CANCEL, Graph, Node
+from rq_core.app.flows.graph import CANCEL, Graph, GraphNode
 from rq_core.model.durable.boxes import OWN_PREFIX, StepEntry
 from rq_core.model.durable.children import item_name, join_name, launch_name
 from rq_core.model.outcome import Cancelled, Outcome, Succeeded
@@ -80,7 +80,7 @@ def _values(name: str, known: Known) -> list[Any]:
     return found
 
 
-def launches_of(number: int, node: Node, stops: Stops) -> list[tuple[str, Sequence[int]]]:
+def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
     """Return the entries that enqueue the children of a node, each with the positions of its calls. What a stop has
     cancelled is enqueued again under another id, since a job that ran keeps its own."""
     found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
@@ -96,7 +96,7 @@ def is_launched(launch: str, known: Known) -> bool:
     return entry is not None and entry.is_saved
 
 
-def spots_of(number: int, node: Node, stops: Stops) -> list[Spot]:
+def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
     """Return the child of each call of a node: the last one that was enqueued for it, or will be."""
     found: dict[int, Spot] = {}
     for launch, positions in launches_of(number, node, stops):
@@ -148,7 +148,7 @@ def children_of(
     return Children(tuple(alive), failed, tuple(stopped))
 
 
-def sweep(
+def node_words(
     graph: Graph, children: Mapping[int, Children], broken: Collection[int] = ()
 ) -> list[Word]:
     """Return what each node does. ``children`` has the nodes whose children are enqueued; ``broken`` has the nodes
@@ -167,7 +167,7 @@ def sweep(
     return found
 
 
-def _of(node: Node, of: Children, *, is_hasty: bool) -> Word:
+def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
     """Return what a node does whose children are enqueued. ``is_hasty``: it has failed as soon as too few can succeed,
     even if others are alive."""
     is_lost = len(of.failed) > len(node.calls) - node.needed

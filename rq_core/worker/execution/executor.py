@@ -95,13 +95,11 @@ class Executor:
         isolate: bool = True,
         saver: Saver | None = None,
         shows: Shows | None = None,
-        built_in: Callable[[str], Task[Any, Any] | None] | None = None,
+        built_in: Callable[[str], Task[Any, Any] | None] = lambda _: None,
     ) -> None:
         """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
-        ``saver`` saves the steps of durable jobs, ``shows`` sends what handlers show. ``built_in`` returns the task
-        that rq-core brings under a name; None: it brings no such task."""
-        self._built_in = built_in
-        self._saver, self._shows = saver, shows
+        ``saver`` saves the steps of durable jobs, ``shows`` sends what handlers show. ``built_in``: see Producer."""
+        self._saver, self._shows, self._built_in = saver, shows, built_in
         self._tasks, self._worker = tasks, worker
         self._timeout = timeout
         self._on_settlement = on_settlement
@@ -147,9 +145,7 @@ class Executor:
             self._refuse(claim, "final", Reason.UNREADABLE, error)
             return None
         task = self._tasks.get(name)
-        if task is None and self._built_in is not None:
-            task = self._built_in(name)
-        if task is None:
+        if task is None and (task := self._built_in(name)) is None:
             self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
             return None
         most = task.options.max_losses
