@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,10 +20,12 @@ from click.testing import CliRunner
 from rq_core import App, FlowRun, RetryPolicy
 from rq_core.app.durable import children
 from rq_core.cli.root import root
+from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from rq_core.worker.execution.saver import Saver
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
+from tests.rigs.parks.log import Log
 
 HOME: Final = "flows"
 WORK: Final = "work"
@@ -100,16 +103,21 @@ def diamond(app: App, work: Any) -> FlowRun[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_after", [False, True])
 def test_each_node_runs_once_if_the_worker_of_the_flow_is_killed_at_each_of_its_calls(
-    valkey: RedisServer, is_after: bool
+    valkey: RedisServer, tmp_path: Path, is_after: bool
 ) -> None:
     """The first worker is killed at its first call, the second one at its second, and so on. ``is_after``: Redis has
     carried out the call by then."""
     app, work = _app(valkey.url)
     app.apply_settings()
-    run = diamond(app, work)
     lives = 0
 
-    with working(valkey.url, WORK):
+    with (
+        Client(valkey.url) as client,
+        Log(client, tmp_path, HOME) as log,
+        Log(client, tmp_path, WORK, of=log) as parts,
+        working(valkey.url, WORK),
+    ):
+        run = diamond(app, work)
         while run.state() != "succeeded":
             lives += 1
             assert lives < LIVES_MAX
@@ -120,6 +128,10 @@ def test_each_node_runs_once_if_the_worker_of_the_flow_is_killed_at_each_of_its_
                     timeout=60,
                 )
                 assert process.is_alive() or process.exitcode == -signal.SIGKILL
+        log.follow()
+        parts.follow()
+        assert [] == log.problems()
+        assert {1} == set(parts.count("succeeded").values())
 
     with valkey.client(decode_responses=True) as control:
         assert dict.fromkeys(["a", "b", "c0", "c1", "c2", "d"], "1") == control.hgetall(WITNESS)

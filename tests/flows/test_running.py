@@ -24,7 +24,7 @@ from rq_core import (
     testing,
 )
 from rq_core.app.flows import graph as graphs
-from rq_core.errors import JobFailed, NoCurrentJob
+from rq_core.errors import InvalidOption, JobFailed, NoCurrentJob
 from rq_core.model.durable.children import children_in
 from rq_core.model.job import NewJob
 from rq_core.signals import InvalidFlow
@@ -579,3 +579,54 @@ def test_a_flow_that_is_called_without_a_job_is_refused(work: Work) -> None:
     with pytest.raises(NoCurrentJob):
         task(**document).send(None)
     assert work.app.built_in("rq_core.other") is None
+
+
+def test_a_flow_that_waits_for_long_looks_seldom(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is an entry of the flow's job, which may have 10,000."""
+    monkeypatch.setattr("rq_core.app.flows.running.LOOKS_SOON", 3)
+    # Else the pauses grow with the time of this process, and not with the fake server's.
+    monkeypatch.setattr("rq_core.app.flows.running.FlowSteps._pause_ms", lambda *_: 5_000)
+    run = chain(work.call(1)).enqueue(queue="flows")
+    for _ in range(30):
+        fake.drain("flows")
+        fake.advance(10)
+
+    client = work.app.client
+    steps = client.run(client.calls.reads.steps(run.id, ["flows"]))
+    assert steps is not None
+    looks = [each.name for each in steps.entries.values() if "look" in each.name]
+    assert ["rq_core.flow.look", *(f"rq_core.flow.look#{n}" for n in (2, 3, 4))] == looks
+
+
+def test_what_cannot_be_enqueued_again_after_a_stop_fails_its_node_until_it_can(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the task may have changed between the stop and the retry."""
+    with work.app.flow("again", on_failure="cancel") as flow:
+        flow.add(work.call("bad"), name="bad")
+        flow.add(work.task.with_options(queue="later").call("other"), name="other")
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    for queue in ("flows", "work", "flows", "flows"):
+        fake.drain(queue)
+        fake.advance(10)
+    assert "stopped" == run.nodes()["other"].state
+
+    def refuse(*_: Any) -> Any:
+        raise InvalidOption.of("queue", "later", "must be another one")
+
+    work.bad.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("rq_core.app.flows.running.child_call", refuse)
+        run.retry()
+        ran: list[testing.Ran] = []
+        for _ in range(3):
+            ran += fake.drain()
+            fake.advance(10)
+        assert "node other: queue='later' is not valid: must be another one" in last_error(ran)
+    run.retry()
+    fake.drain()
+
+    assert (["bad", "bad", "other"], "succeeded") == (sorted(work.did), run.state())

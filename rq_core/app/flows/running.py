@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.app.durable.children import PAUSE_MS, JobSteps, Place
+from rq_core.app.durable.children import LOOK_MAX_S, JobSteps, Place
+from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.filled_calls import Policy, child_call
@@ -50,7 +51,10 @@ if TYPE_CHECKING:
 LOOK: Final = f"{OWN_PREFIX}flow.look"
 """The name of the sleeps after which a flow looks again at children whose ends no worker reports."""
 AT_ONCE: Final = 60
-"""Maximum number of nodes for whose ends a flow waits at once. It looks at the others every PAUSE_MS."""
+"""Maximum number of nodes for whose ends a flow waits at once. It looks at the others when one of these ends, or when
+it looks by itself."""
+LOOKS_SOON: Final = 500
+"""Number of looks after which a flow looks by itself only every LOOK_MAX_S, since each look is an entry of its job."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
 WHY: Final = "another node of the flow failed"
@@ -226,7 +230,7 @@ class FlowSteps(JobSteps):
             await self._launched(launch, calls)
         except (UsageError, _Unfit) as error:
             # The same in each run: the results from which the arguments are made are saved.
-            self._broken[number] = str(error)
+            self._broken[number] = str(error).removesuffix(".")
 
     async def _calls_of(self, node: GraphNode, positions: Sequence[int]) -> list[JobCall[Any]]:
         """Return the calls of a node at these positions. Raises _Unfit, or a UsageError."""
@@ -334,9 +338,9 @@ class FlowSteps(JobSteps):
             name = child_wait(self._numbers[launch_name(last.launch)], last.at)
             if await self._add_wait("wait", name, "", numbers):
                 return
-        pause_ms = PAUSE_MS
-        if len(alive) <= AT_ONCE:
-            pause_ms = self._pause_ms(alive[-1][-1].launch)
+        pause_ms = self._pause_ms(alive[-1][-1].launch)
+        if self._known(numbered(LOOK, LOOKS_SOON)) is not None:
+            pause_ms = round(LOOK_MAX_S * 1000)
         if await self._add_wait("sleep", LOOK, f"+{pause_ms}", numbers):
             return
         # A job whose own asyncio task waits is parked at once; the others only say for what it waits.
