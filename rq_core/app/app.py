@@ -309,7 +309,7 @@ class App(CopyProducer):
                 import_place(task)
 
     def built_in(self, name: str) -> Task[..., Any] | None:
-        """See Producer. The task of flows is ``rq_core.flow``."""
+        """Return the task of this name that rq-core brings, ``rq_core.flow``; None for any other name. Workers ask."""
         if name != "rq_core.flow":
             return None
         if self._flow_task is None:
