@@ -19,7 +19,7 @@ from rq_core.app.flows.sweep import (
 from rq_core.app.handles.handle import JobHandle
 from rq_core.model.durable.children import child_id, launch_name, read_queues
 from rq_core.model.job import read_spec, spec_of
-from rq_core.model.keys import queue_keys
+from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.outcome import Gone, Outcome
 from rq_core.protocol.reads.result_reads import Absent
 from rq_core.signals import InvalidFlow
@@ -57,6 +57,10 @@ class FlowRun(JobHandle[R_co]):
     """
 
     __slots__ = ()
+
+    def __init__(self, app: Any, *, id: str, queue: str, **facts: Any) -> None:  # noqa: A002 - as in JobHandle
+        """``facts`` are rq-core's own. Raises InvalidName."""
+        super().__init__(app, id=check_name("job", id), queue=check_name("queue", queue), **facts)
 
     @classmethod
     def of(cls, handle: JobHandle[Any]) -> Self:
