@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from rq_core.app.durable.items import Items as Items
     from rq_core.app.durable.items import JobCall as JobCall
     from rq_core.app.durable.steps import NOT_DONE as NOT_DONE
+    from rq_core.app.flows.declaring import Flow as Flow
+    from rq_core.app.flows.declaring import FlowNode as FlowNode
+    from rq_core.app.flows.declaring import Group as Group
+    from rq_core.app.flows.declaring import chain as chain
+    from rq_core.app.flows.declaring import group as group
+    from rq_core.app.flows.flow_run import FlowRun as FlowRun
+    from rq_core.app.flows.flow_run import NodeState as NodeState
+    from rq_core.app.flows.placeholders import RESULT as RESULT
     from rq_core.app.handlers.context import JobContext as JobContext
     from rq_core.app.handlers.context import current_job as current_job
     from rq_core.app.handlers.dead_hooks import DeadJob as DeadJob
@@ -78,6 +86,9 @@ else:
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.items": "Item Items JobCall",
         "app.durable.steps": "NOT_DONE",
+        "app.flows.declaring": "Flow FlowNode Group chain group",
+        "app.flows.flow_run": "FlowRun NodeState",
+        "app.flows.placeholders": "RESULT",
         "app.limits.caps": "Cap Rate",
         "app.handlers.context": "JobContext current_job",
         "app.handlers.dead_hooks": "DeadJob",

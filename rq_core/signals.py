@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rq_core.errors import SECONDS_MAX, InvalidOption, RqCoreError
+from rq_core.errors import SECONDS_MAX, InvalidOption, RqCoreError, UsageError
 
 
 class HandlerSignal(RqCoreError):
@@ -86,6 +86,13 @@ class ChildrenFailed(GiveUp):
         super().__init__(reason)
         self.items = items
         """The items of the map, each with its value or its error."""
+
+
+class InvalidFlow(UsageError):
+    """flow {flow!r} cannot be made: {why}."""
+
+    flow: str
+    why: str
 
 
 class Parking(BaseException):

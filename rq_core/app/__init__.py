@@ -6,6 +6,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
 - ``batches/``: batch handlers, which run several jobs in one call.
 - ``durable/``: steps of durable jobs, which are not run again after a crash.
+- ``flows/``: flows, which are declared graphs of calls, and the built-in task that runs them.
 - ``inbox/``: enqueues jobs inside a transaction of the user's database.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
 - ``unique/``: Unique, Throttle, Debounce and Latest.

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rq_core.app.batches.batch import Batch
+    from rq_core.app.flows.declaring import Flow, OnFailure
     from rq_core.app.handlers.context import JobContext
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.result_types import Returned
@@ -310,6 +311,24 @@ class App(CopyProducer):
                 import_place(task)
 
     # Producers.
+
+    def enable_flows(self, *, queue: str = "flows") -> None:
+        """Add the task ``rq_core.flow``, whose jobs are flows. A worker whose app lacks this task runs no flow.
+
+        ``queue`` is the default queue of flows. Raises InvalidTask for a second call, or InvalidName."""
+        from rq_core.app.flows.built_in import flow_task
+
+        self._add(flow_task(self, self.tasks, queue))
+
+    def flow(self, name: str, /, *, on_failure: OnFailure = "drain") -> Flow:
+        """Return a new flow. Declare its nodes in a ``with`` block: see docs/how-to/flows.md.
+
+        If a node fails, "drain" still runs the nodes that do not depend on it, and "cancel" cancels all others. Raises
+        InvalidName or InvalidFlow.
+        """
+        from rq_core.app.flows.declaring import Flow
+
+        return Flow(self, name, on_failure)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
         """Return the handle of a job of this app. ``accepted`` is the outcome of its enqueue.

@@ -103,6 +103,27 @@ class Arguments:
         values."""
         return self._validate(_check_names(self.task, values))
 
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments by name, not validated."""
+        return self._by_name(args, kwargs)
+
+    def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some of a call's arguments by name, validated, in the types of JSON."""
+        if odd := values.keys() - set(self.names):
+            raise _invalid(self.task, dict.fromkeys(sorted(odd), _WORDS["extra_forbidden"]))
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            adapter = self._adapter_of(name)
+            try:
+                valid = adapter.validate_python({name: value})
+                found |= adapter.dump_python(valid, mode="json", warnings="error")
+                _strict_json(found)
+            except (ValueError, TypeError, RecursionError) as error:
+                if isinstance(error, ValueError) and hasattr(error, "errors"):  # pydantic's
+                    raise self._refused(error) from None
+                raise _invalid(self.task, self._unserialisable({name: value}, error)) from None
+        return found
+
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
         """Return validated arguments in JSON's types, so that equal arguments give equal results.
 

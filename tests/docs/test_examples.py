@@ -189,6 +189,24 @@ def test_the_example_of_children_reports_the_failed_part_and_joins_the_others(
         assert "900 rows are there" == says[1]
 
 
+def test_the_example_of_flows_hands_results_on_and_goes_on_without_the_failed_page(
+    load: Load,
+) -> None:
+    example = load("flows")
+
+    with testing.fake(example.app) as fake:
+        runs = [
+            example.report_in_order("2026-11"),
+            example.report_of_parts([1, 2]),
+            example.monthly("2026-11"),
+        ]
+        fake.drain()
+
+        assert ["sent: page 1 of 3 rows", "sent: 5 pages", "sent: 9 pages"] == [
+            run.result(0) for run in runs
+        ]
+
+
 def test_the_example_of_a_repeated_call_runs_its_job_once(load: Load) -> None:
     example = load("repeated")
     with testing.fake(example.app) as fake:

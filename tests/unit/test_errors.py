@@ -62,7 +62,7 @@ def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
 FACTS = {
     "rows": 3,
     "jobs": 2, "claims": 1, "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
-    "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
+    "task": "send", "flow": "monthly", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
     "kept": 2, "setting": "results_max",
     "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": 60.0,

@@ -118,18 +118,20 @@ OF_AN_APP_ELSEWHERE = {
     "within": "tested in tests/inbox", "wake_relay": "takes nothing",
     "close": "takes nothing", "aclose": "takes nothing",
     "async_client": "takes nothing",
+    "flow": "tested in tests/flows/test_declared.py", "enable_flows": "as flow",
     "new_job": "rq-core's own", "returned_of": "rq-core's own", "override": "tested in tests/unit/test_depends.py",
 }  # fmt: skip
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "Outgoing", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
-    "Chunk", "Progress", "JobCall", "Item", "Items",
+    "Chunk", "Progress", "JobCall", "Item", "Items", "Flow", "FlowNode", "FlowRun", "Group", "NodeState", "RESULT",
+    "chain", "group",
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
 receives them checks them (Limit, Patience), or other tests do: test_depends.py, test_context.py, test_durable_steps.py,
-test_children.py and test_batches.py."""
+test_children.py, test_batches.py and tests/flows/test_declared.py."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:

@@ -23,8 +23,8 @@ def costs() -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def spend(claims: int, keys: int, processes: int, seed: int, engine: Engine) -> None:
-    """Let workers run very many jobs of many keys, each of which costs 1 token to 3 times the burst. By the handlers'
-    own lines, by a bucket over the log, and by `audit verify`, no job may begin too early."""
+    """Let workers run very many jobs of many keys. Each job costs 1 token to 3 times the burst. By the handlers' own
+    lines, by a bucket over the log, and by `audit verify`, no job may begin too early."""
     with directory() as place, served(engine, place) as server:
         found = rig_of_keys.spend(server.url, place, claims, keys, processes=processes, seed=seed)
     conclude(found.line(), found.problems)

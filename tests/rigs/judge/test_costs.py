@@ -11,7 +11,7 @@ from tests.rigs.naive_bucket import Bucket
 
 
 def bucket() -> Bucket:
-    """Return a bucket of 1,000 tokens, all of which come back in 100 ms."""
+    """Return a bucket of 1,000 tokens that refills in 100 ms."""
     return Bucket(1_000, 100, 1_000)
 
 

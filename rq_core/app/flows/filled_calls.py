@@ -1,0 +1,93 @@
+"""The children of a node: calls by the names of their tasks, with the results of other nodes in their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rq_core.app.durable.items import JobCall
+from rq_core.app.flows.graph import FlowCall
+from rq_core.app.untyped_enqueue import Draft
+from rq_core.model.headers import headers_json
+from rq_core.model.job import NewJob
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+    from rq_core.app.task import Task
+
+Policy = tuple[str | None]
+"""The text that workers have registered for a task in a queue; ``(None,)``: there is no such text."""
+
+
+class _Given(NamedTuple):
+    """The options of a call that :func:`rq_core.app.durable.items.child_of` reads."""
+
+    headers_json: str
+    keep_ms: int
+
+
+class NamedTask:
+    """The task of a child, by its name. The worker of the flow need not have the task's code."""
+
+    def __init__(
+        self,
+        app: Producer,
+        known: Task[..., Any] | None,
+        call: FlowCall,
+        args: Mapping[str, Any],
+        policy: Policy | None,
+    ) -> None:
+        """``known`` is the task, if this worker has it; ``policy`` is what other workers have registered for it, if
+        this worker lacks it and has asked."""
+        self.app = app
+        self.name = call.task
+        self._known = known
+        self._call = call
+        self._args = args
+        self._policy = policy
+        headers = headers_json(call.options.get("headers", {}))
+        keep_ms = round(call.options.get("keep_result", 0) * 1000)
+        self.options = _Given(headers, keep_ms)
+        self._own: dict[str, Any] = {}
+
+    def with_options(self, **options: Any) -> NamedTask:
+        """Return this call as that of a child with these options. They win over those of the call."""
+        made = NamedTask(self.app, self._known, self._call, self._args, self._policy)
+        made._own = options
+        return made
+
+    def job(self) -> NewJob:
+        """Return the child. Raises a UsageError if its arguments do not fit the task, or its options do not."""
+        args: Mapping[str, Any] = self._args
+        if self._known is not None:
+            # From JSON, as the worker of the child reads them: bytes are base64 there, and a list may be a tuple.
+            args = self._known.arguments.load(json.dumps(args))
+        options: Any = {**_options(self._call.options), **self._own}
+        draft = Draft(self.app, self._known, self._call.queue, self.name, args, options)
+        if draft.placing is None:
+            assert self._policy is not None
+            draft.read(self._policy[0])
+        return draft.job(self._call.keys or None)
+
+
+def _options(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call as an enqueue takes them."""
+    found = dict(said)
+    for name, instant in (("at", "at_ms"), ("expires", "expires_ms")):
+        if instant in found:
+            found[name] = datetime.fromtimestamp(found.pop(instant) / 1000, UTC)
+    return found
+
+
+def child_call(
+    app: Producer,
+    known: Task[..., Any] | None,
+    call: FlowCall,
+    args: Mapping[str, Any],
+    policy: Policy | None,
+) -> JobCall[Any]:
+    """Return the call of a child. See NamedTask."""
+    task: Any = NamedTask(app, known, call, args, policy)
+    return JobCall(task, (), {})

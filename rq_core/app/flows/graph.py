@@ -1,0 +1,209 @@
+"""The graph of a flow, as the arguments of its job have it. No I/O.
+
+A node has one call, or the calls of a map. What it takes from other nodes is a list of *fills*: places in the arguments
+of a call, each with the node whose result belongs there. Since a fill is no part of the arguments, no argument can look
+like one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.durable.boxes import reserved_prefix
+from rq_core.model.durable.children import CHILDREN_MAX
+from rq_core.model.keys import is_name
+
+FLOW_TASK: Final = "rq_core.flow"
+"""The name of the task whose jobs are flows."""
+NODES_MAX: Final = 1_000
+"""Maximum number of nodes of a flow."""
+CALLS_MAX: Final = CHILDREN_MAX
+"""Maximum number of calls of a flow, those of its maps included. Each takes an entry of the flow's job."""
+BYTES_MAX: Final = 1024 * 1024
+"""Maximum number of bytes of a graph as JSON, and of the arguments of a call with its results filled in."""
+DRAIN: Final = "drain"
+CANCEL: Final = "cancel"
+ON_FAILURE: Final = (DRAIN, CANCEL)
+
+_NODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,50}")
+_NUMBER: Final = (int, float)
+_OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
+    "priority": (str,), "max_attempts": (int,), "max_losses": (int,), "timeout": _NUMBER, "delay": _NUMBER,
+    "at_ms": (int,), "expires": _NUMBER, "expires_ms": (int,), "headers": (dict,), "keep_result": _NUMBER,
+    "audit_result": (str,),
+}  # fmt: skip
+"""The options of a call, each with the types of its value."""
+
+
+class Fill(NamedTuple):
+    """A place in the arguments of a call, and the node whose result belongs there."""
+
+    path: tuple[str | int, ...]
+    """Names and positions, from the arguments down to the place."""
+    node: int
+    """Number of the node, from 0."""
+
+
+@dataclass(frozen=True)
+class FlowCall:
+    """One call of a node. It becomes a child of the flow's job."""
+
+    task: str
+    queue: str
+    args: dict[str, Any]
+    """The arguments in the types of JSON; null in the places of fills."""
+    fills: tuple[Fill, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of the child, as ``options_of`` makes them."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """The job's keys, for caps whose key is made by a function that the flow's worker may lack."""
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node: one call, or the calls of a map."""
+
+    name: str
+    after: tuple[int, ...]
+    """Numbers of the nodes that must succeed before this one begins. All are lower than this node's number."""
+    calls: tuple[FlowCall, ...]
+    is_map: bool = False
+    needed: int = 1
+    """Number of calls that must succeed."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph of a flow. Its result is that of its last node."""
+
+    name: str
+    on_failure: str
+    nodes: tuple[GraphNode, ...]
+
+
+def is_node_name(name: object) -> bool:
+    """Return whether a node may have this name."""
+    return (
+        isinstance(name, str)
+        and _NODE.fullmatch(name) is not None
+        and reserved_prefix(name) is None
+    )
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """Return the graph as JSON. Calls of one task with the same options share them."""
+    shared: dict[str, int] = {}
+    kinds: list[Any] = []
+    nodes = []
+    for node in graph.nodes:
+        calls = []
+        for call in node.calls:
+            kind: dict[str, Any] = {"task": call.task, "queue": call.queue}
+            kind |= {"options": dict(call.options)} if call.options else {}
+            kind |= {"keys": dict(call.keys)} if call.keys else {}
+            text = json.dumps(kind, sort_keys=True)
+            if text not in shared:
+                shared[text] = len(kinds)
+                kinds.append(kind)
+            made: dict[str, Any] = {"kind": shared[text], "args": call.args}
+            if call.fills:
+                made["fills"] = [[list(fill.path), fill.node] for fill in call.fills]
+            calls.append(made)
+        said: dict[str, Any] = {"name": node.name, "calls": calls}
+        if node.after:
+            said["after"] = list(node.after)
+        if node.is_map:
+            said["needed"] = node.needed
+        nodes.append(said)
+    return {"name": graph.name, "on_failure": graph.on_failure, "kinds": kinds, "nodes": nodes}
+
+
+def size_of(document: Mapping[str, Any]) -> int:
+    """Return the number of bytes of a document as JSON."""
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def read_graph(document: object) -> Graph:
+    """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
+    try:
+        return _read(document)
+    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no graph of a flow: {type(error).__name__}: {error}") from None
+
+
+def _read(document: Any) -> Graph:
+    _must(document["on_failure"] in ON_FAILURE, "its on_failure is unknown")
+    _must(isinstance(document["name"], str), "it has no name")
+    _must(isinstance(document["nodes"], list), "it has no list of nodes")
+    _must(0 < len(document["nodes"]) <= NODES_MAX, f"it has not 1 to {NODES_MAX:,} nodes")
+    nodes: list[GraphNode] = []
+    names: set[str] = set()
+    for number, said in enumerate(document["nodes"]):
+        name = said["name"]
+        _must(is_node_name(name) and name not in names, f"node {number} has no name of its own")
+        names.add(name)
+        after = tuple(said.get("after", ()))
+        _must(all(_is_below(each, number) for each in after), f"node {name} is after a later node")
+        calls = tuple(_read_call(each, document["kinds"], after) for each in said["calls"])
+        needed = said.get("needed", 1)
+        _must(type(needed) is int and 0 <= needed <= len(calls), f"node {name} needs {needed!r}")
+        is_map = "needed" in said
+        _must(is_map or len(calls) == 1, f"node {name} is no map, and has {len(calls)} calls")
+        nodes.append(GraphNode(name, after, calls, is_map, needed))
+    count = sum(len(node.calls) for node in nodes)
+    _must(count <= CALLS_MAX, f"it has more than {CALLS_MAX:,} calls")
+    return Graph(document["name"], document["on_failure"], tuple(nodes))
+
+
+def _read_call(said: Any, kinds: Any, after: tuple[int, ...]) -> FlowCall:
+    _must(_is_below(said["kind"], len(kinds)), "a call has no kind")
+    kind = kinds[said["kind"]]
+    _must(is_name(kind["task"]) and is_name(kind["queue"]), "a call has no task or no queue")
+    _must(isinstance(said["args"], dict), "a call has no arguments")
+    options = kind.get("options", {})
+    for name, value in options.items():
+        fits = name in _OPTIONS and isinstance(value, _OPTIONS[name]) and value is not True
+        _must(fits, f"a call has the option {name}={value!r}")
+    headers, keys = options.get("headers", {}), kind.get("keys", {})
+    texts = [*headers.items(), *keys.items()]
+    _must(all(isinstance(each, str) for pair in texts for each in pair), "a key is no text")
+    fills = tuple(Fill(tuple(path), node) for path, node in said.get("fills", ()))
+    for fill in fills:
+        _must(fill.node in after and type(fill.node) is int, "a call takes what is not before it")
+        place: Any = said["args"]
+        for step in fill.path:
+            _must(type(step) in (str, int), "a place in the arguments is unknown")
+            _must(isinstance(place, dict if isinstance(step, str) else list), "a place is unknown")
+            place = place[step]
+        _must(bool(fill.path) and place is None, "a place in the arguments is taken")
+    return FlowCall(kind["task"], kind["queue"], said["args"], fills, options, keys)
+
+
+def _is_below(number: object, bound: int) -> bool:
+    return type(number) is int and 0 <= number < bound
+
+
+def _must(holds: bool, why: str) -> None:
+    if not holds:
+        raise ValueError(f"it is no graph of a flow: {why}")
+
+
+def filled(call: FlowCall, results: Mapping[int, Any]) -> dict[str, Any]:
+    """Return the arguments of a call with the results of other nodes, by node, in their places."""
+    args: dict[str, Any] = dict(call.args)
+    for fill in call.fills:
+        args = _put(args, fill.path, results[fill.node])
+    return args
+
+
+def _put(whole: Any, path: Sequence[str | int], value: Any) -> Any:
+    """Return a copy of ``whole`` with ``value`` at the place ``path``."""
+    if not path:
+        return value
+    copy: Any = list(whole) if isinstance(whole, list) else dict(whole)
+    copy[path[0]] = _put(copy[path[0]], path[1:], value)
+    return copy

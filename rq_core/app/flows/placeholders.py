@@ -1,0 +1,37 @@
+"""Placeholders. In a declared call, a placeholder is in the place of a result of another node, which does not exist
+yet."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+
+class Placeholder:
+    """A placeholder for the result of a node of a flow. RESULT has no ``node``: it is the result of the part before."""
+
+    __slots__ = ("node", "said")
+
+    def __init__(self, node: Any, said: str) -> None:
+        self.node = node
+        self.said = said
+
+    def __repr__(self) -> str:
+        return f"<{self.said}>"
+
+    def __str__(self) -> str:
+        """Raise TypeError: a text with the placeholder in it would be sent as it is."""
+        raise TypeError(
+            f"{self.said} is not known yet, so it cannot be part of a text, as in an f-string: pass it as an argument,"
+            " and let the task make the text"
+        )
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+    def __bool__(self) -> bool:
+        """Raise TypeError: what the value is decides when the flow runs."""
+        raise TypeError(f"{self.said} is not known yet, so it is neither true nor false here")
+
+
+RESULT: Final[Any] = Placeholder(None, "the result of the part before")
+"""In a call of ``chain`` or ``then``: the result of the part before it; after a group, the list of its results."""

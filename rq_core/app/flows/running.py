@@ -1,0 +1,399 @@
+"""One run of a flow's job. It looks how the children of all nodes have ended, enqueues the children of the nodes that
+are ready, and parks until one of them ends.
+
+Each node is a ``map`` of the flow's job, under the node's name. A job may wait for 64 entries at once, and a flow may
+have more nodes at work, so the nodes are not asyncio tasks that wait each for itself: one loop looks at all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.app.durable.children import LOOK_MAX_S, JobSteps, Place
+from rq_core.app.durable.entry_names import numbered
+from rq_core.app.durable.home import Home
+from rq_core.app.durable.items import JobCall
+from rq_core.app.flows.filled_calls import Policy, child_call
+from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
+from rq_core.app.flows.sweep import (
+    AGAIN,
+    STOP,
+    Children,
+    Spot,
+    Word,
+    children_of,
+    is_launched,
+    launches_of,
+    node_words,
+    spots_of,
+    stops_of,
+    unsaved_of,
+)
+from rq_core.app.handlers.context import JobContext
+from rq_core.errors import UsageError
+from rq_core.model.durable.boxes import ENTRIES_MAX, OWN_PREFIX
+from rq_core.model.durable.children import child_wait, item_name, launch_name, read_queues
+from rq_core.model.lib.text import counted
+from rq_core.model.outcome import Cancelled, Gone, Outcome, reason_of
+from rq_core.model.result_encoding import pack_result
+from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+    from rq_core.app.task import Task
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+LOOK: Final = f"{OWN_PREFIX}flow.look"
+"""The name of the sleeps after which a flow looks again at children whose ends no worker reports."""
+AT_ONCE: Final = 60
+"""Maximum number of nodes for whose ends a flow waits at once. It looks at the others when one of these ends, or when
+it looks by itself."""
+LOOKS_SOON: Final = 500
+"""Number of looks after which a flow looks by itself only every LOOK_MAX_S, since each look is an entry of its job."""
+LAUNCHES: Final = 50
+"""Maximum number of nodes whose children are enqueued at the same time."""
+WHY: Final = "another node of the flow failed"
+"""The reason, in the log, for which a flow cancels children."""
+SHOWN_MAX: Final = 10
+"""Maximum number of nodes that the message of a failed flow names."""
+
+
+class _Unfit(Exception):
+    """A node whose calls cannot be made."""
+
+
+class _NotKept:
+    """The result of a flow whose last node's result is not kept. It has no JSON form, so that a wait for the result
+    says so."""
+
+
+class FlowSteps(JobSteps):
+    """The nodes of one run of a flow's job."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        home: Home,
+        app: Producer,
+        tasks: Mapping[str, Task[..., Any]],
+        graph: Graph,
+    ) -> None:
+        super().__init__(context, home)
+        self._app = app
+        self._tasks = tasks
+        self._graph = graph
+        self._broken: dict[int, str] = {}
+        """Why the calls of a node cannot be made, by its number."""
+        self._policies: dict[tuple[str, str], Policy] = {}
+
+    async def result(self) -> Any:
+        """Run the nodes that are not done, and return the result of the last one. Raises ChildrenFailed if a node
+        fails."""
+        self._must_park("a flow")
+        await self._may_begin()
+        await self._load()
+        while True:
+            # Before anything else: a retry has said what it enqueues, and may have been killed before it did so.
+            if again := self._not_launched_again():
+                await self._launch(again)
+            children = await self._see()
+            words = node_words(self._graph, children, self._broken)
+            self._show(words)
+            alive = [each.alive for _, each in sorted(children.items()) if each.alive]
+            if "failed" in words and self._graph.on_failure == CANCEL:
+                if not alive:
+                    raise self._failed(words, children)
+                await self._stop(alive)
+                await self._wait(alive)
+            elif stopped := self._stopped_of(children, words):
+                await self._begin_again(stopped)
+            elif ready := [number for number, word in enumerate(words) if word == "ready"]:
+                launches = [(number, *self._launches_of(number)[0]) for number in ready]
+                for first in range(0, len(ready), LAUNCHES):
+                    await self._launch(launches[first : first + LAUNCHES])
+                if not self._broken.keys() & set(ready):
+                    # Their ends send signals, which wait in the box until the job waits for them.
+                    await self._wait([*alive, *map(self._spots_of, ready)])
+            elif alive:
+                await self._wait(alive)
+            elif "failed" in words:
+                raise self._failed(words, children)
+            else:
+                return self._value(len(self._graph.nodes) - 1, is_last=True)
+            await self._may_begin()
+
+    # What the children do.
+
+    async def _see(self) -> dict[int, Children]:
+        """Return the children of each node that was begun. Saves the results of those that have succeeded."""
+        spots: dict[int, list[Spot]] = {}
+        unsaved: list[Spot] = []
+        for number, node in enumerate(self._graph.nodes):
+            if is_launched(node.name, self._known):
+                # What a retry enqueues again, and cannot, is left out: the node is broken.
+                spots[number] = [
+                    spot for spot in self._spots_of(number) if is_launched(spot.launch, self._known)
+                ]
+                unsaved += unsaved_of(spots[number], self._known)
+        # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
+        places = {spot: self._place(spot) for spot in reversed(unsaved)}
+        found = await self._look([*places.values()])
+        looked = {spot: found[job_id] for spot, (_, job_id) in places.items() if job_id in found}
+        by_launch: dict[str, dict[int, Outcome[Any]]] = {}
+        for spot, outcome in looked.items():
+            by_launch.setdefault(spot.launch, {})[spot.at] = outcome
+        for launch, ends in by_launch.items():
+            await self._save_results(launch, ends)
+        stopped = stops_of(self._known).open
+        children: dict[int, Children] = {}
+        for number, of_node in spots.items():
+            of = children[number] = children_of(
+                of_node, self._known, looked, is_stopped=number in stopped
+            )
+            await self._close_node(number, of, of_node, looked)
+        return children
+
+    async def _close_node(
+        self,
+        number: int,
+        of: Children,
+        spots: Sequence[Spot],
+        looked: Mapping[Spot, Outcome[Any]],
+    ) -> None:
+        """Save how the children of a node have ended that did not succeed, if it is done without them, so that each
+        later run sees the same."""
+        node = self._graph.nodes[number]
+        is_over = not of.alive and not of.stopped and len(spots) == len(node.calls)
+        if not of.failed or not is_over or len(of.failed) > len(node.calls) - node.needed:
+            return
+        current = {(spot.launch, spot.at): spot for spot in spots}
+        for launch, positions in self._launches_of(number):
+            ends: dict[int, Outcome[Any]] = {}
+            for index in range(len(positions)):
+                if self._known(item_name(launch, index)) is None:
+                    spot = current.get((launch, index))
+                    # A child in whose place another one was enqueued was cancelled.
+                    ends[index] = Cancelled("") if spot is None else looked.get(spot, Gone(""))
+            if ends:
+                await self._close(launch, ends)
+
+    def _spots_of(self, number: int) -> list[Spot]:
+        return spots_of(number, self._graph.nodes[number], stops_of(self._known))
+
+    def _launches_of(self, number: int) -> list[tuple[str, Sequence[int]]]:
+        return launches_of(number, self._graph.nodes[number], stops_of(self._known))
+
+    def _place(self, spot: Spot) -> Place:
+        """Return the queue and the id of a child that was enqueued."""
+        launch = self._known(launch_name(spot.launch))
+        assert launch is not None
+        queues = read_queues(launch.value)
+        count = len(dict(self._launches_of(spot.node))[spot.launch])
+        if len(queues) != count:
+            raise StepMismatch(
+                f"node {spot.launch}: an earlier run has enqueued {len(queues):,} children, and the graph has {count:,}"
+                " calls of it now. Do not change the arguments of a flow that has begun"
+            )
+        return queues[spot.at], self._child_id(spot.launch, spot.at)
+
+    def _show(self, words: Sequence[Word]) -> None:
+        """Show how many nodes are done, as the handler of any job shows its progress."""
+        failed = words.count("failed")
+        self._context.progress(
+            words.count("done"), len(words), f"{failed} failed" if failed else ""
+        )
+
+    # Nodes that are ready.
+
+    async def _launch(self, launches: Sequence[tuple[int, str, Sequence[int]]]) -> None:
+        """Enqueue children of several nodes. Of each: the number, the name of the entry, and the positions of the
+        calls."""
+        if len(launches) == 1:
+            await self._launch_one(*launches[0])
+            return
+        # All at once: the worker sends what they save in few calls.
+        ends = await asyncio.gather(
+            *(self._launch_one(*each) for each in launches), return_exceptions=True
+        )
+        for error in ends:
+            if error is not None:
+                raise error
+
+    async def _launch_one(self, number: int, launch: str, positions: Sequence[int]) -> None:
+        try:
+            calls = await self._calls_of(self._graph.nodes[number], positions)
+            await self._launched(launch, calls)
+        except (UsageError, _Unfit) as error:
+            # The same in each run: the results from which the arguments are made are saved.
+            self._broken[number] = str(error).removesuffix(".")
+
+    async def _calls_of(self, node: GraphNode, positions: Sequence[int]) -> list[JobCall[Any]]:
+        """Return the calls of a node at these positions. Raises _Unfit, or a UsageError."""
+        return [await self._call_of(node.calls[at]) for at in positions]
+
+    async def _call_of(self, call: FlowCall) -> JobCall[Any]:
+        results = {fill.node: self._value(fill.node) for fill in call.fills}
+        args = filled(call, results)
+        if results:
+            size = len(json.dumps(args, ensure_ascii=False, separators=(",", ":")).encode())
+            if size > BYTES_MAX:
+                raise _Unfit(
+                    f"inputs too large: they are {size:,} bytes of JSON with the results of other nodes, and may be"
+                    f" {BYTES_MAX:,}. Let a node return a reference to what it has stored elsewhere"
+                )
+        known = self._tasks.get(call.task)
+        policy = None if known is not None else await self._policy_of(call.queue, call.task)
+        return child_call(self._app, known, call, args, policy)
+
+    async def _policy_of(self, queue: str, task: str) -> Policy:
+        if (queue, task) not in self._policies:
+            found = await self.home.ask(partial(_ask_policy, queue, task))
+            self._policies[queue, task] = (found,)
+        return self._policies[queue, task]
+
+    def _value(self, number: int, *, is_last: bool = False) -> Any:
+        """Return the result of a node that is done, in the types of JSON; of a map, the results of the children that
+        succeeded, as a list. Raises _Unfit if a result is not kept; for the last node, it returns a value without a
+        JSON form instead."""
+        node = self._graph.nodes[number]
+        found: list[Any] = []
+        for spot in self._spots_of(number):
+            entry = self._known(item_name(spot.launch, spot.at))
+            if entry is None:
+                continue
+            if entry.value is None:
+                if is_last:
+                    return _NotKept()
+                why = reason_of(entry.note or "")
+                raise _Unfit(f"the result of node {node.name} is not kept: {why}")
+            found.append(json.loads(entry.value))
+        return found if node.is_map else found[0]
+
+    # A flow that stops at the first failure.
+
+    async def _stop(self, alive: Sequence[Sequence[Spot]]) -> None:
+        """Cancel all children that are alive. The nodes are saved before, so that a retry knows which children the flow
+        itself has cancelled."""
+        stops = stops_of(self._known)
+        numbers = [spots[0].node for spots in alive]
+        if not stops.open.issuperset(numbers):
+            await self._note(f"{STOP}-{stops.stops + 1}", numbers)
+        by_queue: dict[str, list[str]] = {}
+        for spot in (spot for spots in alive for spot in spots):
+            queue, job_id = self._place(spot)
+            by_queue.setdefault(queue, []).append(job_id)
+        for queue, ids in by_queue.items():
+            await self.home.ask(partial(_cancel, queue, ids, self._context.worker))
+
+    def _stopped_of(
+        self, children: Mapping[int, Children], words: Sequence[Word]
+    ) -> dict[int, Sequence[int]]:
+        """Return the positions of the calls that a stop has cancelled, by node, once no child of these nodes is
+        alive."""
+        if "failed" in words:
+            return {}
+        nodes = stops_of(self._known).open
+        if any(children[number].alive for number in nodes if number in children):
+            return {}
+        return {number: each.stopped for number, each in children.items() if each.stopped}
+
+    async def _begin_again(self, stopped: Mapping[int, Sequence[int]]) -> None:
+        """Save which calls this retry enqueues again, since a stop had cancelled their children."""
+        stops = stops_of(self._known)
+        said = {"stops": stops.stops, "nodes": stopped}
+        await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
+
+    def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
+        """Return what a retry has said that it enqueues again, and has not enqueued."""
+        stops = stops_of(self._known)
+        return [
+            (number, launch, positions)
+            for number in {number for each in stops.again for number in each}
+            for launch, positions in launches_of(number, self._graph.nodes[number], stops)[1:]
+            if not is_launched(launch, self._known)
+        ]
+
+    async def _note(self, name: str, value: Any) -> None:
+        """Save an entry of the flow's own."""
+        note_end = self.home.began()
+        try:
+            await self._write("save", name, pack_result(json.dumps(value), self.home.audit_result))
+        finally:
+            note_end()
+
+    # The wait, and the end.
+
+    async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
+        """Park until one of these children ends, or until it is time to look. Returns if that is so already. ``alive``
+        has those of each node."""
+        numbers: list[int] = []
+        for spots in alive[:AT_ONCE]:
+            # The child that was enqueued last is most likely to end last, so the flow looks seldom.
+            last = spots[-1]
+            name = child_wait(self._numbers[launch_name(last.launch)], last.at)
+            if await self._add_wait("wait", name, "", numbers):
+                return
+        pause_ms = self._pause_ms(alive[-1][-1].launch)
+        if self._known(numbered(LOOK, LOOKS_SOON)) is not None:
+            pause_ms = round(LOOK_MAX_S * 1000)
+        if await self._add_wait("sleep", LOOK, f"+{pause_ms}", numbers):
+            return
+        # A job whose own asyncio task waits is parked at once; the others only say for what it waits.
+        others = [asyncio.ensure_future(self.home.park(number)) for number in numbers[:-1]]
+        try:
+            await asyncio.sleep(0)
+            await self.home.park(numbers[-1])
+        finally:
+            for other in others:
+                other.cancel()
+
+    async def _add_wait(self, kind: Any, name: str, about: str, numbers: list[int]) -> bool:
+        """Return whether a wait or a sleep is over. Otherwise add the number of its entry to ``numbers``."""
+        entry = self._open_name(name)
+        if self._known(entry) is None and len(self._loaded) >= ENTRIES_MAX:
+            raise StepsSpent("the flow has as many entries as a job may have")
+        if await self._take(kind, entry, about):
+            return True
+        numbers.append(self._numbers[entry])
+        return False
+
+    def _failed(self, words: Sequence[Word], children: Mapping[int, Children]) -> ChildrenFailed:
+        """Return the error of a flow with failed nodes."""
+        said: list[str] = []
+        failed = [number for number, word in enumerate(words) if word == "failed"]
+        for number in failed[:SHOWN_MAX]:
+            node = self._graph.nodes[number]
+            why = self._broken.get(number)
+            if why is None:
+                of = children[number].failed
+                first = next(iter(of.values()))
+                count = (
+                    f"{len(of):,} of {len(node.calls):,} children failed: " if node.is_map else ""
+                )
+                why = f"{count}{_words(first)}"
+            said.append(f"node {node.name}: {why}")
+        more = f"; and {len(failed) - SHOWN_MAX} more" if len(failed) > SHOWN_MAX else ""
+        rest = len(words) - words.count("done") - len(failed)
+        left = f". {counted(rest, 'other node')} did not run, or not to the end" if rest else ""
+        return ChildrenFailed("; ".join(said) + more + left)
+
+
+def _words(outcome: Outcome[Any]) -> str:
+    try:
+        outcome.value  # noqa: B018 - it raises
+    except Exception as error:  # noqa: BLE001 - what it says
+        return str(error).removesuffix(".")
+    return "it succeeded"
+
+
+def _ask_policy(queue: str, task: str, calls: Operations) -> Plan[str | None]:
+    return calls.caps.policy(queue, task)
+
+
+def _cancel(queue: str, ids: Sequence[str], worker: str, calls: Operations) -> Plan[dict[str, str]]:
+    return calls.families.cancel(queue, ids, by=worker, why=WHY)

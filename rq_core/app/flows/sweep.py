@@ -1,0 +1,178 @@
+"""Derives the states of a flow's nodes from the ends of their children. No I/O.
+
+Nothing counts the nodes that are done: each run of the flow's job, and each reader of its state, looks at the entries
+of the job and at the ends of its children, and derives the states of all nodes from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from rq_core.app.durable.items import unpack_end
+from rq_core.app.flows.graph import CANCEL, Graph, GraphNode
+from rq_core.model.durable.boxes import OWN_PREFIX, StepEntry
+from rq_core.model.durable.children import item_name, join_name, launch_name
+from rq_core.model.outcome import Cancelled, Outcome, Succeeded
+
+STOP: Final = f"{OWN_PREFIX}flow.stop"
+"""The beginning of the names of the entries that say which nodes a flow has cancelled because another node failed."""
+AGAIN: Final = f"{OWN_PREFIX}flow.again"
+"""The beginning of the names of the entries that say what of such stops is enqueued again after a retry."""
+
+Word = Literal["waits", "ready", "runs", "stopped", "done", "failed", "skipped"]
+Known = Callable[[str], StepEntry | None]
+"""A function that returns the entry of a name; None if the job has none."""
+
+
+class Spot(NamedTuple):
+    """One child of a flow."""
+
+    node: int
+    position: int
+    """The position of its call among the calls of the node."""
+    launch: str
+    """The name of the entry that enqueues it."""
+    at: int
+    """Its position among the children of that entry."""
+
+
+class Children(NamedTuple):
+    """The children of a node that were enqueued."""
+
+    alive: tuple[Spot, ...] = ()
+    """The children that have not ended."""
+    failed: Mapping[int, Outcome[Any]] = {}
+    """How those have ended that did not succeed, and that the flow itself has not cancelled, by position."""
+    stopped: tuple[int, ...] = ()
+    """Positions of those that the flow has cancelled, because another node failed."""
+
+
+class Stops(NamedTuple):
+    """The children that a flow has cancelled because a node failed, and those that it has enqueued again."""
+
+    open: frozenset[int]
+    """The nodes that a stop has cancelled, and that no retry has enqueued again."""
+    stops: int
+    """Number of stops."""
+    again: tuple[Mapping[int, Sequence[int]], ...]
+    """For each retry after a stop: the positions of the calls that it has enqueued again, by node."""
+
+
+def stops_of(known: Known) -> Stops:
+    """Return what a flow has cancelled and enqueued again, from the entries of its job."""
+    stops, again = _values(STOP, known), _values(AGAIN, known)
+    # Each retry says after how many stops it came, so it ends all of them.
+    ends = max((each["stops"] for each in again), default=0)
+    return Stops(
+        frozenset(node for stop in stops[ends:] for node in stop),
+        len(stops),
+        tuple({int(node): at for node, at in each["nodes"].items()} for each in again),
+    )
+
+
+def _values(name: str, known: Known) -> list[Any]:
+    """Return the values of the entries ``NAME-1``, ``NAME-2`` and so on."""
+    found: list[Any] = []
+    while (entry := known(f"{name}-{len(found) + 1}")) is not None and entry.is_saved:
+        found.append(json.loads(entry.value or "null"))
+    return found
+
+
+def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
+    """Return the entries that enqueue the children of a node, each with the positions of its calls. What a stop has
+    cancelled is enqueued again under another id, since a job that ran keeps its own."""
+    found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
+    for each in stops.again:
+        if number in each:
+            found.append((f"{node.name}%{len(found) + 1}", each[number]))
+    return found
+
+
+def is_launched(launch: str, known: Known) -> bool:
+    """Return whether an entry says that its children were enqueued."""
+    entry = known(launch_name(launch))
+    return entry is not None and entry.is_saved
+
+
+def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
+    """Return the child of each call of a node: the last one that was enqueued for it, or will be."""
+    found: dict[int, Spot] = {}
+    for launch, positions in launches_of(number, node, stops):
+        for index, position in enumerate(positions):
+            found[position] = Spot(number, position, launch, index)
+    return [found[position] for position in range(len(node.calls))]
+
+
+def unsaved_of(spots: Iterable[Spot], known: Known) -> list[Spot]:
+    """Return those of these children whose ends are not saved."""
+    return [
+        spot
+        for spot in spots
+        if known(item_name(spot.launch, spot.at)) is None and not _is_joined(spot.launch, known)
+    ]
+
+
+def _is_joined(launch: str, known: Known) -> bool:
+    join = known(join_name(launch))
+    return join is not None and join.is_saved
+
+
+def children_of(
+    spots: Iterable[Spot],
+    known: Known,
+    looked: Mapping[Spot, Outcome[Any]],
+    *,
+    is_stopped: bool,
+) -> Children:
+    """Return how the children of a node have ended. ``looked`` are the ends that are not saved, as a look has found
+    them; ``is_stopped``: the flow has cancelled those that were alive."""
+    alive: list[Spot] = []
+    failed: dict[int, Outcome[Any]] = {}
+    stopped: list[int] = []
+    for spot in spots:
+        if known(item_name(spot.launch, spot.at)) is not None:
+            continue
+        join = known(join_name(spot.launch))
+        outcome = looked.get(spot)
+        if join is not None and join.is_saved:
+            said: Any = json.loads(join.value or "{}")
+            failed[spot.position] = unpack_end("", said[str(spot.at)])
+        elif outcome is None:
+            alive.append(spot)
+        elif is_stopped and isinstance(outcome, Cancelled):
+            stopped.append(spot.position)
+        elif not isinstance(outcome, Succeeded):
+            failed[spot.position] = outcome
+    return Children(tuple(alive), failed, tuple(stopped))
+
+
+def node_words(
+    graph: Graph, children: Mapping[int, Children], broken: Collection[int] = ()
+) -> list[Word]:
+    """Return what each node does. ``children`` has the nodes whose children are enqueued; ``broken`` has the nodes
+    whose calls cannot be made."""
+    found: list[Word] = []
+    for number, node in enumerate(graph.nodes):
+        before = {found[each] for each in node.after}
+        if number in broken:
+            found.append("failed")
+        elif number in children:
+            found.append(_of(node, children[number], is_hasty=graph.on_failure == CANCEL))
+        elif before <= {"done"}:
+            found.append("ready" if node.calls else "done")
+        else:
+            found.append("skipped" if before & {"failed", "skipped"} else "waits")
+    return found
+
+
+def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
+    """Return what a node does whose children are enqueued. ``is_hasty``: it has failed as soon as too few can succeed,
+    even if others are alive."""
+    is_lost = len(of.failed) > len(node.calls) - node.needed
+    if is_lost and (is_hasty or not of.alive):
+        return "failed"
+    if of.alive:
+        return "runs"
+    return "stopped" if of.stopped else "done"

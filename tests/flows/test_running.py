@@ -1,0 +1,636 @@
+"""Flows on the fake server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    RESULT,
+    App,
+    Cap,
+    FlowRun,
+    Group,
+    NodeState,
+    Outgoing,
+    ResultUnavailable,
+    RetryPolicy,
+    chain,
+    current_job,
+    group,
+    testing,
+)
+from rq_core.app.flows import graph as graphs
+from rq_core.errors import InvalidOption, JobFailed, NoCurrentJob
+from rq_core.model.durable.children import children_in
+from rq_core.model.job import NewJob
+from rq_core.signals import InvalidFlow
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+class Work:
+    """An app with one task, whose calls a test lets fail."""
+
+    def __init__(self) -> None:
+        self.app = App()
+        self.app.enable_flows()
+        self.did: list[Any] = []
+        self.bad: set[Any] = set()
+
+        @self.app.task(queue="work", retry=ONCE)
+        def work(n: Any, got: Any = None) -> Any:
+            self.did.append(n)
+            if n in self.bad:
+                raise ValueError(f"{n} is bad")
+            return n if got is None else [n, got]
+
+        self.task = work
+
+    def call(self, n: Any, got: Any = None) -> Any:
+        return self.task.call(n) if got is None else self.task.call(n, got)
+
+    def diamond(self, on_failure: Any = "drain") -> FlowRun[Any]:
+        """Enqueue a flow of four nodes: a, then b and c, then d with the results of both."""
+        with self.app.flow("diamond", on_failure=on_failure) as flow:
+            a = flow.add(self.call("a"), name="a")
+            b = flow.add(self.call("b"), after=a, name="b")
+            c = flow.map([self.call(f"c{n}") for n in range(3)], after=a, name="c")
+            flow.add(self.call("d", [b.value, c.values]), name="d")
+        return flow.enqueue(queue="flows")
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def fake(work: Work) -> Iterator[testing.Fake]:
+    with testing.fake(work.app) as made:
+        yield made
+
+
+def last_error(ran: list[testing.Ran]) -> str:
+    return [each.error or "" for each in ran if each.task == "rq_core.flow"][-1]
+
+
+def test_a_flow_runs_each_node_once_after_those_before_it(work: Work, fake: testing.Fake) -> None:
+    run = work.diamond()
+    fake.drain()
+
+    assert "a" == work.did[0]
+    assert {"b", "c0", "c1", "c2"} == set(work.did[1:5])
+    assert ["d"] == work.did[5:]
+    assert ["d", ["b", ["c0", "c1", "c2"]]] == run.result(0)
+    assert ("succeeded", {}) == (run.state(), run.nodes())
+
+
+def test_a_chain_hands_the_result_of_each_part_to_the_next(work: Work, fake: testing.Fake) -> None:
+    run = chain(work.call(1), work.call(2, RESULT), work.call(3, {"in": [RESULT]})).enqueue(
+        queue="flows", id="monthly"
+    )
+    fake.drain()
+
+    assert ("monthly", [3, {"in": [[2, 1]]}]) == (run.id, run.result(0))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_group_hands_the_list_of_its_results_to_the_next_part(
+    work: Work, fake: testing.Fake, is_first: bool
+) -> None:
+    calls: Group = group(work.call(n) for n in range(3))
+    flow = (
+        calls.then(work.call("sum", RESULT))
+        if is_first
+        else chain(work.call("x"), calls, work.call("sum", RESULT))
+    )
+    run = flow.enqueue()
+    fake.drain()
+
+    assert ["sum", [0, 1, 2]] == run.result(0)
+
+
+def test_a_group_alone_has_the_list_of_its_results(work: Work, fake: testing.Fake) -> None:
+    run = group([work.call(1), work.call(2)]).enqueue()
+    fake.drain()
+
+    assert [1, 2] == run.result(0)
+
+
+def test_a_map_of_no_calls_is_done_at_once(work: Work, fake: testing.Fake) -> None:
+    with work.app.flow("empty") as flow:
+        none = flow.map([])
+        flow.add(work.call("after", none.values))
+    run = flow.enqueue(queue="flows")
+    fake.drain()
+
+    assert ["after", []] == run.result(0)
+
+
+def test_a_flow_of_only_an_empty_map_succeeds(work: Work, fake: testing.Fake) -> None:
+    with work.app.flow("empty") as flow:
+        flow.map([], min_success=0.5)
+    run = flow.enqueue(queue="flows")
+    fake.drain()
+
+    assert [] == run.result(0)
+
+
+async def test_the_async_twins_do_the_same(work: Work, fake: testing.Fake) -> None:
+    work.bad.add(2)
+    run = await chain(work.call(1), work.call(2)).enqueue_async(queue="flows")
+    other = await group([work.call(3)]).enqueue_async(queue="flows")
+    await fake.drain_async()
+
+    assert "failed" == (await run.nodes_async())["work-2"].state
+    work.bad.clear()
+    assert "requeued" == await run.retry_async()
+    await fake.drain_async()
+    assert (2, [3]) == (await run.result_async(0), await other.result_async(0))
+
+
+def test_nodes_say_what_each_node_does(work: Work, fake: testing.Fake) -> None:
+    work.bad |= {"c1"}
+    run = work.diamond()
+    assert {"a": "ready", "b": "waits", "c": "waits", "d": "waits"} == {
+        name: each.state for name, each in run.nodes().items()
+    }
+
+    fake.drain("flows")
+    assert NodeState("runs", 0, 0, 1) == run.nodes()["a"]
+    fake.drain("work")
+    fake.drain("flows")
+    assert NodeState("runs", 0, 0, 3) == run.nodes()["c"]
+    fake.drain()
+
+    assert {
+        "a": NodeState("done", 1, 0, 1),
+        "b": NodeState("done", 1, 0, 1),
+        "c": NodeState("failed", 2, 1, 3),
+        "d": NodeState("skipped", 0, 0, 1),
+    } == run.nodes()
+    progress = run.progress()
+    assert progress is not None
+    assert (2, 4, "1 failed") == (progress.done, progress.total, progress.text)
+
+
+def test_the_handle_of_another_job_has_no_nodes(work: Work, fake: testing.Fake) -> None:
+    job = work.task.enqueue(1)
+
+    with pytest.raises(InvalidFlow, match="it is no graph of a flow"):
+        FlowRun(work.app, id=job.id, queue=job.queue).nodes()
+
+
+def test_with_drain_what_does_not_depend_on_a_failure_goes_on(
+    work: Work, fake: testing.Fake
+) -> None:
+    with work.app.flow("drain") as flow:
+        bad = flow.add(work.call("bad"))
+        good = flow.add(work.call("good"))
+        flow.add(work.call("after bad"), after=bad)
+        flow.add(work.call("after good"), after=good)
+        flow.add(work.call("after both"), after=[bad, good])
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    error = last_error(fake.drain())
+
+    assert {"bad", "good", "after good"} == set(work.did)
+    assert "node work: job f-" in error
+    assert "ValueError: bad is bad" in error
+    assert "2 other nodes did not run" in error
+    with pytest.raises(JobFailed, match="node work: job f-"):
+        run.result(0)
+
+
+def test_a_retry_runs_only_what_failed_and_what_depends_on_it(
+    work: Work, fake: testing.Fake
+) -> None:
+    work.bad |= {"b", "c1"}
+    run = work.diamond()
+    fake.drain()
+    work.did.clear()
+    work.bad.clear()
+
+    assert "requeued" == run.retry(why="mended")
+    fake.drain()
+
+    assert {"b", "c1", "d"} == set(work.did)
+    assert 3 == len(work.did)
+    assert ["d", ["b", ["c0", "c1", "c2"]]] == run.result(0)
+
+
+def test_with_cancel_a_failure_cancels_the_others_and_a_retry_runs_them(
+    work: Work, fake: testing.Fake
+) -> None:
+    with work.app.flow("cancel", on_failure="cancel") as flow:
+        bad = flow.add(work.call("bad"))
+        waiting = flow.add(work.task.with_options(queue="later").call("waiting"))
+        flow.add(work.call("last", [bad.value, waiting.value]))
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    fake.drain("flows")
+    fake.drain("work")
+    fake.drain("flows")  # It cancels the other child, and looks again once that has ended.
+    fake.advance(10)
+    fake.drain("flows")
+
+    assert ("dead", ["bad"]) == (run.state(), work.did)
+    assert ["failed", "stopped", "skipped"] == [each.state for each in run.nodes().values()]
+    assert [] == fake.drain("later")
+
+    work.bad.clear()
+    run.retry()
+    fake.drain()
+    assert ("bad", {"bad", "waiting"}) == (work.did[0], set(work.did[1:3]))
+    assert ["last"] == work.did[3:]
+    assert ["last", ["bad", "waiting"]] == run.result(0)
+
+
+def test_what_a_stop_has_cancelled_twice_runs_in_the_end(work: Work, fake: testing.Fake) -> None:
+    """Checks a child that had been claimed before it was cancelled: Redis does not let another job have its id."""
+    with work.app.flow("cancel", on_failure="cancel") as flow:
+        bad = flow.add(work.call("bad"))
+        other = flow.add(work.task.with_options(queue="later").call("other"))
+        flow.map([], after=[bad, other])
+    run = flow.enqueue(queue="flows")
+
+    def drain(*queues: str) -> None:
+        for queue in queues:
+            fake.drain(queue)
+            fake.advance(10)
+
+    work.bad |= {"bad", "other"}
+    drain(
+        "flows", "later", "flows", "flows"
+    )  # ``other`` dies, and ``bad`` is cancelled before it ran.
+    assert ("dead", ["other"]) == (run.state(), work.did)
+    run.retry()
+    drain(
+        "flows", "work", "flows", "flows"
+    )  # ``bad`` dies, and ``other``, which has run, is cancelled.
+    assert ("dead", ["other", "bad"]) == (run.state(), work.did)
+    work.bad.clear()
+    run.retry()
+    fake.drain()
+
+    assert (["other", "bad"], {"bad", "other"}) == (work.did[:2], set(work.did[2:]))
+    assert (4, "succeeded") == (len(work.did), run.state())
+
+
+def test_a_map_with_min_success_goes_on_without_those_that_failed(
+    work: Work, fake: testing.Fake
+) -> None:
+    work.bad.add(2)
+    with work.app.flow("most") as flow:
+        pages = flow.map([work.call(n) for n in range(10)], min_success=0.9)
+        flow.add(work.call("merge", pages.values))
+    run = flow.enqueue(queue="flows")
+    fake.drain()
+
+    assert ["merge", [0, 1, 3, 4, 5, 6, 7, 8, 9]] == run.result(0)
+
+
+def test_how_a_map_has_ended_stays_if_a_later_node_is_retried(
+    work: Work, fake: testing.Fake
+) -> None:
+    work.bad |= {2, "merge"}
+    with work.app.flow("most") as flow:
+        pages = flow.map([work.call(n) for n in range(4)], min_success=3)
+        flow.add(work.call("merge", pages.values))
+    run = flow.enqueue(queue="flows")
+    fake.drain()
+    assert NodeState("done", 3, 1, 4) == run.nodes()["work"]
+
+    work.bad.clear()
+    run.retry()
+    fake.drain()
+    assert ["merge", [0, 1, 3]] == run.result(0)
+
+
+def test_a_map_fails_with_fewer_than_min_success(work: Work, fake: testing.Fake) -> None:
+    work.bad |= {1, 2}
+    with work.app.flow("most") as flow:
+        flow.map([work.call(n) for n in range(4)], min_success=3)
+    flow.enqueue(queue="flows")
+
+    assert "node work: 2 of 4 children failed: job f-" in last_error(fake.drain())
+
+
+def test_a_cancel_of_a_flow_cancels_its_children(work: Work, fake: testing.Fake) -> None:
+    run = work.diamond()
+    fake.drain("flows")
+
+    assert "cancelled" == run.cancel(why="not needed")
+    assert [] == fake.drain()
+    assert [] == work.did
+
+
+def test_a_second_flow_of_an_id_that_is_alive_changes_nothing(
+    work: Work, fake: testing.Fake
+) -> None:
+    first = chain(work.call(1), work.call(2)).enqueue(queue="flows", id="monthly")
+    fake.drain("flows")
+    second = chain(work.call(3)).enqueue(queue="flows", id="monthly")
+    assert (True, first.nodes()) == (second.duplicate, second.nodes())
+    fake.drain()
+
+    assert ([1, 2], 2) == (work.did, second.result(0))
+
+
+def test_a_graph_that_was_changed_below_a_running_flow_is_refused(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = work.diamond()
+    fake.drain("flows")
+    fake.drain("work")
+    fake.drain("flows")
+    read = graphs.read_graph
+
+    def fewer(document: Any) -> Any:
+        document["nodes"][2]["calls"].pop()
+        document["nodes"][2]["needed"] = 1
+        return read(document)
+
+    monkeypatch.setattr("rq_core.app.flows.built_in.read_graph", fewer)
+    error = last_error(fake.drain())
+    assert (
+        "StepMismatch: node c: an earlier run has enqueued 3 children, and the graph has 2" in error
+    )
+    assert "dead" == run.state()
+
+
+def test_a_job_of_the_flow_task_without_a_graph_dies(work: Work, fake: testing.Fake) -> None:
+    work.app.enqueue("flows", "rq_core.flow", {"graph": {"nodes": "many"}}, max_attempts=5)
+
+    (ran,) = fake.drain()
+    assert ("dead", True) == (ran.outcome, "GiveUp: it is no graph of a flow" in (ran.error or ""))
+
+
+def test_inputs_that_are_too_large_fail_the_node_and_name_it(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rq_core.app.flows.running.BYTES_MAX", 50_000)
+    with work.app.flow("large") as flow:
+        parts = flow.map([work.call("x" * 30_000 + str(n)) for n in range(2)])
+        flow.add(work.call("merge", parts.values), name="merge")
+        flow.add(work.call("other"), after=parts)
+    run = flow.enqueue(queue="flows")
+
+    error = last_error(fake.drain())
+    assert "node merge: inputs too large: they are 60," in error
+    assert "other" == work.did[-1]
+    assert "dead" == run.state()
+
+
+def test_a_result_that_is_not_kept_fails_only_the_node_that_needs_it(
+    work: Work, fake: testing.Fake
+) -> None:
+    @work.app.task(queue="work", retry=ONCE)
+    def huge() -> str:
+        return "x" * 70_000
+
+    with work.app.flow("kept") as flow:
+        big = flow.add(huge.call())
+        flow.add(work.call("after"), after=big)
+        flow.add(work.call("with", big.value), name="with")
+    flow.enqueue(queue="flows")
+    error = last_error(fake.drain())
+
+    assert "node with: the result of node huge is not kept: too_large" in error
+    assert ["after"] == work.did
+
+
+def test_a_flow_whose_last_result_is_not_kept_succeeds_without_a_result(
+    work: Work, fake: testing.Fake
+) -> None:
+    @work.app.task(queue="work", retry=ONCE)
+    def huge() -> str:
+        return "x" * 70_000
+
+    run = chain(work.call(1), huge.call()).enqueue(queue="flows")
+    fake.drain()
+
+    assert "succeeded" == run.state()
+    with pytest.raises(ResultUnavailable):
+        run.result(0)
+
+
+def test_a_result_of_another_type_than_the_argument_fails_the_node_and_names_it(
+    work: Work, fake: testing.Fake
+) -> None:
+    @work.app.task(queue="work", retry=ONCE)
+    def counts(n: int) -> int:
+        return n
+
+    run = chain(work.call("no number"), counts.call(RESULT)).enqueue(queue="flows")
+    error = last_error(fake.drain())
+
+    assert "node counts: " in error
+    assert "valid integer" in error
+    assert "failed" == run.nodes()["counts"].state
+
+
+def test_arguments_get_the_types_of_the_task_again(work: Work, fake: testing.Fake) -> None:
+    @work.app.task(queue="work", retry=ONCE)
+    def typed(data: bytes, pair: tuple[int, str], got: list[bytes] | None = None) -> bytes:
+        work.did.append((data, pair, got))
+        return data[::-1]
+
+    first = typed.call(b"\x00\xff", (1, "a"))
+    chain(first, typed.call(b"\x01", (2, "b"), [RESULT, RESULT])).enqueue(queue="flows")
+    fake.drain()
+
+    assert [
+        (b"\x00\xff", (1, "a"), None),
+        (b"\x01", (2, "b"), [b"\xff\x00", b"\xff\x00"]),
+    ] == work.did
+
+
+def test_the_worker_of_a_flow_need_not_have_the_tasks_of_its_nodes(work: Work) -> None:
+    """The flow's worker knows no task; those of the nodes wait in their queues, with the declared options and caps."""
+    producer, home = App(), App()
+    producer.enable_flows()
+    home.enable_flows()
+
+    @producer.task(queue="work", caps=[Cap(1, per="tenant")], retry=RetryPolicy(max_attempts=7))
+    def render(tenant: str, n: int = 0) -> int:
+        return n
+
+    @home.task(queue="flows")
+    def unrelated() -> None: ...
+
+    job: NewJob = chain(render.call("acme"), render.call("acme", RESULT)).job(queue="flows")
+    with testing.fake(producer) as fake:
+        producer.apply_settings()
+        fake.app = home
+        home.connections = producer.connections
+        producer.client.enqueue_one(job)
+        fake.drain("flows")
+        fake.app = producer
+        (child,) = fake.enqueued("work")
+        assert ("render", {"tenant": "acme"}) == (child.task, child.arguments)
+        line = producer.client.run(producer.client.calls.reads.job(child.id, ["work"]))
+        assert line is not None
+        assert "tenant=acme" in str(line)
+        assert [] == [each.error for each in fake.drain("work") if each.error]
+        fake.app = home
+        fake.drain("flows")
+        (second,) = fake.enqueued("work")
+        assert {"tenant": "acme", "n": 0} == second.arguments
+
+
+def test_a_key_that_a_function_makes_fails_the_node_on_a_worker_without_the_task() -> None:
+    producer, home = App(), App()
+    producer.enable_flows()
+    home.enable_flows()
+
+    @producer.task(queue="work", caps=[Cap(1, per=lambda n: str(n), name="of-n")])
+    def render(n: int) -> int:
+        return n
+
+    with testing.fake(producer) as fake:
+        producer.apply_settings()
+        home.connections = producer.connections
+        for keys in (None, {"of-n": "3"}):
+            with producer.flow("keys") as flow:
+                flow.add(render.call(3), keys=keys)
+            flow.enqueue(queue="flows")
+        fake.app = home
+        ran = fake.drain("flows")
+
+        assert ["dead", "parked"] == [each.outcome for each in ran]
+        assert (
+            "node render: task 'render' of queue 'work' makes its key 'of-n' with a function"
+            in str(ran[0].error)
+        )
+        assert 1 == len(fake.enqueued("work"))
+
+
+def test_a_node_whose_task_no_worker_has_waits_in_its_queue(work: Work) -> None:
+    """An unknown task is no failure, as for any job: a worker that has it may start. The flow can be cancelled."""
+    nobody = App()
+    nobody.enable_flows()
+
+    @nobody.task(queue="nowhere")
+    def unknown() -> None: ...
+
+    with testing.fake(nobody) as fake:
+        run = chain(unknown.call()).enqueue(queue="flows")
+        work.app.connections = nobody.connections
+        fake.app = work.app
+        fake.drain("flows")
+        (child,) = fake.enqueued("nowhere")
+        assert ("unknown", "parked") == (child.task, run.state())
+        assert "cancelled" == run.cancel()
+        assert [] == fake.enqueued("nowhere")
+
+
+def test_the_calls_of_outgoing_functions_reach_flows_and_nodes(
+    work: Work, fake: testing.Fake
+) -> None:
+    ways: list[str] = []
+
+    @work.app.outgoing
+    def add(call: Outgoing) -> dict[str, str]:
+        ways.append(call.way)
+        return {"request": "r-1"}
+
+    @work.app.task(queue="work")
+    def tell() -> str:
+        return current_job().headers["request"]
+
+    run = chain(tell.call()).enqueue(queue="flows")
+    fake.drain()
+
+    assert (["enqueue", "children"], "r-1") == (ways, run.result(0))
+
+
+def test_more_than_60_nodes_may_run_at_once(work: Work, fake: testing.Fake) -> None:
+    with work.app.flow("wide") as flow:
+        nodes = [flow.add(work.call(n)) for n in range(70)]
+        flow.add(work.call("sum", [node.value for node in nodes]))
+    run = flow.enqueue(queue="flows")
+    fake.drain("flows")
+    assert 70 == len(fake.enqueued("work"))
+    fake.drain()
+
+    assert ["sum", list(range(70))] == run.result(0)
+
+
+def test_the_children_of_a_flow_are_found_under_the_names_of_their_nodes(
+    work: Work, fake: testing.Fake
+) -> None:
+    run = work.diamond()
+    fake.drain("flows")
+    fake.drain("work")
+    fake.drain("flows")
+
+    client = work.app.client
+    steps = client.run(client.calls.reads.steps(run.id, ["flows"]))
+    assert steps is not None
+    found = children_in(steps.life or "", steps.entries.values())
+    assert [("a", True), ("b", False), ("c", False), ("c", False), ("c", False)] == [
+        (each.map, each.is_saved) for each in found
+    ]
+
+
+def test_a_flow_that_is_called_without_a_job_is_refused(work: Work) -> None:
+    task = work.app.tasks["rq_core.flow"]
+    document = json.loads(chain(work.call(1)).job(queue="flows").args_json)
+    with pytest.raises(NoCurrentJob):
+        task(**document).send(None)
+
+
+def test_a_flow_that_waits_for_long_looks_seldom(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is an entry of the flow's job, which may have 10,000."""
+    monkeypatch.setattr("rq_core.app.flows.running.LOOKS_SOON", 3)
+    # Else the pauses grow with the time of this process, and not with the fake server's.
+    monkeypatch.setattr("rq_core.app.flows.running.FlowSteps._pause_ms", lambda *_: 5_000)
+    run = chain(work.call(1)).enqueue(queue="flows")
+    for _ in range(30):
+        fake.drain("flows")
+        fake.advance(10)
+
+    client = work.app.client
+    steps = client.run(client.calls.reads.steps(run.id, ["flows"]))
+    assert steps is not None
+    looks = [each.name for each in steps.entries.values() if "look" in each.name]
+    assert ["rq_core.flow.look", *(f"rq_core.flow.look#{n}" for n in (2, 3, 4))] == looks
+
+
+def test_what_cannot_be_enqueued_again_after_a_stop_fails_its_node_until_it_can(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the task may have changed between the stop and the retry."""
+    with work.app.flow("again", on_failure="cancel") as flow:
+        flow.add(work.call("bad"), name="bad")
+        flow.add(work.task.with_options(queue="later").call("other"), name="other")
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    for queue in ("flows", "work", "flows", "flows"):
+        fake.drain(queue)
+        fake.advance(10)
+    assert "stopped" == run.nodes()["other"].state
+
+    def refuse(*_: Any) -> Any:
+        raise InvalidOption.of("queue", "later", "must be another one")
+
+    work.bad.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("rq_core.app.flows.running.child_call", refuse)
+        run.retry()
+        ran: list[testing.Ran] = []
+        for _ in range(3):
+            ran += fake.drain()
+            fake.advance(10)
+        assert "node other: queue='later' is not valid: must be another one" in last_error(ran)
+    run.retry()
+    fake.drain()
+
+    assert (["bad", "bad", "other"], "succeeded") == (sorted(work.did), run.state())
