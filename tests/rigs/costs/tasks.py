@@ -43,7 +43,7 @@ def truth(job_id: str, tokens: int) -> int:
     caps=[Rate(BURST, per_seconds=WINDOW_MS / 1000, per="key", cost="tokens", burst=BURST)],
 )
 async def ask(key: str, tokens: int, tells: bool) -> None:
-    """Write a line with the times at which the handler began and ended. ``tells``: report the job's true cost."""
+    """Write a line with the times at which the handler began and ended. On demand, also report the job's true cost."""
     began_ms, job = time.time_ns() / 1e6, current_job()
     if tells:
         job.cost("tokens", truth(job.id, tokens))
