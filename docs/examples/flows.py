@@ -1,4 +1,6 @@
-from rq_core import RESULT, App, RetryPolicy, chain, group
+from typing import Any
+
+from rq_core import RESULT, App, FlowRun, RetryPolicy, chain, group
 
 app = App()
 app.enable_flows()
@@ -27,17 +29,17 @@ def tell(text: str) -> str:
     return f"sent: {text}"
 
 
-def report_in_order(month: str):
+def report_in_order(month: str) -> FlowRun[Any]:
     flow = chain(fetch.call(month), render.call(1, RESULT), tell.call(RESULT))
     return flow.enqueue(queue="reports", id=f"one-page-{month}")
 
 
-def report_of_parts(rows: list[int]):
+def report_of_parts(rows: list[int]) -> FlowRun[Any]:
     pages = group(render.call(page, rows) for page in range(5))
     return pages.then(merge.call(RESULT), tell.call(RESULT)).enqueue(queue="reports")
 
 
-def monthly(month: str):
+def monthly(month: str) -> FlowRun[Any]:
     with app.flow("monthly", on_failure="drain") as flow:
         rows = flow.add(fetch.call(month))
         pages = flow.map([render.call(page, rows.value) for page in range(10)], min_success=0.9)

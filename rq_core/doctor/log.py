@@ -104,7 +104,7 @@ class FoldedLog:
 
     @property
     def ends(self) -> dict[str, End]:
-        """Id → how its job left Redis, without jobs that were restored or enqueued again."""
+        """How each job left Redis, by the job's id. Jobs that were restored or enqueued again are left out."""
         return self.lives.ends
 
     @property

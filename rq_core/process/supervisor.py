@@ -314,8 +314,10 @@ class Supervisor:
                 companion.watch()
 
     def _exitcode(self, place: int, exitcode: int) -> int:
-        """Return the exit code of a process. If it was killed after its work was over, return the exit status of its
-        worker."""
+        """Return the exit code of a process.
+
+        If the process was killed after its worker had ended, return the exit status of the worker.
+        """
         self._over.pop(place, None)
         ended = self._tables[place].ended
         return exitcode if exitcode >= 0 or ended is None else ended

@@ -270,7 +270,7 @@ def missing_entry(log: Log) -> Row:
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: a claim carries a rate that is slower than the true rate. By the slower rate, the claim comes too early."""
+    """Lie: a claim carries a slower rate than the true rate. The claim is honest, but too early for the slower rate."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))

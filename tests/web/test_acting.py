@@ -1,5 +1,5 @@
-"""Changes that operators and admins make on the page, to jobs, queues and schedules. The log has their name and
-reason."""
+"""Changes that operators and admins make on the page to jobs, queues and schedules. The log has who made each change,
+and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile texts. Pages show a hostile text as plain text, and show arguments only to viewers with the right."""
+"""Hostile texts, which pages show as plain text. Only viewers with the right to see arguments see them."""
 
 from __future__ import annotations
 

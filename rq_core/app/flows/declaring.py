@@ -275,7 +275,8 @@ class Flow:
             raise self.invalid(
                 "its app has no flows: call `app.enable_flows()` in the module of the tasks, so that workers run them"
             )
-        return task.with_options(queue=queue, **options).job(**document)
+        job: NewJob = task.with_options(queue=queue, **options).job(**document)
+        return job
 
     @spelling_out_options
     def enqueue(

@@ -71,7 +71,7 @@ class ChangeProducer(ScheduleProducer):
     def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
         """Make all dead jobs of a queue that match ``which`` ready again, the oldest first.
 
-        The dead children of a job are requeued before the job, also in other queues. Jobs that die during the change
+        The dead children of a job, in whichever queue, are requeued before the job. Jobs that die during the change
         stay dead.
 
         See BulkOptions for the options. Raises InvalidOption.

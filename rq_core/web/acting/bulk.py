@@ -105,7 +105,7 @@ class BulkAsked(NamedTuple):
         )
 
     def address(self, place: BulkPlace, seal: str) -> str:
-        """Return the address of the page that continues the change at this place."""
+        """Return the address of the page on which the change goes on from this place in the queue."""
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
             reason=self.reason, seal=seal, **self.own,

@@ -147,7 +147,7 @@ class History:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
     def unread(self, job_id: str) -> OutboxId | None:
-        """Return the first quarantined entry after the last complete baseline that contains the job's id, or None."""
+        """Return the first quarantined entry with the job's id. Only entries after the last complete baseline count."""
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:

@@ -104,7 +104,7 @@ class World:
 
     @property
     def clock(self) -> Clock:
-        """Return the time of the server's clock, and the latest time that it has shown."""
+        """Return the current time of the server's clock, and the latest time that the clock ever had."""
         return Clock(self._told_ms, self._latest_ms)
 
     def exchange(
