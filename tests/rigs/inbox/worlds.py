@@ -1,7 +1,7 @@
 """Worlds of an inbox: several relays make their steps in a random order, with commits, kills and losses in between.
 
-A seed determines the order, and gives the same world each time. Each relay has a thread. Only one relay's thread runs at
-a time, up to that relay's next step outside a transaction. A kill is an exception at a step, after which the relay's
+A seed determines the order, and gives the same world each time. Each relay has a thread. Only one relay's thread runs
+at a time, up to that relay's next step outside a transaction. A kill is an exception at a step, after which the relay's
 memory is gone. In some worlds Redis is flushed, or the database is set back to an older state.
 
 The judge knows which jobs Redis had before each loss. Without a loss, each committed row becomes one job. A flush may
