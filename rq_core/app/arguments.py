@@ -2,13 +2,9 @@
 
 A producer binds and validates a call's arguments, and sends them by name, as a JSON object. A worker validates this
 JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets and
-containers of these keep their types. A value that is annotated ``Any``, or has no annotation, may have only JSON's
-types. For example, a datetime is refused there, since the handler would receive text.
-
-An argument that the caller leaves out is not in the JSON. The worker's default then applies.
-
-Defining a task must stay quick. So pydantic is imported when a task is first used; only with ``keep_result``, when the
-task is defined.
+containers of these keep their types. A value without an annotation, or annotated ``Any``, may have only JSON's types.
+An argument that the caller leaves out is not in the JSON, and gets the worker's default.
+A task's first use imports pydantic, so that defining a task stays quick; with ``keep_result``, its definition does.
 """
 
 from __future__ import annotations
@@ -99,8 +95,7 @@ class Arguments:
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert arguments to the annotated types, and return them by name. ``values`` maps their names to their
-        values."""
+        """Convert ``values``, arguments by name, to the annotated types. Return them by name."""
         return self._validate(_check_names(self.task, values))
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
