@@ -1,6 +1,6 @@
 """Runs Django's own tests of task backends with rq-core's backend in the places of Django's two backends.
 
-    python tests/contrib/django_own_tests.py SOURCE        SOURCE: Django's source, of 6.0 or later, with tests/tasks
+    python tests/contrib/django_own_tests.py SOURCE        SOURCE: Django's source, of 6.0 or later, with its tests
 
 The place of DummyBackend, which stores tasks, has a backend that enqueues. The place of ImmediateBackend, which runs
 them at once, has one that enqueues and then lets a worker run the task. The program prints which tests differ, and
