@@ -11,7 +11,6 @@ from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.placeholders import Placeholder
 from rq_core.app.options import JobOptions
 from rq_core.errors import ArgumentsInvalid
-from rq_core.model.table.machine import DEFAULT_PRIORITY
 
 Path = tuple[str | int, ...]
 
@@ -89,8 +88,8 @@ def options_of(options: JobOptions) -> dict[str, Any]:
         if value:
             found[name] = made(value)
 
-    if options.priority != DEFAULT_PRIORITY:
-        found["priority"] = str(options.priority)
+    # Always: the worker of the flow may have a task whose own priority is another one.
+    found["priority"] = str(options.priority)
     add("max_attempts", options.max_attempts)
     add("max_losses", options.max_losses)
     add("timeout", options.timeout_ms, _seconds)

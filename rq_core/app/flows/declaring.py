@@ -27,6 +27,7 @@ from rq_core.app.flows.graph import (
 from rq_core.app.flows.placeholders import Placeholder
 from rq_core.app.handlers.outgoing import outgoing_job
 from rq_core.app.handles.handle import handle_of
+from rq_core.app.limits.lane_assignment import key_texts
 from rq_core.app.options import EnqueueOptions, spelling_out_options
 from rq_core.errors import InvalidStep
 from rq_core.model.keys import check_name
@@ -235,7 +236,9 @@ class Flow:
         args, holes = taken_apart(call)
         fills = tuple(Fill(path, self._filled_by(hole)) for path, hole in holes)
         options = options_of(task.options)
-        return FlowCall(task.name, task.options.queue, args, fills, options, dict(keys or {}))
+        return FlowCall(
+            task.name, task.options.queue, args, fills, options, dict(key_texts(keys or {}))
+        )
 
     def _filled_by(self, hole: Placeholder) -> int:
         if hole.node is not None:
@@ -376,8 +379,12 @@ def _after(call: JobCall[Any], before: FlowNode | None) -> JobCall[Any]:
     if before is None:
         return call
     result = before.values if before.is_map else before.value
-    args = tuple(_put(each, result) for each in call.args)
-    kwargs = {name: _put(each, result) for name, each in call.kwargs.items()}
+    try:
+        args = tuple(_put(each, result) for each in call.args)
+        kwargs = {name: _put(each, result) for name, each in call.kwargs.items()}
+    except RecursionError:
+        why = f"an argument of task {call.task.name!r} contains itself, or has too many levels"
+        raise before.flow.invalid(why) from None
     return JobCall(call.task, args, kwargs)
 
 

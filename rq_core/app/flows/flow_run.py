@@ -131,7 +131,8 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
     }
     said: dict[str, NodeState] = {}
     words = node_words(graph, children)
-    if graph.on_failure == DRAIN and (line or "").startswith("dead "):
+    is_dead = (line or "").startswith("dead ")
+    if is_dead and (graph.on_failure == DRAIN or "failed" not in words):
         # A flow that has enqueued all it could: the calls of these nodes cannot be made.
         words = node_words(graph, children, [n for n, word in enumerate(words) if word == "ready"])
     for number, (node, word) in enumerate(zip(graph.nodes, words, strict=True)):
@@ -149,10 +150,13 @@ def _ends(
 ) -> Plan[dict[Spot, Outcome[Any]]]:
     """Return how these children have ended. One that is alive, or was not enqueued yet, is left out."""
     by_queue: dict[str, dict[str, Spot]] = {}
+    queues: dict[str, list[str]] = {}
     for spot in spots:
         launch = entries.get(launch_name(spot.launch))
         if launch is not None and launch.is_saved:
-            queue = read_queues(launch.value)[spot.at]
+            if spot.launch not in queues:
+                queues[spot.launch] = read_queues(launch.value)
+            queue = queues[spot.launch][spot.at]
             by_queue.setdefault(queue, {})[child_id(life, spot.launch, spot.at)] = spot
     found: dict[Spot, Outcome[Any]] = {}
     for queue, of in by_queue.items():

@@ -31,6 +31,8 @@ ON_FAILURE: Final = (DRAIN, CANCEL)
 
 _NODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,50}")
 _NUMBER: Final = (int, float)
+_BELOW: Final = 10**14
+"""A bound of the numbers in options: seconds, and Unix ms. Python makes no datetime of much larger ones."""
 _OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "priority": (str,), "max_attempts": (int,), "max_losses": (int,), "timeout": _NUMBER, "delay": _NUMBER,
     "at_ms": (int,), "expires": _NUMBER, "expires_ms": (int,), "headers": (dict,), "keep_result": _NUMBER,
@@ -142,13 +144,14 @@ def _read(document: Any) -> Graph:
     _must(0 < len(document["nodes"]) <= NODES_MAX, f"it has not 1 to {NODES_MAX:,} nodes")
     nodes: list[GraphNode] = []
     names: set[str] = set()
+    kinds = [_read_kind(each) for each in document["kinds"]]
     for number, said in enumerate(document["nodes"]):
         name = said["name"]
         _must(is_node_name(name) and name not in names, f"node {number} has no name of its own")
         names.add(name)
         after = tuple(said.get("after", ()))
         _must(all(_is_below(each, number) for each in after), f"node {name} is after a later node")
-        calls = tuple(_read_call(each, document["kinds"], after) for each in said["calls"])
+        calls = tuple(_read_call(each, kinds, after) for each in said["calls"])
         needed = said.get("needed", 1)
         _must(type(needed) is int and 0 <= needed <= len(calls), f"node {name} needs {needed!r}")
         is_map = "needed" in said
@@ -159,18 +162,24 @@ def _read(document: Any) -> Graph:
     return Graph(document["name"], document["on_failure"], tuple(nodes))
 
 
-def _read_call(said: Any, kinds: Any, after: tuple[int, ...]) -> FlowCall:
-    _must(_is_below(said["kind"], len(kinds)), "a call has no kind")
-    kind = kinds[said["kind"]]
+def _read_kind(kind: Any) -> FlowCall:
+    """Return a call of this kind, without arguments."""
     _must(is_name(kind["task"]) and is_name(kind["queue"]), "a call has no task or no queue")
-    _must(isinstance(said["args"], dict), "a call has no arguments")
     options = kind.get("options", {})
     for name, value in options.items():
-        fits = name in _OPTIONS and isinstance(value, _OPTIONS[name]) and value is not True
+        fits = name in _OPTIONS and isinstance(value, _OPTIONS[name]) and type(value) is not bool
+        fits = fits and (not isinstance(value, _NUMBER) or abs(value) < _BELOW)
         _must(fits, f"a call has the option {name}={value!r}")
     headers, keys = options.get("headers", {}), kind.get("keys", {})
     texts = [*headers.items(), *keys.items()]
     _must(all(isinstance(each, str) for pair in texts for each in pair), "a key is no text")
+    return FlowCall(kind["task"], kind["queue"], {}, (), options, keys)
+
+
+def _read_call(said: Any, kinds: Sequence[FlowCall], after: tuple[int, ...]) -> FlowCall:
+    _must(_is_below(said["kind"], len(kinds)), "a call has no kind")
+    kind = kinds[said["kind"]]
+    _must(isinstance(said["args"], dict), "a call has no arguments")
     fills = tuple(Fill(tuple(path), node) for path, node in said.get("fills", ()))
     for fill in fills:
         _must(fill.node in after and type(fill.node) is int, "a call takes what is not before it")
@@ -180,7 +189,7 @@ def _read_call(said: Any, kinds: Any, after: tuple[int, ...]) -> FlowCall:
             _must(isinstance(place, dict if isinstance(step, str) else list), "a place is unknown")
             place = place[step]
         _must(bool(fill.path) and place is None, "a place in the arguments is taken")
-    return FlowCall(kind["task"], kind["queue"], said["args"], fills, options, keys)
+    return FlowCall(kind.task, kind.queue, said["args"], fills, kind.options, kind.keys)
 
 
 def _is_below(number: object, bound: int) -> bool:

@@ -28,6 +28,14 @@ class Placeholder:
     def __format__(self, spec: str) -> str:
         return str(self)
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same placeholder. Raises TypeError for another object."""
+        if isinstance(other, Placeholder):
+            return self is other
+        raise TypeError(f"{self.said} is not known yet, so it cannot be compared here")
+
+    __hash__ = object.__hash__
+
     def __bool__(self) -> bool:
         """Raise TypeError: what the value is decides when the flow runs."""
         raise TypeError(f"{self.said} is not known yet, so it is neither true nor false here")

@@ -57,6 +57,8 @@ LOOKS_SOON: Final = 500
 """Number of looks after which a flow looks by itself only every LOOK_MAX_S, since each look is an entry of its job."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
+YIELD: Final = 20
+"""Number of calls of a node that are filled before other coroutines of the worker run."""
 WHY: Final = "another node of the flow failed"
 """The reason, in the log, for which a flow cancels children."""
 SHOWN_MAX: Final = 10
@@ -90,6 +92,8 @@ class FlowSteps(JobSteps):
         self._broken: dict[int, str] = {}
         """Why the calls of a node cannot be made, by its number."""
         self._policies: dict[tuple[str, str], Policy] = {}
+        self._queues: dict[str, list[str]] = {}
+        """The queues of the children that an entry has enqueued, by its name."""
 
     async def result(self) -> Any:
         """Run the nodes that are not done, and return the result of the last one. Raises ChildrenFailed if a node
@@ -110,15 +114,16 @@ class FlowSteps(JobSteps):
                     raise self._failed(words, children)
                 await self._stop(alive)
                 await self._wait(alive)
-            elif stopped := self._stopped_of(children, words):
-                await self._begin_again(stopped)
             elif ready := [number for number, word in enumerate(words) if word == "ready"]:
                 launches = [(number, *self._launches_of(number)[0]) for number in ready]
                 for first in range(0, len(ready), LAUNCHES):
                     await self._launch(launches[first : first + LAUNCHES])
-                if not self._broken.keys() & set(ready):
+                if not self._broken.keys() & set(ready) and not self._stopped_of(children, words):
                     # Their ends send signals, which wait in the box until the job waits for them.
                     await self._wait([*alive, *map(self._spots_of, ready)])
+            elif stopped := self._stopped_of(children, words):
+                # After the nodes that are ready: if the calls of one cannot be made, the flow fails again.
+                await self._begin_again(stopped)
             elif alive:
                 await self._wait(alive)
             elif "failed" in words:
@@ -133,11 +138,14 @@ class FlowSteps(JobSteps):
         """Return the children of each node that was begun. Saves the results of those that have succeeded."""
         spots: dict[int, list[Spot]] = {}
         unsaved: list[Spot] = []
+        stops = stops_of(self._known)
         for number, node in enumerate(self._graph.nodes):
             if is_launched(node.name, self._known):
                 # What a retry enqueues again, and cannot, is left out: the node is broken.
                 spots[number] = [
-                    spot for spot in self._spots_of(number) if is_launched(spot.launch, self._known)
+                    spot
+                    for spot in spots_of(number, node, stops)
+                    if is_launched(spot.launch, self._known)
                 ]
                 unsaved += unsaved_of(spots[number], self._known)
         # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
@@ -149,11 +157,10 @@ class FlowSteps(JobSteps):
             by_launch.setdefault(spot.launch, {})[spot.at] = outcome
         for launch, ends in by_launch.items():
             await self._save_results(launch, ends)
-        stopped = stops_of(self._known).open
         children: dict[int, Children] = {}
         for number, of_node in spots.items():
             of = children[number] = children_of(
-                of_node, self._known, looked, is_stopped=number in stopped
+                of_node, self._known, looked, is_stopped=number in stops.open
             )
             await self._close_node(number, of, of_node, looked)
         return children
@@ -190,15 +197,18 @@ class FlowSteps(JobSteps):
 
     def _place(self, spot: Spot) -> Place:
         """Return the queue and the id of a child that was enqueued."""
-        launch = self._known(launch_name(spot.launch))
-        assert launch is not None
-        queues = read_queues(launch.value)
-        count = len(dict(self._launches_of(spot.node))[spot.launch])
-        if len(queues) != count:
-            raise StepMismatch(
-                f"node {spot.launch}: an earlier run has enqueued {len(queues):,} children, and the graph has {count:,}"
-                " calls of it now. Do not change the arguments of a flow that has begun"
-            )
+        queues = self._queues.get(spot.launch)
+        if queues is None:
+            launch = self._known(launch_name(spot.launch))
+            assert launch is not None
+            queues = read_queues(launch.value)
+            count = len(dict(self._launches_of(spot.node))[spot.launch])
+            if len(queues) != count:
+                raise StepMismatch(
+                    f"node {spot.launch}: an earlier run has enqueued {len(queues):,} children, and the graph has"
+                    f" {count:,} calls of it now. Do not change the arguments of a flow that has begun"
+                )
+            self._queues[spot.launch] = queues
         return queues[spot.at], self._child_id(spot.launch, spot.at)
 
     def _show(self, words: Sequence[Word]) -> None:
@@ -234,12 +244,18 @@ class FlowSteps(JobSteps):
 
     async def _calls_of(self, node: GraphNode, positions: Sequence[int]) -> list[JobCall[Any]]:
         """Return the calls of a node at these positions. Raises _Unfit, or a UsageError."""
-        return [await self._call_of(node.calls[at]) for at in positions]
+        taken = {fill.node for at in positions for fill in node.calls[at].fills}
+        results = {number: self._value(number) for number in sorted(taken)}
+        calls: list[JobCall[Any]] = []
+        for at in positions:
+            calls.append(await self._call_of(node.calls[at], results))
+            if len(calls) % YIELD == 0:
+                await asyncio.sleep(0)  # The heartbeat of the worker is on the same event loop.
+        return calls
 
-    async def _call_of(self, call: FlowCall) -> JobCall[Any]:
-        results = {fill.node: self._value(fill.node) for fill in call.fills}
+    async def _call_of(self, call: FlowCall, results: Mapping[int, Any]) -> JobCall[Any]:
         args = filled(call, results)
-        if results:
+        if call.fills:
             size = len(json.dumps(args, ensure_ascii=False, separators=(",", ":")).encode())
             if size > BYTES_MAX:
                 raise _Unfit(
@@ -266,12 +282,16 @@ class FlowSteps(JobSteps):
             entry = self._known(item_name(spot.launch, spot.at))
             if entry is None:
                 continue
-            if entry.value is None:
-                if is_last:
-                    return _NotKept()
-                why = reason_of(entry.note or "")
-                raise _Unfit(f"the result of node {node.name} is not kept: {why}")
-            found.append(json.loads(entry.value))
+            try:
+                if entry.value is not None:
+                    found.append(json.loads(entry.value))
+                    continue
+                why = f"is not kept: {reason_of(entry.note or '')}"
+            except ValueError as error:  # Python reads no whole number of thousands of digits.
+                why = f"cannot be read: {error}"
+            if is_last:
+                return _NotKept()
+            raise _Unfit(f"the result of node {node.name} {why}")
         return found if node.is_map else found[0]
 
     # A flow that stops at the first failure.
