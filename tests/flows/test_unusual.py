@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
-from rq_core import RESULT, App, RetryPolicy, chain, testing
+from rq_core import RESULT, App, RetryPolicy, Unique, chain, testing
 from rq_core.app.durable import children
 from rq_core.app.flows import flow_run, running
+from rq_core.app.flows.graph import read_graph
 from rq_core.errors import InvalidOption
 from rq_core.model.durable.children import read_queues
 from rq_core.signals import InvalidFlow
@@ -19,6 +21,10 @@ from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
 ONCE = RetryPolicy(max_attempts=1)
+
+
+def refuse(_: int) -> int:
+    raise ZeroDivisionError("of the validator")
 
 
 @pytest.fixture
@@ -215,3 +221,73 @@ def test_the_results_for_a_map_are_read_once_for_all_of_its_calls(
 
     assert [0, 1] == asked
     assert [[n, [list(range(50))] * 2] for n in range(50)] == run.result(0)
+
+
+def test_a_validator_that_raises_another_error_than_valueerror_fails_its_node(
+    app: App, fake: testing.Fake
+) -> None:
+    @app.task(queue="work", retry=ONCE)
+    def odd(n: Annotated[int, AfterValidator(refuse)]) -> None: ...
+
+    chain(app.tasks["work"].call(1), odd.call(RESULT)).enqueue(queue="flows")
+    ran = fake.drain()
+
+    assert "node odd: " in last_error(ran)
+    assert "a validator raised ZeroDivisionError: of the validator" in last_error(ran)
+    assert "dead" == ran[-1].outcome
+
+
+def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
+    app: App, fake: testing.Fake
+) -> None:
+    """Otherwise the node would give way to another job, and be gone."""
+    home = App()
+
+    @home.task(name="work", queue="work", unique=Unique())
+    def work(n: Any, got: Any = None) -> Any: ...
+
+    chain(app.tasks["work"].call(1)).enqueue(queue="flows")
+    home.connections = app.connections
+    fake.app = home
+
+    assert "node work: task='work' is not valid: of the worker is unique now" in last_error(
+        fake.drain("flows")
+    )
+
+
+def test_a_graph_that_was_edited_is_read_again() -> None:
+    document = {
+        "name": "read", "on_failure": "drain", "kinds": [{"task": "work", "queue": "work"}],
+        "nodes": [{"name": "a", "calls": [{"kind": 0, "args": {"n": 1}}]}],
+    }  # fmt: skip
+    first = read_graph(document)
+    assert first is read_graph(json.loads(json.dumps(document)))
+    document["nodes"][0]["calls"][0]["args"]["n"] = True  # type: ignore[index]
+    assert read_graph(document).nodes[0].calls[0].args["n"] is True
+    assert first.nodes[0].calls[0].args["n"] == 1
+
+
+def test_a_retry_runs_the_failed_jobs_of_a_map_again_that_is_done_and_keeps_its_results(
+    fake: testing.Fake, app: App
+) -> None:
+    ran: list[Any] = []
+    bad = {2, "merge"}
+
+    @app.task(queue="work", retry=ONCE)
+    def part(n: Any, got: Any = None) -> Any:
+        ran.append(n)
+        if n in bad:
+            raise ValueError(f"{n} is bad")
+        return got or n
+
+    with app.flow("most") as flow:
+        parts = flow.map([part.call(n) for n in (1, 2)], min_success=1)
+        flow.add(part.call("merge", parts.values))
+    run = flow.enqueue(queue="flows")
+    fake.drain()
+    bad.clear()
+    run.retry()
+    fake.drain()
+
+    assert ([1, 2, "merge"], {2, "merge"}) == (ran[:3], set(ran[3:]))
+    assert [1] == run.result(0)

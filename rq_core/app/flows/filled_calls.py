@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.graph import FlowCall
 from rq_core.app.untyped_enqueue import Draft
+from rq_core.errors import ArgumentsInvalid, InvalidOption, RqCoreError
 from rq_core.model.headers import headers_json
 from rq_core.model.job import NewJob
 
@@ -61,15 +62,26 @@ class NamedTask:
     def job(self) -> NewJob:
         """Return the child. Raises a UsageError if its arguments do not fit the task, or its options do not."""
         args: Mapping[str, Any] = self._args
-        if self._known is not None:
-            # From JSON, as the worker of the child reads them: bytes are base64 there, and a list may be a tuple.
-            args = self._known.arguments.load(json.dumps(args))
         options: Any = {**_options(self._call.options), **self._own}
-        draft = Draft(self.app, self._known, self._call.queue, self.name, args, options)
+        try:
+            if self._known is not None:
+                # From JSON, as the worker of the child reads them: bytes are base64 there, and a list may be a tuple.
+                args = self._known.arguments.load(json.dumps(args))
+            draft = Draft(self.app, self._known, self._call.queue, self.name, args, options)
+        except RqCoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of validators, which are the user's code
+            problem = f"a validator raised {type(error).__name__}: {error}"
+            fields = {"arguments": problem}
+            raise ArgumentsInvalid(task=self.name, problems=problem, fields=fields) from None
         if draft.placing is None:
             assert self._policy is not None
             draft.read(self._policy[0])
-        return draft.job(self._call.keys or None)
+        job = draft.job(self._call.keys or None)
+        if job.name:
+            why = "of the worker is unique now, and a node must not give way to another job"
+            raise InvalidOption.of("task", self.name, why)
+        return job
 
 
 def _options(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.boxes import reserved_prefix
@@ -25,6 +26,8 @@ CALLS_MAX: Final = CHILDREN_MAX
 """Maximum number of calls of a flow, those of its maps included. Each takes an entry of the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of a graph as JSON, and of the arguments of a call with its results filled in."""
+READ_MAX: Final = 16
+"""Number of graphs that a process keeps after it has read them."""
 DRAIN: Final = "drain"
 CANCEL: Final = "cancel"
 ON_FAILURE: Final = (DRAIN, CANCEL)
@@ -132,9 +135,15 @@ def size_of(document: Mapping[str, Any]) -> int:
 def read_graph(document: object) -> Graph:
     """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
     try:
-        return _read(document)
+        return _read_text(json.dumps(document))
     except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no graph of a flow: {type(error).__name__}: {error}") from None
+
+
+@lru_cache(maxsize=READ_MAX)
+def _read_text(text: str) -> Graph:
+    # A flow's job runs once for each node that ends, and each time from the beginning.
+    return _read(json.loads(text))
 
 
 def _read(document: Any) -> Graph:
