@@ -52,7 +52,7 @@ SEARCHES: Final = {
     "monitoring": "how-to/watch/",
     "flower": "how-to/dashboard/",
     "web ui": "how-to/dashboard/",
-    "workflow": "compare/",
+    "workflow": "how-to/flows/",
 }
 """The page that the search must show among its first three results, by the search text."""
 WIDTHS: Final = (390, 1440)

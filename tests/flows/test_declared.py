@@ -208,6 +208,10 @@ REFUSED: dict[str, tuple[Callable[[App, Flow], Any], str]] = {
     "the value of a map": (lambda app, flow: flow.map([]).value, "its results are .values"),
     "no node": (lambda app, flow: flow.enqueue(), "it has no node"),
     "an unknown policy": (lambda app, flow: app.flow("x", on_failure="ignore"), "on_failure"),  # type: ignore[arg-type]
+    "a chain in a group": (
+        lambda app, flow: group([chain(call(app, 1))]),
+        "for chains side by side",
+    ),  # type: ignore[list-item]
     "an empty chain": (lambda app, flow: chain(), "it has no call"),
     "a chain of flows": (lambda app, flow: chain(call(app, 1), flow), "use app.flow"),  # type: ignore[arg-type]
     "RESULT at the beginning": (lambda app, flow: chain(call(app, RESULT)), "RESULT is for"),
@@ -292,6 +296,14 @@ def test_a_flow_of_an_app_without_flows_names_the_call_that_enables_them() -> No
         InvalidFlow, match=r"call `app\.enable_flows\(\)` in the module of the tasks"
     ):
         chain(render.call(1)).enqueue()
+
+
+def test_a_part_of_an_unknown_result_is_refused_with_the_way_to_do_it(app: App) -> None:
+    with app.flow("parts") as flow:
+        node = flow.add(call(app, 1))
+    for use in (lambda: node.value[0], lambda: [*node.value]):
+        with pytest.raises(TypeError, match="pass it whole, and let the task choose"):
+            use()
 
 
 def test_flows_are_enabled_once_and_in_a_named_queue() -> None:

@@ -30,6 +30,7 @@ def refuse(_: int) -> int:
 @pytest.fixture
 def app() -> App:
     made = App()
+    made.enable_flows()
 
     @made.task(queue="work", retry=ONCE)
     def work(n: Any, got: Any = None) -> Any:
@@ -62,6 +63,7 @@ async def test_a_stop_after_a_call_that_cannot_be_made_ends_the_flow(
     again."""
     monkeypatch.setattr(children, "LOOK_MIN_S", 0.2)
     app = App(valkey_url)
+    app.enable_flows(queue="work")
     begun: list[str] = []
 
     @app.task(queue="work", retry=ONCE)
@@ -242,6 +244,7 @@ def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
 ) -> None:
     """Otherwise the node would give way to another job, and be gone."""
     home = App()
+    home.enable_flows()
 
     @home.task(name="work", queue="work", unique=Unique())
     def work(n: Any, got: Any = None) -> Any: ...

@@ -333,9 +333,13 @@ class Group:
 
 def group(calls: Iterable[JobCall[Any]], /, *, min_success: float = 1.0) -> Group:
     """Return a group of calls that run at the same time: ``group(render.call(n) for n in range(50))``. ``min_success``
-    is how many must succeed: a share (a float from 0.0 to 1.0), or a number (an int)."""
+    is how many must succeed: a share (a float from 0.0 to 1.0), or a number (an int). Raises InvalidFlow."""
     found: list[JobCall[Any]] = []
     for call in calls:
+        given: object = call
+        if not isinstance(given, JobCall):
+            why = f"{given!r} is no call of a task, as `task.call(…)` makes it: for chains side by side use app.flow"
+            raise InvalidFlow(flow="group", why=why)
         found.append(call)
         if len(found) > CALLS_MAX:
             raise InvalidFlow(flow="group", why=f"it would have more than {CALLS_MAX:,} calls")

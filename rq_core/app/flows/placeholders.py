@@ -36,8 +36,19 @@ class Placeholder:
 
     __hash__ = object.__hash__
 
+    def __getitem__(self, part: object) -> Any:
+        """Raise TypeError: the calls of a flow are declared before any result is known."""
+        raise TypeError(
+            f"{self.said} is not known yet, so it has no parts here: pass it whole, and let the task choose. To run one"
+            " job for each of its elements, write a durable task (docs/how-to/children.md)"
+        )
+
+    def __iter__(self) -> Any:
+        """See __getitem__."""
+        return self[0]
+
     def __bool__(self) -> bool:
-        """Raise TypeError: what the value is decides when the flow runs."""
+        """Raise TypeError: the value is known only when the flow runs."""
         raise TypeError(f"{self.said} is not known yet, so it is neither true nor false here")
 
 
