@@ -158,6 +158,48 @@ def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter
     assert the_violation(log).says == f"settles the cost of fence {fence}, and no claim is in force"
 
 
+# Jobs whose beginning the log lacks: a claim names only the rates that had a limit.
+
+
+def begun_before_the_log(limit: str | None) -> tuple[MemoryWriter, str]:
+    """Return a log that begins with the claim of job "a", and the fence of the claim.
+
+    The job's rate has no limit at the claim, and then ``limit``. Jobs "b" and "c" begin after it.
+    """
+    log = MemoryWriter()
+    log.begin(BEGIN_MS - 2, "attached")
+    log.now_ms = BEGIN_MS - 1
+    fence = log.jobs("claimed", ["a", 1, [["queue", None]]], by="w-1")
+    if limit is not None:
+        tell(log, of_queue("cap_changed", FAMILY, "none", limit, 2))
+    enqueue(log, b=10, c=4)
+    return log, fence
+
+
+def test_replay_accepts_a_cost_of_a_unit_that_a_job_without_a_beginning_may_count() -> None:
+    log, fence = begun_before_the_log(limit=None)
+    spend(log, "a", fence, "tokens:13", 5)
+
+    assert replay(log).violations == []
+
+
+def test_replay_accepts_a_claim_after_a_job_without_a_beginning_paid_a_rate_back() -> None:
+    log, fence = begun_before_the_log("100/1000ms/10")
+    claim(log, "b", 10, 10)
+    spend(log, "a", fence, "tokens:0", 11)
+    claim(log, "c", 12, 4)
+
+    assert replay(log).violations == []
+
+
+def test_replay_reports_a_second_cost_of_a_claim_of_a_job_without_a_beginning() -> None:
+    log, fence = begun_before_the_log(limit=None)
+    spend(log, "a", fence, "tokens:13", 5)
+    spend(log, "a", fence, "tokens:13", 6)
+
+    assert the_violation(log).says == "settles the cost of its claim a second time"
+
+
 # Pauses.
 
 
@@ -206,3 +248,11 @@ def test_replay_reports_a_pause_that_shortens_another_pause(log: MemoryWriter) -
     pause(log, "a", fence, 6, 4_000)
 
     assert the_violation(log).says == f"makes the pause of {SCOPE} shorter"
+
+
+def test_replay_accepts_a_pause_of_a_rate_that_a_job_without_a_beginning_may_have() -> None:
+    log, fence = begun_before_the_log("100/1000ms/10")
+    pause(log, "a", fence, 5, 5_000)
+    claim(log, "b", 4_990, 10)
+
+    assert the_violation(log).says == f"claimed 10 ms before the pause of {SCOPE} ends"

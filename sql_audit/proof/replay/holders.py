@@ -10,7 +10,7 @@ This module does no I/O: :mod:`sql_audit.proof.replay.replay` calls it with the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.limits.costs import cost_of
@@ -251,6 +251,13 @@ class Holders:
         if arrival < now_us:
             arrival, rest = now_us, 0
         self._rates[scope] = arrival, most, window_ms, burst, rest
+
+    def forget_units(self, units: Collection[str], known: Collection[str]) -> None:
+        """Forget the use of each rate that counts one of these units, except the rates in ``known``: a job that may
+        have any of the others said what it has really taken.
+        """
+        for scope in [s for s in self._rates if s not in known and unit_of(s) in units]:
+            del self._rates[scope]
 
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
         """Apply a change of a scope's limit, and return the faults of the event."""

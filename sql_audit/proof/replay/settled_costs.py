@@ -46,8 +46,12 @@ def judge_cost(
     if told is None:
         yield "I3", f"says {written!r}, and these are no costs"
         return
-    for unit in told.keys() - set(map(unit_of, scopes)):
-        yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"
+    if record.priority is None:
+        # The job may have more rates than its claim names.
+        holders.forget_units(told.keys(), scopes)
+    else:
+        for unit in told.keys() - set(map(unit_of, scopes)):
+            yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"
     # The claim has its own costs: the log may lack the job's beginning.
     costs = {scope: cost for scope, *_, cost in record.listed.rates} if record.listed else {}
     for scope in scopes:
@@ -74,7 +78,7 @@ def judge_pause(
     if record.worker is not None and row[8] != record.worker:
         yield "I9", f"pauses a scope under a claim of {record.worker}"
     rates = _rates_of(record)
-    if rates is not None and scope not in rates:
+    if rates is not None and record.priority is not None and scope not in rates:
         yield "I3", f"pauses {scope}, and the job has no such rate"
         return
     if not holders.pause(str(scope), int(until_ms or 0)):
@@ -82,7 +86,10 @@ def judge_pause(
 
 
 def _rates_of(record: Record) -> list[str] | None:
-    """Return the names of a job's rates, also of rates without a limit; None if they are unknown."""
+    """Return the names of a job's rates, also of rates without a limit; None if they are unknown.
+
+    If the log lacks the job's beginning, they are the rates of its claim: rates that had a limit then.
+    """
     known = record.lane if record.priority is not None else None
     names = record.listed.limits if record.listed is not None else ()
     if known is None and record.listed is None:
