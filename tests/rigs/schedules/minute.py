@@ -122,14 +122,14 @@ def _fire(
         instants = {
             each.next_ms for each in client.run(client.calls.schedules.stored(MINUTE)).values()
         }
-        if at_once:
-            instants = {_make_due(client)}
         (minute,) = instants
+        following = minute + MINUTE_MS
         if at_once:
+            minute, following = _make_due(client), minute
             stack.enter_context(workers(*crew, count=2))  # type: ignore[arg-type]
         if group is not None:
             found.struck = _fail_over(group, client, minute, schedules)
-        wait_until(lambda: not _left(client, minute), "all are told", timeout=PATIENCE_S)
+        wait_until(lambda: not _left(client, following), "all are told", timeout=PATIENCE_S)
         _read(client, minute, found)
     return found
 
@@ -139,10 +139,11 @@ def _fail_over(group: SentinelGroup, client: Client, minute: int, schedules: int
     wait_until(
         lambda: time.time() * 1000 >= minute - 1_000, "the minute comes", timeout=MINUTE_MS / 1000
     )
-    while schedules - _left(client, minute) < schedules / 10:
+    following = minute + MINUTE_MS
+    while schedules - _left(client, following) < schedules / 10:
         pass  # A pause might miss the moment.
     replica = group.cut_replica_off()
-    while (told := schedules - _left(client, minute)) < schedules / 2:
+    while (told := schedules - _left(client, following)) < schedules / 2:
         pass
     lost = group.lose_primary()
     replica.thaw()
@@ -173,9 +174,13 @@ def _make_due(client: Client) -> int:
     return past
 
 
-def _left(client: Client, minute: int) -> int:
-    """Return how many schedules are not yet set to the next minute."""
-    look = ["ZCOUNT", queue_keys(MINUTE)("ticks"), "-inf", minute + MINUTE_MS - 1]
+def _left(client: Client, following: int) -> int:
+    """Return how many schedules are not yet set to their next instant, ``following`` (Unix ms).
+
+    A schedule that Redis has handed to a worker counts until the worker has reported it. Until then, its time in the
+    key ``ticks`` is a moment in the near future, at which Redis would hand it out again.
+    """
+    look = ["ZCOUNT", queue_keys(MINUTE)("ticks"), "-inf", following - 1]
     (count,) = client.run(client.calls.delivery.ask([look]))
     return int(count)
 
