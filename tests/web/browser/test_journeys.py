@@ -118,11 +118,13 @@ def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
 def test_an_opened_section_stays_open_after_an_update(site: Site, view: View) -> None:
     with view() as viewer:
         page = viewer.go("/")
-        page.locator(".causes summary").first.click()
+        # By its text: a new cause, such as a mirror that is late on a busy machine, may come before this one.
+        cause = page.locator(".causes li", has_text="the cap of tenant is full")
+        cause.locator("summary").click()
         site.scene.seed.enqueue("newer")
         site.scene.die("dies")
         waits_text(page, ".strip div:has-text('dead') dd", "2")
-        assert page.locator(".causes .todo").first.is_visible()
+        assert cause.locator(".todo").is_visible()
 
 
 def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
