@@ -104,7 +104,7 @@ class FoldedLog:
 
     @property
     def ends(self) -> dict[str, End]:
-        """How each job left Redis, by the job's id. Jobs that were restored or enqueued again are left out."""
+        """The end of each job, by the job's id. Jobs that were restored or enqueued again are left out."""
         return self.lives.ends
 
     @property

@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(ABC, Generic[T_co]):
-    """How a job ended. Each kind of end is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
+    """The outcome of a job. Each outcome is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
 
     id: str
     """Id of the job."""

@@ -60,7 +60,7 @@ def check_unique_name(name: str) -> str:
 
 
 class Stands(NamedTuple):
-    """How long a job holds its unique name: the parsed field ``name_stands`` of a state line or an event."""
+    """The time for which a job holds its unique name: the parsed field ``name_stands`` of a state line or an event."""
 
     how: str
     """``done``: until the job ends; ``claim``: until the job's first claim; ``until``: until an instant, even if the

@@ -39,7 +39,7 @@ class TrialError(Exception):
 
 
 class Extra(NamedTuple):
-    """How to check an extra: a program that fails without the extra, and one that works with it."""
+    """The check of an extra: a program that fails without the extra, and one that works with it."""
 
     missing: tuple[str, ...]
     """The arguments of Python for a program that needs the extra."""

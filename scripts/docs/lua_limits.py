@@ -233,7 +233,7 @@ def _begins_anew(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Left:
-    """How many locals and upvalues a script may still add, and the function that limits each."""
+    """The numbers of locals and upvalues that a script may still add, and the function that limits each."""
 
     locals: int
     in_function: str

@@ -44,7 +44,7 @@ class Children(NamedTuple):
     alive: tuple[Spot, ...] = ()
     """The children that have not ended."""
     failed: Mapping[int, Outcome[Any]] = {}
-    """How those have ended that did not succeed, and that the flow itself has not cancelled, by position."""
+    """The outcome of each child that did not succeed, by position. Children that the flow has cancelled are left out."""
     stopped: tuple[int, ...] = ()
     """Positions of those that the flow has cancelled, because another node failed."""
 

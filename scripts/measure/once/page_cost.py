@@ -34,14 +34,12 @@ import uvicorn
 from sqlalchemy import Engine, event, text
 
 from rq_core.connections.client import Client
-from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, profile
-from rq_core.protocol.calls import claims
 from rq_core.protocol.reads.overview import COMMANDS_MAX
 from rq_core.web.access import LocalOnly
 from rq_core.web.dashboard import build_site
 from rq_core.web.sources import ActingSources
 from scripts.measure.once import scrape_cost
+from scripts.measure.once.page_drains import REDIS_CPU_MAX, SPEED_MIN, drains
 from scripts.measure.once.ten_million import full_scans
 from sql_audit.store.connection.database import Database
 from tests.kit.servers import RedisServer, engines, free_port
@@ -60,7 +58,6 @@ QUEUES: Final = ("images", "mail")
 TABS: Final = 50
 LOOKS_MAX: Final = 1.2
 """The highest allowed number of readings of Redis per second, for all tabs together."""
-RATIO_MIN: Final = 0.9
 TAB_S: Final = 2.0
 """The time (s) between two requests of a tab for the same page."""
 STEPS: Final = 100
@@ -309,9 +306,12 @@ def measure(
             if figures["tabs"][TABS]["commands_s"] > LOOKS_MAX * look:
                 short.append(f"{TABS} tabs cost more than a look of {look} commands a second")
         if "drains" in parts:
-            figures["drains"] = drains(site, redis_url, rounds=9, jobs=20_000)
-            if figures["drains"]["ratio"] < RATIO_MIN:
+            words = [sys.executable, "-m", __spec__.name, "--tabs", str(site.port)]
+            figures["drains"] = drains(words, redis_url)
+            if figures["drains"]["speed"] < SPEED_MIN:
                 short.append("drains are slower with tabs")
+            if figures["drains"]["redis_cpu"] > REDIS_CPU_MAX:
+                short.append("a drained job takes more of Redis' processor time with tabs")
     return figures, short
 
 
@@ -375,37 +375,6 @@ def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[st
     }
     print(f"{many} tabs: {said}")
     return said
-
-
-def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]:
-    """Return the jobs per second of a worker that drains a queue, in alternation without tabs and with fifty tabs."""
-    found: dict[str, list[float]] = {"without": [], "with": []}
-    ids, sort = JobIds(), profile("none")
-    with Client(redis_url) as client:
-        for number in range(2 * rounds):
-            way = "with" if number % 2 else "without"
-            client.run(
-                client.calls.enqueue.many(NewJob(ids(), "drained", sort, "{}") for _ in range(jobs))
-            )
-            words = [sys.executable, "-m", __spec__.name, "--tabs", str(site.port)]
-            looking = None
-            if way == "with":
-                looking = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-                assert looking.stdout is not None
-                looking.stdout.readline()
-            began, done, held = time.perf_counter(), 0, list[tuple[str, str]]()
-            while done < jobs:
-                took = client.run(claims.turn("drained", "w-1", 100, held)).jobs
-                done += len(held)
-                held = [(each.id, each.fence) for each in took]
-            found[way].append(jobs / (time.perf_counter() - began))
-            if looking is not None:
-                looking.communicate()
-    middle = {way: statistics.median(each) for way, each in found.items()}
-    said = {way: [round(each) for each in sorted(rates)] for way, rates in found.items()}
-    ratio = round(middle["with"] / middle["without"], 3)
-    print(f"drains, jobs/s, by turns: {said}; with {TABS} tabs {ratio} of without", flush=True)
-    return {**said, "ratio": ratio}
 
 
 def look_on(port: int) -> None:
