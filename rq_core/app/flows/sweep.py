@@ -44,7 +44,7 @@ class Children(NamedTuple):
     alive: tuple[Spot, ...] = ()
     """The children that have not ended."""
     failed: Mapping[int, Outcome[Any]] = {}
-    """The outcome of each child that did not succeed, by position. Children that the flow has cancelled are left out."""
+    """The outcome of each child that did not succeed, by position, without those cancelled by the flow."""
     stopped: tuple[int, ...] = ()
     """Positions of those that the flow has cancelled, because another node failed."""
 
