@@ -1,4 +1,5 @@
-"""Errors by which a handler decides what happens to its job, and errors that rq-core raises in a handler to stop it.
+"""Errors by which a handler decides what happens to its job, and errors that rq-core raises in a handler to stop it;
+also InvalidFlow, for a flow that cannot be declared.
 
 As in :mod:`rq_core.errors`, the docstring of a class is its default message.
 """

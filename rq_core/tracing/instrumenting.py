@@ -41,7 +41,6 @@ _NO_FAILURES: Final = (Snooze, Parking, WorkerStopping, JobCancelled)
 
 _instrumented: Final[WeakKeyDictionary[App, object]] = WeakKeyDictionary()
 _last_spans: Final = LastSpans()
-_flush: Final = _last_spans.export
 
 
 def instrument(
@@ -66,9 +65,9 @@ def instrument(
     - ``tracer_provider`` is by default the process' global provider. Until the program sets one, enqueues and claims
       make no additional Python call, and jobs carry no trace.
 
-    When a process ends, it exports its last spans, and waits at most 2 s for the exporter. A second call with the
-    same arguments changes nothing. Raises InvalidOption for an unknown relation, and UsageError for a second call
-    with other arguments.
+    When a process ends, rq-core exports its last spans, and waits at most 2 s for the exporter. The provider of
+    OpenTelemetry's SDK may then wait longer. A second call with the same arguments changes nothing. Raises
+    InvalidOption for an unknown relation, and UsageError for a second call with other arguments.
     """
     for option, each in (("relation", relation), *(("tasks", value) for value in tasks.values())):
         if each not in get_args(Relation):
@@ -107,7 +106,7 @@ def _begin(
     app.outgoing_functions.insert(functions, app.outgoing_functions.pop())
     if not _last_spans.started:
         _last_spans.start()
-        atexit.register(_flush)
+        atexit.register(_last_spans.export)
     _last_spans.add(how[2])
 
 

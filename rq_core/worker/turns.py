@@ -1,5 +1,5 @@
 """A worker's turns. A turn is one round trip with the settlements since the last turn and a claim for the free
-places."""
+places. If jobs have reported costs, a round trip with these costs comes first."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -14,9 +15,8 @@ from rq_core import RESULT, App, RetryPolicy, Unique, chain, testing
 from rq_core.app.durable import children
 from rq_core.app.flows import flow_run, running
 from rq_core.app.flows.graph import read_graph
-from rq_core.errors import InvalidOption
+from rq_core.errors import ArgumentsInvalid, InvalidOption
 from rq_core.model.durable.children import read_queues
-from rq_core.signals import InvalidFlow
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
@@ -143,8 +143,18 @@ def test_an_argument_that_is_nested_too_deeply_is_refused(app: App, is_circle: b
         value = []
         value.append(value)
     work = app.tasks["work"]
-    with pytest.raises(InvalidFlow, match="contains itself, or has too many levels"):
+    with pytest.raises(ArgumentsInvalid, match="contains itself, or is nested too deeply"):
         chain(work.call(1), work.call(value))
+
+
+def test_the_result_of_the_part_before_may_stand_in_any_kind_of_dict(
+    app: App, fake: testing.Fake
+) -> None:
+    work = app.tasks["work"]
+    run = chain(work.call(1), work.call(2, OrderedDict(x=RESULT))).enqueue()
+    fake.drain()
+
+    assert [2, {"x": 1}] == run.result(0)
 
 
 def test_a_placeholder_cannot_be_compared(app: App) -> None:

@@ -42,7 +42,9 @@ def taken_apart(call: JobCall[Any]) -> TakenApart:
         try:
             args[name] = _plain(value, (name,), holes)
             json.dumps(args[name], allow_nan=False, ensure_ascii=False).encode()
-        except (ValueError, TypeError, RecursionError) as error:
+        except RecursionError:
+            raise _invalid(task, {name: "contains itself, or is nested too deeply"}) from None
+        except (ValueError, TypeError) as error:
             raise _invalid(task, {name: f"cannot be JSON ({error})"}) from None
     return TakenApart(args, holes)
 

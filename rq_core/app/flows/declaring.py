@@ -88,7 +88,8 @@ class Flow:
         self._calls = 0
         self._size = 0
         self._is_closed = False
-        self._last: FlowNode | None = None
+        self._part: FlowNode | None = None
+        """The part before, in a chain or a group. RESULT is its result."""
 
     def __repr__(self) -> str:
         return f"<flow {self.name}, {len(self._nodes)} nodes>"
@@ -131,6 +132,14 @@ class Flow:
         Raises InvalidFlow or ArgumentsInvalid.
         """
         return self._add([call], after, name, keys, None)
+
+    def add_part(self, part: JobCall[Any] | Group) -> None:
+        """Add a part of a chain: RESULT in it is the result of the part before. See ``add`` for the errors."""
+        after = () if self._part is None else self._part
+        if isinstance(part, Group):
+            self._part = self.map(part.calls, after=after, min_success=part.min_success)
+        else:
+            self._part = self.add(part, after=after)
 
     def map(
         self,
@@ -190,8 +199,7 @@ class Flow:
         self._nodes.append(GraphNode(chosen, tuple(sorted(before)), tuple(made), is_map, needed))
         self._calls += len(made)
         self._size += size
-        self._last = FlowNode(self, len(self._nodes) - 1, chosen, is_map=is_map)
-        return self._last
+        return FlowNode(self, len(self._nodes) - 1, chosen, is_map=is_map)
 
     def _named(self, name: str | None, task: str) -> str:
         """Return the name of a new node, and take it."""
@@ -241,8 +249,9 @@ class Flow:
         )
 
     def _filled_by(self, hole: Placeholder) -> int:
-        if hole.node is not None:
-            return self._number_of(hole.node)
+        node = self._part if hole.node is None else hole.node
+        if node is not None:
+            return self._number_of(node)
         raise self.invalid(
             "RESULT is for the later parts of chain(…) and then(…): pass the .value or .values of a node"
         )
@@ -363,41 +372,7 @@ def _in_order(name: str, parts: Sequence[JobCall[Any] | Group]) -> Flow:
             raise InvalidFlow(flow=name, why=why)
     if not calls:
         raise InvalidFlow(flow=name, why="it has no call")
-    before: FlowNode | None = None
     with Flow(calls[0].task.app, name) as flow:
         for part in parts:
-            after = () if before is None else before
-            if isinstance(part, Group):
-                before = flow.map(
-                    [_after(call, before) for call in part.calls],
-                    after=after,
-                    min_success=part.min_success,
-                )
-            else:
-                before = flow.add(_after(part, before), after=after)
+            flow.add_part(part)
     return flow
-
-
-def _after(call: JobCall[Any], before: FlowNode | None) -> JobCall[Any]:
-    """Return a call with the result of a node in place of each RESULT."""
-    if before is None:
-        return call
-    result = before.values if before.is_map else before.value
-    try:
-        args = tuple(_put(each, result) for each in call.args)
-        kwargs = {name: _put(each, result) for name, each in call.kwargs.items()}
-    except RecursionError:
-        why = f"an argument of task {call.task.name!r} contains itself, or has too many levels"
-        raise before.flow.invalid(why) from None
-    return JobCall(call.task, args, kwargs)
-
-
-def _put(value: Any, result: Any) -> Any:
-    """Return a value with ``result`` in place of each RESULT, inside of lists, tuples and dicts, too."""
-    if isinstance(value, Placeholder):
-        return result if value.node is None else value
-    if type(value) is dict:
-        return {key: _put(each, result) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_put(each, result) for each in value)
-    return value

@@ -91,8 +91,11 @@ class FlowRun(JobHandle[R_co]):
         return await client.run(_nodes(self.queue, self.id, client.calls))
 
     def retry(self, *, why: str = "") -> str:
-        """Requeue a dead flow, with its dead children: only what failed, or was stopped, runs again. Return the
-        outcome: ``ready``, or ``gone`` or another state if the flow was not dead."""
+        """Requeue a dead flow, with its dead children: only what failed, or was stopped, runs again.
+
+        Return the outcome: ``requeued``; ``held`` if another job holds the flow's unique name; ``gone``; or the state
+        of a flow that is not dead.
+        """
         client = self._producer.client
         return client.run(client.calls.families.requeue(self.queue, [self.id], why=why))[self.id]
 

@@ -289,7 +289,8 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """A worker that settles and claims jobs in one round trip per turn. A second thread extends its leases."""
+    """A worker that settles and claims jobs in one round trip per turn, after one for the costs that jobs report. A
+    second thread extends its leases."""
 
     CONCURRENCY = 3
 
