@@ -60,11 +60,11 @@ class Restoration(NamedTuple):
     - remove: its present state line.
     - remember: its line in ``results``.
     - name: its name, and the instant until which it holds the name.
-    - entry: the life of a box, and the numbers of its header.
+    - entry, lost: the life of a box, and the numbers of its header.
     """
     detail: str
-    """The rest of the fields of ``restored``, as JSON. For remove: the event that had ended the job. For
-    an entry: the name of the box's member, without the box's id (life) at its beginning."""
+    """The remaining fields of the event ``restored``, as JSON. For remove: the event with which the job had ended, as
+    JSON. For entry and lost: the name of the box's member, without the box's id (life) before it."""
     spec: str = ""
 
 
@@ -138,8 +138,8 @@ class Audit:
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox whose ids are ``start`` or later, in order. With
-        "-", they begin at the oldest entry."""
+        """Return at most ``count`` undecoded entries of the outbox whose ids are ``start`` or later, in order. If
+        ``start`` is "-", the first entry is the oldest one of the outbox."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue

@@ -45,12 +45,13 @@ of some calls, which makes these calls several times as long as others."""
 PAUSE_S_MAX: Final = 1.0
 """Longest pause after a step, in seconds."""
 PAUSE_STEPS: Final = 1.5
-"""Usual length of a pause, as a multiple of the duration of the step before. With it, workers beside a change carry out
-some 80 % of the jobs per second that they carry out without a change."""
+"""Usual length of a pause, as a multiple of the duration of the step before. With this pause, workers run some 80 % of
+the jobs per second that they run when no change is made."""
 LIMIT_MAX: Final = 1_000_000_000
 """Highest limit of changed jobs."""
 _SAME_MAX: Final = 2**20
-"""Number of calls in a row that may change no job, plus 1."""
+"""The factor of ``changed`` in the number of a call (see ``BulkPlace.slot``). At most _SAME_MAX - 1 calls in a row may
+change no job."""
 _WHY_ID: Final = "bulk {id}"
 _REASON_MAX: Final = WHY_MAX - 50
 
@@ -136,10 +137,10 @@ class BulkPlace:
     """The place in a queue that a change has reached. ``str`` returns the place as a text, which ``parse`` reads."""
 
     id: str
-    """The id of the change: the time of its beginning as 12 hex digits (Unix ms), and 4 others."""
+    """The id of the change: 12 hex digits for the time at which it began (Unix ms), then 4 random hex digits."""
     round: int = 1
     source: int = 0
-    """The position of the key that is read now in the list that ``sources_of`` returns."""
+    """The position, in the list that ``sources_of`` returns, of the key that is being read."""
     at: str = ""
     """The place within the key that is being read."""
     looked: int = 0
@@ -340,7 +341,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, the jobs on it that the change is for, and a message for each damaged job."""
+        """Return a page of a key, those of its jobs that must be changed, and a message for each damaged job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
@@ -406,10 +407,10 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 
 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
-    """Return whether this change itself may have brought a job into its state.
+    """Return whether a change must leave a job alone, because the job entered its state after the change began.
 
-    The job must have entered its state after the change began. For example, it was requeued and died again, or it was
-    edited, ran and waits again.
+    The change itself may be the cause: it requeued the job, which died again, or it edited the job, which ran and waits
+    again. For an edit, the result is True only for jobs that were claimed. For a cancel, it is always False.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False

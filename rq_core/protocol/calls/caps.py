@@ -35,7 +35,8 @@ from rq_core.protocol.reads.steps import read_lines
 CHANGES_MAX: Final = 20
 """Maximum number of attempts of one change, if a change by another operator comes first each time."""
 SEEN_MAX: Final = 1_000
-"""Approximate number of lines of ``state``, of jobs in lists, and of outbox entries, that are searched for a task."""
+"""Approximate number of state lines that are searched for a task. As many jobs in lists are searched, too, and as many
+outbox entries."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 
@@ -111,8 +112,8 @@ class Caps:
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
-        never replaces a live limit. Nor is an earlier declared limit set again, once code has declared another one. In
-        both cases the outcome is ``kept``.
+        never replaces a live limit. It also does not replace a limit that code declared after it. In both cases the
+        outcome is ``kept``.
 
         The text ``code`` in place of a limit restores the declared limit. A key for which code declares nothing gets
         the limit of its family. Raises NothingDeclared if neither exists.
@@ -235,7 +236,7 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope if ``scope`` is that of a task that the queue does not know. The name may be misspelt: the
+        """Raise UnknownScope if ``scope`` belongs to a task that the queue does not know. The name may be misspelt: the
         cap would then count no job.
 
         A task is known if the queue has a cap or a policy for it. It is also known if a job or an event that was read

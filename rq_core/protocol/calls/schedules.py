@@ -28,7 +28,7 @@ HAND_MAX: Final = 250
 PUT_MAX: Final = 250
 """Maximum number of schedules in one call that declares them."""
 PUT_BYTES: Final = 4 * 1024 * 1024
-"""Number of bytes of jobs from which on a call takes no further schedule."""
+"""A call takes no further schedule once the jobs of its schedules have this number of bytes."""
 LATE_MAX: Final = 20
 """Maximum number of times that a change is sent, if its instant passes each time before the call is carried out."""
 

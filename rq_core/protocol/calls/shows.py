@@ -15,7 +15,7 @@ class Show(NamedTuple):
     fence: str
     claim: int
     start: int
-    """The number before the claim's first chunk, as an earlier call has answered it; 0 before the first answer."""
+    """The number before the claim's first chunk, from the answer to an earlier call; 0 before the first answer."""
     kind: Literal["says", "chunk"]
     number: int
     """The number of the report, or of the chunk, within the claim, from 1."""

@@ -235,7 +235,7 @@ def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
     """Return the rights that the user lacks to call a script in a queue, as ACL rules. The list is empty if Redis does
-    not say which."""
+    not say which rights are lacking."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told

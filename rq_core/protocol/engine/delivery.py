@@ -98,8 +98,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """The facts for which calls carry keys, by queue. They become known when a call lacks these keys: the script
-        then answers ``with`` and the facts."""
+        """By queue, the facts (fields of ``meta``) for which calls carry further keys. If a call lacks the keys of a
+        fact, the script answers ``with`` and the facts. Then this client learns of these facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
@@ -285,9 +285,9 @@ class Delivery:
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
         """Make handshakes with these queues, whose epoch has changed. Returns two values.
 
-        The first has, by unusable queue, the result of its calls: an error, or ``absent`` of the call if the queue does
-        not exist. The second is the error of a handshake without an answer, or None. The error is raised instead if
-        ``sent`` is false: then no call can have been carried out.
+        The first value has, for each unusable queue, the result of the queue's calls: an error, or ``Call.absent`` if
+        the queue does not exist. The second value is the error of a handshake that got no answer, or None. If ``sent``
+        is false, no call can have been carried out; this error is then raised.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):

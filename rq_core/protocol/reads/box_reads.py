@@ -31,7 +31,8 @@ from rq_core.scripts.plain import plain_text
 PAGE: Final = 250
 """Maximum number of entries of one read."""
 PAGES_MAX: Final = 8
-"""Maximum number of pages that are read in one round trip. After a page that stopped at PAGE_BYTES, it is one."""
+"""Maximum number of pages that are read in one round trip. After a page that stopped at PAGE_BYTES, the next round trip
+reads one page."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
@@ -195,7 +196,7 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Return those of the last ``last`` signals of a box that no wait has taken, by number."""
+        """Return, by number, the signals that no wait has taken, among the last ``last`` signals of a box."""
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):

@@ -45,7 +45,7 @@ _STEPS: Final = frozenset(
         Event.RESTORED,
     }
 )
-"""Events after which a job waits for another reason than before, or runs."""
+"""Events after which a job runs, or waits for a new reason."""
 
 
 class GivenBack(NamedTuple):

@@ -57,8 +57,8 @@ TICKS_MAX: Final = 10
 """Maximum number of schedules that are read: the schedules that are due next. A schedule that a worker is serving has a
 later place in this order."""
 BLOCKED_MAX: Final = 4
-"""Maximum number of blocked lanes whose age and jobs are read, in each of two reads: one of all blocked lanes, and one
-of the lanes that wait for a task's cap."""
+"""Maximum number of blocked lanes that each of two reads finds. One read is of all blocked lanes, the other of those
+that wait for a task's cap. For each lane that was found, its age and the number of its jobs are read."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 QUEUES_MAX: Final = 1_000

@@ -21,7 +21,7 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 1_000
-"""Number of entries without a job after which a command that removes such entries from the head of a list stops. It may
+"""Number of entries without a job that the command of ``PagedKey.skipping`` removes from a list before it stops. It may
 remove a few more."""
 _SKIPPED_PAGE: Final = 64
 
@@ -126,9 +126,9 @@ class _Place(NamedTuple):
 def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
     """Return a page of a sorted set, ordered by score and then by member.
 
-    Many members may have the same score, so the set is read by rank. To skip no member, a range must begin at the last
-    member of the page before, or earlier. If members have left the set meanwhile, it may begin later. Then a range with
-    a lower rank is read.
+    Many members may have the same score, so the set is read by rank. To skip no member, the range must begin at the
+    last member of the page before, or at a member before it. If members have left the set since then, the range may
+    begin at a member after it. Then a range with a lower rank is read.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

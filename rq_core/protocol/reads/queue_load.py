@@ -139,7 +139,7 @@ class QueueOverview:
     """Number of fields of ``shown``: one for each job that shows something, and one for each chunk."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
-    """Number of entries of ``results``. An entry remembers the id of an ended job, or the job's result is kept."""
+    """Number of entries of ``results``. Each entry remembers an id, or keeps the outcome of an ended job."""
     remembered_bytes: int = 0
     """Bytes of the entries of ``results`` in Redis, without RESULT_COST for each entry."""
     kept_bytes: int = 0
@@ -200,7 +200,7 @@ class Overview:
     queues: tuple[QueueOverview, ...]
     """The queues that could be read, by name."""
     unreadable: dict[str, str]
-    """By name, the reason for each queue that could not be read. Names and reasons are safe to show."""
+    """By queue, the reason why the queue could not be read. Names and reasons are safe to show."""
     queues_left_out: int
     """Number of queues that were not read, since there are more than QUEUES_MAX."""
     used_memory: int | None

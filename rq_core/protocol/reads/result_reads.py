@@ -34,7 +34,7 @@ PAGE: Final = 250
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The script's answer for a job that has ended, if only the next poll returns the job's result."""
+"""The script's answer for a job that has ended and whose result must wait for a later poll."""
 BYTES_MAX: Final = 1024 * 1024
 """Number of bytes of results after which one poll returns no further result. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
@@ -88,8 +88,8 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If they go on for at least
-        half of LISTEN_MS without this call, it changes nothing."""
+        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If scripts will
+        publish these ends for at least half of LISTEN_MS anyway, the call changes nothing."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:

@@ -64,7 +64,7 @@ class ScopeStatus(NamedTuple):
     partial: bool = False
     """True if more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
-    """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
+    """The operator who set a live limit; ``set_at_ms`` is the time of this change (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
     """The limit that code declares, if a live limit is in force in its place."""
@@ -105,9 +105,9 @@ class Standing(NamedTuple):
     """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool
     ahead_in: str = ""
-    """The place in which ``ahead`` is counted. queue: the jobs of its priority and above, in all lanes that may run.
-    lane: only the jobs of its lane, since the lane is blocked, or since the queue is fair and the place in line does
-    not decide. Empty: the job is not ready."""
+    """The place in which ``ahead`` is counted. ``queue``: the lists and open lanes of the job's priority and of higher
+    priorities. ``lane``: only the job's lane, because the lane is blocked, or because the queue is fair (the place in
+    line does not decide in a fair queue). Empty: ``ahead`` is not counted."""
     ahead_at_least: bool = False
     """True if ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None

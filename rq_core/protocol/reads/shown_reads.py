@@ -41,13 +41,13 @@ class StreamPlace(NamedTuple):
     """The place in a stream up to which a reader has read."""
 
     got: int
-    """The number of the last chunk that it got; at first, the number that it was given."""
+    """The number of the last chunk that the reader got. Before its first chunk: the number after which it reads."""
     upto: int
-    """The number up to which it has looked."""
+    """The number up to which the reader has looked for chunks."""
     claim: int | None
-    """The claim of the last chunk that it got; None: it got none."""
+    """The claim of the last chunk that the reader got. None: the next chunk counts as the first of its claim."""
     fence: str | None = None
-    """The fence of the claim that showed something last, at the look before; None: no look has found one."""
+    """The newest fence that a look has found in the job's line of the key ``shown``; None: no look has found one."""
 
 
 class StreamLook(NamedTuple):

@@ -50,7 +50,8 @@ class JobWait:
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
     ) -> None:
-        """Create a wait. It times out at ``deadline``, in seconds on the clock of ``now`` in the methods of Waits."""
+        """Create a wait. It times out at ``deadline``, in seconds. The ``now`` of the methods of Waits is by the same
+        clock."""
         self.queue = queue
         self.id = job_id
         self.deadline = deadline

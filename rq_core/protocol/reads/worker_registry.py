@@ -24,7 +24,7 @@ TELL_EVERY_S: Final = 10.0
 SWEEP_AFTER_MS: Final = 3_600_000
 """Ms for which a row stays if its worker has ended without removing it."""
 WORD_MAX: Final = 256
-"""Maximum number of characters of a row's host, version, code, or name of a queue."""
+"""Maximum number of characters of each text in a row: the host, the version, the code, and the name of each queue."""
 WORKERS_MAX: Final = 1_000
 """Approximate number of a queue's workers that are read."""
 
@@ -59,8 +59,8 @@ class PresentWorker:
     worker: str
     says: Presence
     silent_ms: int
-    """Ms since Redis last heard of the worker. If that time is in the future, since Redis' clock was set back: ms until
-    then."""
+    """Ms between the worker's last report and the read, by Redis' clock. (If the clock was set back, the report may be
+    in the future.)"""
 
     @property
     def gone(self) -> bool:
