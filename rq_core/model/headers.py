@@ -16,8 +16,8 @@ from rq_core.errors import InvalidOption
 HEADERS_BYTES_MAX: Final = 2048
 """Maximum number of bytes of all headers of a job together, as JSON."""
 TRACE_HEADER: Final = "rq-core-trace"
-"""The header that says how the spans of a job's claims belong to the span that enqueued the job: ``parent`` or ``link``
-if the caller chose it, ``first`` if the span of the first claim may be a child."""
+"""The header that says how the spans of a job's claims belong to the span that enqueued the job. ``parent`` and
+``link`` are the caller's choice. With ``first``, the span of the job's first claim may be a child of that span."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 

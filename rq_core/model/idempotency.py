@@ -23,7 +23,7 @@ KEY_MAX: Final = 1_000
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered after the first call, in ms."""
 SAME: Final = "same"
-"""The outcome in a line about an id for which calls get the handle of another job."""
+"""The outcome in the line of an id if calls with this id get the handle of another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -88,8 +88,8 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms at which the outcome in the line expires; without a kept outcome, the whole line expires. A later
-        claim call checks the line. None: nothing expires."""
+        """Unix ms from which on a claim call checks the line. The call then removes only the result, if the id is still
+        remembered, or else the whole line. None: the line does not name a time."""
         return self.until_ms or self.once_ms
 
 

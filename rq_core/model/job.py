@@ -190,7 +190,7 @@ class JobError(NamedTuple):
     """The name of the exception's class."""
     message: str
     traceback: str | None = None
-    """The traceback. None if it is too long for Redis, in the outcome of a wait, or if SQL was read."""
+    """The traceback. None if it is too long for Redis. The error in an outcome has no traceback."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

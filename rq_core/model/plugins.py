@@ -431,9 +431,9 @@ class InboxReader(Protocol):
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return the problems of the inbox that ``look`` does not show. They concern its tables, its database and the
-        rights of a relay. Another problem: the rows that a relay sent last differ from the Redis of ``client``. Raises
-        the same errors as ``look``."""
+        """Return the problems of the inbox that ``look`` does not show: in its tables, in its database, and in the
+        rights of a relay. It is also a problem if the database and the Redis of ``client`` disagree about a relay's
+        last call. Raises the same errors as ``look``, or another RqCoreError if Redis does not answer."""
         ...
 
     def close(self) -> None:

@@ -121,7 +121,8 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return a job's ties with those that the rule for overlaps adds; None if the given ties name an instant.
+    """Return a job's ties with those that the rule for overlaps adds; None if the given ties have a deadline that is
+    an instant.
 
     The result is cached, because one task may have many schedules.
     """

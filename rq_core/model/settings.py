@@ -65,9 +65,9 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 
 FLAGS: Final = ("paused", "fair")
-"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. If ``fair`` is 1, workers take the lanes
-of one priority in the order of the virtual time of their keys (which grows with each claim, more slowly for a higher
-weight), and not in the order of their age."""
+"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. If ``fair`` is 1, workers do not
+take the lanes of one priority in the order of the lanes' age, but in the order of the virtual times of the lanes' keys.
+A key's virtual time grows with each claim. It grows more slowly if the key has a higher weight."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
@@ -96,8 +96,8 @@ INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
 takes a new slot each day."""
 
 SLOT_ANSWER: Final = "|a"
-"""The suffix that makes, from a slot's name, the name of the field of ``slots`` with the answer to the slot's last
-call."""
+"""The suffix of some field names in ``slots``. A field whose name is a call slot's name and this suffix has the answer
+to the slot's last call."""
 
 LISTEN_MS: Final = 60_000
 """Maximum time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs. The minimum is half

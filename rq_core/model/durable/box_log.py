@@ -18,9 +18,9 @@ BOX_EVENTS: Final = frozenset(
 
 
 Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
-"""Returns, by the ids of jobs, why a repair must not use the log's events about their boxes: the log was changed. Jobs
-whose events may be used are left out. The argument has the ids of jobs; the value is True if a repair would remove
-members that the log does not have from the job's box."""
+"""A function that returns, by job id, why a repair must not use the log's events about the job's box: the log was
+changed. Jobs whose events may be used are left out. The keys of the argument are job ids. A value is True if a repair
+would remove members of the job's box, because the log does not have these members."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
@@ -70,12 +70,13 @@ class LoggedBox:
     is_whole: bool = False
     """True if the log has all events about the box."""
     unknown_since: str | None = None
-    """The reason why an audit database may lack events about the box; None: it has all of them, or none was asked."""
+    """The reason why an audit database may lack events about the box; None: the database has all of them, or no
+    database was asked."""
     also: dict[str, set[str]] = field(default_factory=dict)
-    """First lines that members of the box may have, too, by the members' names without the box's id (life): after Redis
-    forgot an event, a restore may have put back what the event had written."""
+    """Further first lines that a member of the box may have, by the member's name without the box's id (life). Redis
+    may have forgotten an event, and a restore may then have put back what the event had written."""
     perhaps_taken: set[int] = field(default_factory=set)
-    """The numbers of the signals that waits may have taken, or that may be lost, by events that Redis forgot."""
+    """The numbers of the signals that a wait may have taken, or that may be lost, by the events given to ``allow``."""
 
     @property
     def entries(self) -> int:
@@ -103,8 +104,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` the first lines that members of the box may have, too, because of this event. A restore may
-        have written them after Redis forgot events about the box."""
+        """Note in ``also`` the further first lines that members of the box may have because of this event. A restore
+        may have written these lines after Redis forgot events about the box."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
@@ -139,8 +140,8 @@ def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEnt
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Apply an event of the log to ``boxes``, which are by box id (life). An event that is not about a box changes
-    nothing."""
+    """Apply an event of the log to ``boxes``, whose keys are the ids (lives) of the boxes. An event that is not about a
+    box changes nothing."""
     if entry.event not in BOX_EVENTS:
         return
     for event in entry.jobs:

@@ -111,8 +111,8 @@ class Signal(NamedTuple):
 
     name: str
     at_ms: int | None
-    """The time (Unix ms) at which the signal came. None: Redis had lost the signal, and the worker that had taken it
-    put it back."""
+    """The time (Unix ms) at which the signal came. None: a wait had taken the signal, Redis lost the signal, and
+    the worker put it back."""
     key: str | None
     """The key with which the sender may repeat the signal; None: the signal has no key."""
     value: str | None

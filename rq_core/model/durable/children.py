@@ -21,7 +21,7 @@ from rq_core.model.keys import is_name
 PARENT_HEADER: Final = "rq-core-parent"
 """The name of the header that names a child's parent."""
 CHILDREN_MAX: Final = 4_000
-"""Maximum number of children of one ``map``. Each takes an entry of the parent when it has succeeded."""
+"""Maximum number of children of one ``map``. Each child that succeeds takes an entry of its parent's box."""
 CHILD_PREFIX: Final = f"{OWN_PREFIX}child."
 """The beginning of the names of a parent's waits for its children."""
 LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."

@@ -17,8 +17,8 @@ _MISSING: Final = (
 _NO_OFFSET: Final = f"{_ZONE}, not an offset, which does not say when the clock changes"
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::?(\d\d))?|Z", re.IGNORECASE)
 _CONSTANT: Final = {"+": ("Etc/GMT-", 14), "-": ("Etc/GMT+", 12)}
-"""The beginnings of the names of zones with a constant offset, and the most hours of such an offset. Key: the sign of
-the offset."""
+"""Zones with a constant offset, by the sign of the offset: the beginning of such a zone's name, and the largest offset
+in hours."""
 
 
 def check_zone(tz: str) -> str:

@@ -91,13 +91,13 @@ class Spent(NamedTuple):
     arrival_us: int
     """The theoretical arrival time (Unix µs): until then the rate is in use."""
     rest: int
-    """Parts of a further µs; as many parts as the rate admits units make a µs."""
+    """The fraction of a further µs, as a numerator. The denominator is the limit's ``most``."""
     limit: str
     """The limit under which the arrival time was computed, as text."""
     at_ms: int
     """Unix ms at which the value was written."""
     paused_ms: int | None = None
-    """Unix ms until which the scope is paused; None: it is not."""
+    """Unix ms until which the scope is paused; None: the scope is not paused."""
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:

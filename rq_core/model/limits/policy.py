@@ -36,8 +36,8 @@ class ScopeSource(NamedTuple):
     """The scope's cap in the producer's code. While Redis stores no limit for the scope, this cap decides whether the
     scope is full."""
     cost: str = ""
-    """The unit that a rate counts: the name of the argument whose value is the cost of a job, or of the function that
-    returns the cost. Empty: each job counts as 1."""
+    """The unit that the rate counts; empty: each job counts as 1. The unit is named after the argument whose value is
+    the cost of a job, or after the function that returns the cost."""
     cost_function: Callable[..., Any] | None = None
     """The function that takes a job's arguments by name and returns the cost."""
     cost_is_computed: bool = False
@@ -67,8 +67,8 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The name in ``keys`` for a value that the function in ``per`` would return. A producer without the task's code passes
-this value, so that the job gets its unique name."""
+"""The name under which a producer without the task's code passes, in ``keys``, the value for a job's unique name. With
+the task's code, the function in ``per`` returns this value."""
 
 
 class Naming(NamedTuple):
@@ -136,8 +136,8 @@ def write_policy(
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a task's policy as JSON. ``options`` are those options of the task's jobs, by their names in OPTIONS, that
-    differ from the defaults."""
+    """Return a task's policy as JSON. ``options`` are the options of the task's jobs that differ from their defaults,
+    by their names in OPTIONS."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()

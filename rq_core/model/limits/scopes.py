@@ -37,7 +37,7 @@ RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
 """Names of families that are reserved: no cap may give such a name to its keys."""
 
 UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
-"""The name of a unit that a rate counts."""
+"""The pattern of the name of a unit."""
 FAMILY_PATTERN: Final = NAME_PATTERN + rf"(?:@[0-9.]{{1,12}}s(?::{UNIT_PATTERN})?)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
 """A look-ahead of a regular expression. It rejects a text with a percent sign that :func:`encode_key` would not

@@ -33,7 +33,7 @@ KEPT_MS: Final = 3_600_000
 """Milliseconds for which chunks are kept after the end of their job; ``lua/include/shown/shown_end.lua`` has the same
 number."""
 MARK: Final = "shown|"
-"""The beginning of a member of ``expiring``: the chunks of an ended job are removed at its time."""
+"""The beginning of a member of ``expiring`` whose score is the time until which the chunks of an ended job are kept."""
 
 _N: Final = "([0-9]{1,15})"
 _MS: Final = "([0-9]{1,13})"
@@ -108,7 +108,8 @@ class ShownLine(NamedTuple):
     base: int
     """The number of the last chunk of an earlier job with the same id; 0: there was no such job."""
     ending: str | None
-    """``died`` or ``left``: the job is dead, or has left Redis, and had chunks; None: neither is known."""
+    """The line's word for the end of the job: ``died`` or ``left`` (Redis). Scripts write it only if Redis has chunks
+    of the job. None: the line has no such word."""
     ended_ms: int | None
     progress: Progress | None
 
@@ -143,8 +144,8 @@ def said_as_text(done: Number, total: Number | None, text: str) -> str:
 
 
 def _plain(number: Number) -> str:
-    """Return a number as an int or a float writes itself. A member of an enum, or a number of numpy, writes itself in
-    another form."""
+    """Return the text of a number, in the form that Python gives to a plain int or float. (The ``repr`` of an enum's
+    member, or of a number of numpy, has another form.)"""
     return int.__repr__(number) if isinstance(number, int) else float.__repr__(number)
 
 

@@ -8,8 +8,8 @@ mistake in one of the three shows as a difference. These rules hold for all even
 - The event's ``error``, if it has one, becomes ``error_type`` and ``error_message``.
 - A job that dies gets ``finished_at_ms``. Its reason is the event's ``reason``, or the reason in the table. A job
   in Redis that is not dead has neither of the two fields.
-- The times that a baseline sets are its own ``since_ms``. If it says that Redis does not have the job, it changes
-  nothing else.
+- The times that a baseline sets are the baseline's field ``since_ms``, not the event's time. If a baseline says that
+  Redis does not have the job, the event's time becomes ``since_ms``, and the job gets no other field from the baseline.
 - A job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
   event has ended, counts as lost.
 """
@@ -166,7 +166,7 @@ left have the names of the events."""
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
 )
-"""Events that make a job alive which was dead or not in Redis, regardless of how the job had ended before."""
+"""Events that bring a job into Redis, or make a dead job alive. How the job had ended before does not matter."""
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
