@@ -149,7 +149,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """Yield the Lua functions that decide, when a job ends, which of its other data end with it."""
+    """Yield the Lua functions that decide, at a job's end, which of the job's other data end, too."""
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:

@@ -143,8 +143,8 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. It checks the keys that the file
-    writes without reading them first.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. Only those keys are checked that
+    the file writes and does not read before.
 
     The check comes first, because a failure after the first write would come too late.
     """

@@ -4,7 +4,7 @@
 
 Keys: meta state          names from rq_core.model.keys; `ready` means the four lists, `every` a list of all keys
 Fact: remembers           the field of meta that is set if queues need this part of a job's end
-Field: unique             the field of jobs that concern the part; without this line the part concerns every job
+Field: unique             the part concerns only jobs with this field; without this line it concerns every job
 With: results kept        keys of the part, which only calls to queues with the fact carry; in other calls they are nil
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
@@ -13,7 +13,7 @@ Each: id fence            fields of the records after the arguments; `each(i)` r
 Tail: JSON of results     texts after the records, with notes, in calls with keys on demand: `tails()` returns them
 Lists: gone died          lists that most calls do not need, in the file's own table `lists`
 Parts: names ended        the files with steps that scripts run, in order: see lua/include/call/parts.lua
-Given: LINE_MAX           constants that the Python module which sends the file gives: see rq_core/scripts/plain.py
+Given: LINE_MAX           constants that Python adds when it sends the file: see rq_core/scripts/plain.py
 Uses: call(now) emit(emit)   names that it takes from includes, which may have Keys, Meta and Uses of their own
 …
 ]]

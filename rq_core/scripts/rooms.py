@@ -36,8 +36,8 @@ DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""The names of the two tables that the include PARTS reads: TABLE has the parts of the script, ENDINGS those that end
-with a job."""
+"""TABLE and ENDINGS are the names of two Lua tables that the include PARTS reads. TABLE has the parts of the script,
+and ENDINGS has those parts whose data may end with a job."""
 NEW_ROOM: Final = "ends"
 """The room of an include that only a variant has."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
