@@ -72,8 +72,8 @@ class BatchCapacity(Capacity):
         self.shares = BatchShares(options, sizes)
         self.on_reserve = self._reserved
         self._waiting = dict.fromkeys(sizes, 0)
-        """The number of jobs by queue that may still begin: jobs that have arrived and not begun, and jobs that a claim
-        under way may bring."""
+        """Queue → number of its jobs that may still begin. These are jobs that have arrived and not begun, and jobs
+        that a claim under way may bring."""
         self._shared = 0
         """Number of taken places that the jobs in ``_waiting`` share."""
         self._kept_for_batches = 0

@@ -37,7 +37,8 @@ class Capacity:
         self.kept = 0
         """Number of the taken places that are reserved for claims under way."""
         self.on_reserve: Callable[[str, int], None] | None = None
-        """Called with a queue and the change of its reserved places, if batches count differently; otherwise None."""
+        """Called whenever the reserved places of a queue change, with the queue and the change. None: the worker has no
+        batch tasks. (The places of a batch task's queue are counted in jobs here.)"""
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:

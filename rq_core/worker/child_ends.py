@@ -28,7 +28,7 @@ log = logging.getLogger(__package__)
 
 _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
-"""The beginning of the JSON of a job whose result is kept, as each child's is."""
+"""The beginning of a job's JSON, if the job's result is kept. The result of every child is kept."""
 _KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
 WHY: Final = "the parent was cancelled"
@@ -36,7 +36,7 @@ WHY: Final = "the parent was cancelled"
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
-    """Return the parent that waits for a claim's job, with its wait; None if there is no such parent."""
+    """Return the parent that waits for a claim's job, and the name of the parent's wait; None: no parent waits."""
     if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
         return None
     try:

@@ -3,8 +3,9 @@ every few seconds.
 
 Jobs die in several scripts, and some deaths reach no worker: the worker of a poison job is gone. So workers read the
 queue's index of dead jobs, and enqueue one job of the hook's task for each death. The field ``on_dead_ms`` of ``meta``
-is the *mark*: the time up to which deaths have their hooks' jobs. A worker moves the mark on after it enqueued these
-jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited like any other job.
+is a time, the *mark*: for each death up to the mark, the hook's job is enqueued. A worker moves the mark on after it
+enqueued these jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited like
+any other job.
 
 Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
 job's end. So a later enqueue is a duplicate, even if the hook has already run.
@@ -59,12 +60,14 @@ deaths of the last LAG_MS again."""
 
 
 REMEMBER_MS: Final = 600_000
-"""Milliseconds for which the id of a hook's job is remembered. This is longer than a check takes (also of a delayed
-worker), and longer than LAG_MS: a death that is handed over again after Redis' clock went back is a duplicate then."""
+"""Milliseconds for which the id of a hook's job is remembered. This is longer than a check takes, even in a delayed
+worker, and longer than LAG_MS. So if Redis' clock goes back and a death is handed over again, the second job is a
+duplicate."""
 
 
 NEXT_MS_S: Final = 0.005
-"""Seconds after a death before a check finds it: a check leaves out the current millisecond, which is not over yet."""
+"""Seconds that a worker waits after a death before it checks for deaths. A check leaves out the current millisecond,
+which is not over yet."""
 
 
 STEP_MS: Final = 5

@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Seconds that the first steps of handlers that start together may take. If they take longer, handlers block the loop.
-Then the next turn is sent after the first steps of the arrived jobs, since the jobs that it claims would wait for the
-loop without a heartbeat for their leases."""
+"""Maximum seconds for the first steps of handlers that start together. If the steps take longer, handlers block the
+loop. Then the worker sends the next turn only after the first steps of the arrived jobs. Otherwise the jobs that this
+turn claims would wait for the loop, and no heartbeat would extend their leases meanwhile."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
-heartbeat."""
+"""Maximum age of a lease, in heartbeat intervals, at which the lease is certain to last until the next heartbeat."""
 HOLD_S_MAX: Final = 1.0
 """Maximum seconds that a suspect is held. An outage of another shard must not delay the suspect, or this worker's
 claims, for longer."""
@@ -115,7 +114,7 @@ class Handlers:
         self.arrived: list[Claim] = []
         """Claimed jobs that are about to start."""
         self._since = FOREVER
-        """Monotonic time before which no lease of the arrived jobs began."""
+        """A monotonic time. The leases of all arrived jobs began then or later."""
         self.stepped = asyncio.Event()
         """Set when all jobs that arrived have started and executed their first step."""
         self.stepped.set()
@@ -140,7 +139,7 @@ class Handlers:
     def arrive(self, claim: Claim, since: float) -> None:
         """Keep a claimed job for the next ``begin_arrived``.
 
-        ``since``: a monotonic time before which the job's lease did not begin.
+        ``since``: a monotonic time. The job's lease began then or later.
         """
         self._capacity.taken += 1
         self._since = min(self._since, since)

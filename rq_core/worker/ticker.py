@@ -96,7 +96,7 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
-        """Declare the code's schedules if code last declared one of the due schedules over two hours ago.
+        """Declare the code's schedules if one of them is due and was last declared over two hours ago.
 
         This happens if the worker stood still for hours, or if Redis' clock was set forward. Without a new declaration,
         the schedule stops.

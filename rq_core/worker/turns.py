@@ -37,9 +37,9 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Minimum number of settlements with which a second turn begins while another turn is under way. There must also be at
-least one settlement for every four places. So Redis never waits for the worker, and receives no more calls than
-otherwise."""
+"""Minimum number of settlements for a second turn while another turn is under way. There must also be at least one
+settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
+would send more turns, with fewer settlements each."""
 
 
 @dataclass(slots=True)
@@ -248,8 +248,8 @@ class Turns:
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
         """Extend the leases of jobs whose claim was answered late, because the leases may have expired.
 
-        Return the jobs that are still claimed, and a monotonic time before which their leases did not begin. Nothing
-        may be settled for the other jobs: other workers claim them.
+        Return the jobs that are still claimed, and a monotonic time: their leases began then or later. Nothing may be
+        settled for the other jobs: other workers claim them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]

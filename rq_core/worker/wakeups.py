@@ -70,14 +70,14 @@ class WatchedQueue:
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Return whether even a full worker should call the queue, because its last call is long ago: due work waits
-        there."""
+        """Return whether the last call to the queue is so long ago that even a full worker should call it. Such a call
+        ends expired leases and promotes due jobs."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for the wake tokens of these queues. It does not wait while the worker is full, or claims from all of
-    them."""
+    """Waits for the wake tokens of these queues. While the worker is full, or claims from all these queues anyway, it
+    does not wait for tokens."""
 
     def __init__(
         self,

@@ -288,8 +288,8 @@ class Burst:
         self._deaths: dict[str, DeathWatch] | None = None
         """The death watches by queue; None before the first check."""
         self._asking = False
-        """True if a turn is finding out now if the worker may end. The turns of all groups ask, and one answer is
-        enough for all."""
+        """True while a turn finds out whether the worker may end. The turns of all groups ask, and one answer is enough
+        for all."""
 
     def active(self) -> bool:
         """Return whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""

@@ -58,8 +58,8 @@ class Member:
         self.is_done = False
         """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
-        """The handler's exception with which this job fails, once no smaller half is tried. None: no such exception, or
-        the exception concerns the whole batch."""
+        """The handler's exception that makes this job fail, once the batch is not halved any further. None: no such
+        exception, or the exception concerns the whole batch."""
 
     @property
     def is_open(self) -> bool:

@@ -31,8 +31,8 @@ LEASE_PAUSE_S: Final = 0.05
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds after which a job is parked if no step begins or ends meanwhile. They apply if the handler's own asyncio task
-does not wait, but another asyncio task that the handler started."""
+"""Seconds until a job is parked if its handler's own asyncio task does not wait, but another asyncio task that the
+handler has started. A step that begins or ends meanwhile starts the time again."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -98,8 +98,8 @@ class Saver:
         return refused
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a call to a queue, and return its result. Jobs enqueue children with it, and read how these
-        ended."""
+        """Carry out a call to a queue, and return its result. With such calls, durable jobs enqueue children, and read
+        how their children ended."""
         return await self.client.run(plan(self.client.calls))
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
@@ -230,7 +230,7 @@ class _Home:
         self.audit_result = audit_result
 
     def _is_uncertain(self) -> bool:
-        """Return whether the lease may have expired, and no heartbeat has reported that."""
+        """Return whether the lease may have expired although the handler was not asked to stop."""
         return not self._saver.lease_holds(self._context.queue) and not self._context.cancelled
 
 

@@ -1,8 +1,8 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores both in a Showing object, and goes on. One call per queue sends all that is new there: GATHER_S after a
-chunk, or SHOW_S after the last call if there is only progress. Only the last progress of a job is sent. Before the
-worker settles a claim, it sends what is left of both.
+A handler stores both in a Showing object, and goes on. Usually one call per queue sends the new progress and chunks of
+all its jobs: GATHER_S after a chunk, or SHOW_S after the last call if there is only progress. Only the last progress of
+a job is sent. Before the worker settles a claim, it sends the progress and the chunks that are left.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 SHOW_S: Final = 0.5
 """Seconds between two calls that send the progress of jobs."""
 GATHER_S: Final = 0.1
-"""Seconds for which chunks are gathered, and between two calls that send chunks."""
+"""Seconds for which chunks are gathered before a call sends them."""
 LAST_S: Final = 2.0
-"""Seconds for which a settlement waits for the call that sends what its job showed last."""
+"""Maximum seconds that a settlement waits until the last progress and chunks of its job are sent."""
 AGAIN_S: Final = 1.0
-"""Seconds after which what could not be sent is sent again."""
+"""Maximum seconds after a failed call until its progress and chunks are sent again."""
 RECORDS_MAX: Final = 1_000
 """Maximum number of records in a call."""
 BYTES_MAX: Final = 1024 * 1024
@@ -190,7 +190,7 @@ class Shows:
 
 
 def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
-    """Store for each claim the number before its first chunk, from Redis' answer."""
+    """Store, for each claim, the number of the last chunk before its own chunks, from Redis' answer."""
     for shown, _ in group:
         start = answer.get(shown.context.id, "")
         if start.isdecimal():

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EMPTY_MAX: Final = 64
-"""Maximum number of timers with which an empty timer is kept until it fires. If there are more timers (for instance
-because each job has its own limit), an empty timer is removed at once."""
+"""Number of timers up to which empty timers are kept until they fire. If there are more timers (for instance because
+each job has its own limit), an empty timer is removed at once."""
 
 
 class _Timer(Generic[T]):

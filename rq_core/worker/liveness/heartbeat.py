@@ -71,8 +71,8 @@ class LeaseKeeper:
         self._failed: set[object] = set()
         """The servers that did not answer the last heartbeat."""
         self._refused: dict[str, float] = {}
-        """Queues whose leases Redis did not extend at the last heartbeat, each with the time (on ``clock``) at which
-        the worker sent the last heartbeat that had extended them."""
+        """Queue → time (on ``clock``) from which its leases count, for queues whose leases Redis refused to extend at
+        the last heartbeat. This is the value that ``last_success`` had before the first refusal."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
@@ -120,8 +120,8 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def extended_at(self, queue: str) -> float:
-        """Return the time (on ``clock``) from which the queue's leases count. A later heartbeat may not have extended
-        them."""
+        """Return the time (on ``clock``) from which the queue's leases count. It is not certain that a later heartbeat
+        has extended them."""
         return self._refused.get(queue, self.last_success)
 
     def beat(self) -> None:
