@@ -267,7 +267,7 @@ class Derived:
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
-        """Set the claim that a baseline says is in force, if there is one."""
+        """If a baseline names a claim in force, set the row of this claim."""
         row = self.row
         if fence is None or state not in _CLAIMED:
             return

@@ -18,8 +18,8 @@ from sql_audit.proof.event_details import facts_in
 from sql_audit.store.job_rows import EventRow
 
 MARGIN_MS: Final = 60_000
-"""By how many ms the log of a child's queue must be ahead of the parent's save, before a success that is missing there
-is a fault. It is more than the clocks of two servers differ."""
+"""Milliseconds by which the log of a child's queue must be ahead of the parent's save. Only then is it a fault if that
+log has no success of the child. The clocks of two servers are assumed to differ by less."""
 CHUNK: Final = 500
 """Number of children that one query reads."""
 
@@ -50,9 +50,9 @@ class FamilyProof:
 
     def __init__(self) -> None:
         self._saved: dict[str, SavedItem] = {}
-        """The entries by the id of the child."""
+        """The events that saved results of children, by the child's id."""
         self._whole: dict[str, int | None] = {}
-        """The time (Unix ms) up to which the log of a queue is whole, by queue; None: it is not."""
+        """The time (Unix ms) up to which a queue's log has every event, by queue; None: the log may lack events."""
 
     def feed(self, events: Sequence[EventRow]) -> None:
         """Collect the events ``step_saved`` that may have results of children."""

@@ -5,8 +5,8 @@ those that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped.
 memory, packed.
 
 At the end, some jobs are derived again from all their events, in one snapshot of the database. These are jobs that
-differ, jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Rows without an event are found
-there, too.
+differ, jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Then rows of jobs and claims
+without an event are searched for.
 """
 
 from __future__ import annotations

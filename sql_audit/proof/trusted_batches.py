@@ -1,7 +1,8 @@
 """Checks the hashes (I7) of the batches from which a repair or a restore would copy events into Redis.
 
-``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked, with the
-chain from the first of them on, and the number of events since. Nothing is copied from a batch that fails.
+``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked. From the
+first of them on, the links of the chain and the number of events are checked, too. Nothing is copied from a batch that
+fails.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound

@@ -1,8 +1,8 @@
 """Adds SQL's history of the boxes of durable jobs to the doctor's log. (A box has a job's steps and signals.)
 
-SQL may lack events of a job up to some entry. Only later events are used. If the job began before that entry, the
-doctor reports steps and signals of the box without an event as unknown. Where Redis forgot events, a restore may have
-put their steps and signals back.
+SQL may lack events of a job up to some entry. Then only later events are applied to the job's box. If the job began
+before that entry, the doctor reports steps and signals of the box without an event as unknown. If Redis forgot events
+of a box, a restore may have put their steps and signals back, so the doctor accepts these, too.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -61,7 +61,7 @@ def tell_boxes(
     standing: Mapping[str, str],
     position: OutboxId,
 ) -> None:
-    """Replace the boxes in the doctor's log by those that the events in SQL and in the outbox give.
+    """Make the boxes in the doctor's log again, from the events in SQL and in the outbox.
 
     SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` are the jobs'
     state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.

@@ -5,8 +5,9 @@ events that the first read of SQL lacks, they are applied to the jobs from SQL. 
 queue can be compared like an idle queue.
 
 If Redis and SQL cannot be compared, CannotTell gives the reason. SQL may lack entries that Redis has trimmed (a
-standby, a copy, a restored backup). Redis may have begun an epoch that is not mirrored yet. Or a gap or a loss came in
-between, which no event of a job shows.
+standby, a copy, a restored backup). Redis may have begun an epoch that is not mirrored yet. The log may have a gap
+without a later baseline. Or a break or a loss was mirrored during each try; no event of a job shows the effect
+of either.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -86,8 +87,8 @@ class Sides(NamedTuple):
     events: dict[OutboxId, list[EventRow]]
     """The rows of events in SQL, by entry. Entries before the oldest entry in Redis are left out."""
     moving: set[str]
-    """Ids of the jobs of events that the mirror wrote to SQL, and trimmed in Redis, while Redis was read page by
-    page."""
+    """Ids of jobs that changed while Redis was read page by page, if the mirror wrote the events to SQL and trimmed
+    them in Redis meanwhile."""
 
     @property
     def log(self) -> RawLog:

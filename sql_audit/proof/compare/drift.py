@@ -46,8 +46,8 @@ REPORTED_MAX: Final = 20
 """Maximum number of differences that are reported of each invariant."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
-"""Kinds of findings that are not reported. NO_WAKE: while a worker makes a claim, it looks as if no worker would wake.
-LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
+"""Kinds of findings that are not reported. NO_WAKE: while a worker claims jobs of a queue, the queue may lack a token,
+as if no worker would wake. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 """The invariant that a finding violates, by the kind of its owner; for other owners it is I8."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)

@@ -46,7 +46,8 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of a schedule's instants that are read to find its last instant that Redis did not forget."""
+"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. Events that Redis forgot,
+and runs that an operator asked for, do not count as this instant."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
@@ -300,8 +301,8 @@ class History:
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
         """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks that job's end.
 
-        This is so if the line is not older than ``end``, and SQL may lack events after ``end``. The age of a line is
-        that of its claim, or its time if it has no claim.
+        This is so if the line is not older than ``end``, and SQL may lack events after ``end``. A line with a claim
+        is as old as the claim; a line without a claim is judged by its time.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)

@@ -4,8 +4,8 @@ A job holds its name until the job ends, or until it is claimed. Or it holds the
 end. When the log's time passes the instant, the name is free, as in Redis.
 
 While an id is remembered, no other job with this id may begin. Redis forgets an id when the id's window is over, and
-may forget it in a loss. So a window is checked only within one epoch, and only until the log's time passes its end.
-Memory is bounded as that of Redis' key ``results``.
+may forget it in a loss. So a window is checked only within one epoch, and only until the log's time passes the end of
+the window. Like Redis' key ``results``, the replay keeps only ids whose windows are not over, so memory is bounded.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class Holders:
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
-        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm; the
-        limit, window (ms) and burst with which it was computed; and parts of a further µs (the limit's number of parts
-        makes one)."""
+        """For each scope with a rate: the theoretical arrival time (whole Unix µs) of the generic cell rate algorithm;
+        the limit, window (ms) and burst with which it was computed; and the rest of the time, in parts of a µs. The
+        number of parts in 1 µs is the limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
@@ -216,7 +216,7 @@ class Holders:
         return found
 
     def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
-        """Yield a sentence for each rate from which a claim took another cost than its job has.
+        """Yield a sentence for each rate for which a claim names another cost than its job.
 
         ``costs`` are the job's costs, as text.
         """
@@ -253,8 +253,9 @@ class Holders:
         self._rates[scope] = arrival, most, window_ms, burst, rest
 
     def forget_units(self, units: Collection[str], known: Collection[str]) -> None:
-        """Forget the use of each rate that counts one of these units, except the rates in ``known``: a job that may
-        have any of the others said what it has really taken.
+        """Forget the use of each rate that counts one of these units, except the rates in ``known``.
+
+        A job has reported its real costs, and the log does not show whether the job also takes from these rates.
         """
         for scope in [s for s in self._rates if s not in known and unit_of(s) in units]:
             del self._rates[scope]

@@ -158,8 +158,8 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """End the claim in force by an event that presents ``fence``. Report another fence or another worker than the
-        claim's.
+        """End the claim in force, because of an event that presents ``fence``. Report a fence or a worker that is not
+        the claim's.
 
         ``holder`` is the worker whose claim the event ends; None if the event names no worker.
         """
@@ -210,8 +210,8 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """Free a job's name: an operator freed it, or it was overdue and another job takes it. Report a job that did
-        not hold the name."""
+        """Free a job's name: an operator freed it, or the job waited past its deadline and another job takes the name.
+        Report a job that did not hold the name."""
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.

@@ -80,4 +80,4 @@ class Record:
         self.listed: ClaimScopes | None = None
         """The scopes of the last claim with their limits; None if the log does not have the claim."""
         self.told = False
-        """True if the worker of the last claim has said what the job has really taken of units."""
+        """True if the worker of the last claim has reported the job's real costs."""

@@ -274,7 +274,7 @@ class Replay:
             self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss at the beginning of an epoch that Redis itself forgot later."""
+        """Record the loss that an epoch's beginning shows, although Redis later forgot this epoch, too."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"

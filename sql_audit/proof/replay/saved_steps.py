@@ -64,7 +64,7 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
-    """Yield a fault if a step was written under another claim or worker than those in force.
+    """Yield a fault if a step was written while no claim was in force, under another claim, or by another worker.
 
     Also yield a fault if the step's name is not valid.
     """

@@ -88,7 +88,7 @@ def judge_pause(
 def _rates_of(record: Record) -> list[str] | None:
     """Return the names of a job's rates, also of rates without a limit; None if they are unknown.
 
-    If the log lacks the job's beginning, they are the rates of its claim: rates that had a limit then.
+    If the log lacks the job's beginning, only the rates that its last claim names are returned. They had a limit then.
     """
     known = record.lane if record.priority is not None else None
     names = record.listed.limits if record.listed is not None else ()
