@@ -19,7 +19,8 @@ from sql_audit.store.connection.copy import Rows
 class EventBatch:
     """The outbox entries that one turn writes to SQL, the cursor before them, and the signs that entries were lost.
 
-    ``fork`` is where Redis' history left SQL's. ``breaks`` are missing numbers and beginnings of epochs.
+    ``fork`` shows after which entry Redis' history differs from SQL's. ``breaks`` are missing numbers and beginnings of
+    epochs.
     """
 
     cursor: Cursor
@@ -39,15 +40,15 @@ class EventBatch:
     def found_out(self) -> bool:
         """Return whether the turn must record more than events in SQL.
 
-        That is a fork, the beginning of an epoch, a break in the numbering, a complete baseline, or an entry in
-        quarantine.
+        It must if the batch shows a fork, the beginning of an epoch, a break in the numbering or a complete baseline,
+        or if an entry goes to quarantine.
         """
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows to insert into ``quarantine``: what cannot be mirrored, or only with changes."""
+        """Return the rows to insert into ``quarantine``, for entries and jobs that cannot be mirrored unchanged."""
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [

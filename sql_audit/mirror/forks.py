@@ -77,8 +77,8 @@ class Fork:
 def rejoin(reader: Reader, tail: Tail) -> Tail:
     """Return the entries from which the mirror continues after Redis has lost or changed the anchor.
 
-    They are the entries of later epochs. If Redis lacks only the anchor, they are those in ``tail``. Raise Behind if
-    Redis has no later epoch.
+    If Redis lacks the anchor but has later entries, these are the entries in ``tail``. Otherwise, the mirror continues
+    from the entries of later epochs. Raise Behind if Redis has no later epoch.
     """
     assert tail.anchor is not None
     before = tail.anchor.at
@@ -208,7 +208,7 @@ _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Return whether SQL has the same rows for an entry that the mirror would now make of Redis' entry."""
+    """Return whether SQL's rows for an entry equal the rows that the mirror would make of Redis' entry now."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

@@ -237,7 +237,7 @@ def _about_jobs(raw: RawFields) -> int:
 
 
 def last_entry(tail: Tail) -> int | None:
-    """Return the number of entries in the tail up to, and with, the one that switched the log off.
+    """Return how many entries the tail has up to the entry that switched the log off, this entry included.
 
     Return None if the tail has no such entry, or if the entries up to it do not follow the cursor without a break.
     """

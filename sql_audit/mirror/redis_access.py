@@ -59,8 +59,9 @@ class OutboxSource(Protocol):
         """Switch the audit log of a queue on, with a baseline of all live jobs.
 
         ``known`` is an epoch that SQL has. If the queue's epoch is earlier, Redis begins an epoch after ``known``, with
-        a baseline; later epochs are after ``known``, too. If the log is on and the queue's epoch is not earlier,
-        nothing happens. ``stamp`` is SQL's stamp of the queue; a queue without a stamp gets this one.
+        a baseline. The epochs that Redis begins later have numbers above ``known``, too. If the log is on and the
+        queue's epoch is not earlier, nothing happens. ``stamp`` is SQL's stamp of the queue; a queue without a stamp
+        gets this one.
 
         Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise AuditStampDiffers if the queue
         has another stamp.

@@ -78,8 +78,8 @@ class _Queue:
     idle: bool = False
     """True if the queue's last turn found nothing new."""
     held_since: float | None = None
-    """The time (monotonic, s) since which turns have found the cursor locked by another mirror, or at which stalled
-    sessions were last ended meanwhile; None if the last turn did not find it locked."""
+    """The time (monotonic, s) at which a turn first found the cursor locked by another mirror, or at which stalled
+    sessions were ended because the lock lasted. None if the last turn did not find the cursor locked."""
     is_told: bool = False
     """True if the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
@@ -218,8 +218,8 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Check that the log is of this Redis, before anything changes. Raise SourceDiffers if it is of another Redis.
-        Raise QueuesElsewhere if another database mirrors one of the queues.
+        """Check that the log comes from this Redis, before anything changes. Raise SourceDiffers if it comes from
+        another Redis. Raise QueuesElsewhere if another database mirrors one of the queues.
         """
         if self._is_source:
             return
@@ -414,12 +414,12 @@ def run_mirror(
 
     With ``once``, return as soon as SQL has every entry. ``queues`` are the queues to mirror; None means all queues,
     also those created later. ``made`` are queues that the caller has just created, so that Redis cannot have lost them.
-    A database without tables gets them. ``on_ready`` is called once, after the first turn of the queues: the log is of
-    this Redis.
+    A database without tables gets them. ``on_ready`` is called once, after the first turn of the queues. By then, the
+    mirror has checked that the log comes from this Redis.
 
-    At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log is
-    of another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are logged, and
-    the turn is made again; with ``once`` they are raised.
+    At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log
+    comes from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are
+    logged, and the turn is made again; with ``once`` they are raised.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

@@ -115,7 +115,8 @@ class Mirror:
         self.queue = queue
         self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
-        """The last mirrored entry as far as this mirror knows; None if the trim after it may not be answered yet."""
+        """The last mirrored entry as far as this mirror knows. None: it is not certain that Redis has carried out the
+        trim after the last batch."""
         self._done = on_step or (lambda _step: None)
         self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None
@@ -183,7 +184,7 @@ class Mirror:
             time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Return whether the queue's last event in SQL is its deletion. A call would create it again."""
+        """Return whether the queue's last event in SQL is its deletion. Attaching the queue would create it again."""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
@@ -294,8 +295,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor, and about one batch of entries after it. If Redis may not have carried out the trim of the
-        last batch, trim that batch again.
+        """Return the cursor, and about one batch of entries after it. If it is not certain that Redis has carried out
+        the trim of the last batch, trim that batch again.
         """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
