@@ -88,7 +88,7 @@ def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """Return the number of entries before an epoch that could not be mirrored, by epoch.
+    """Return, by epoch, how many entries before the epoch could not be mirrored.
 
     Epochs without such entries are left out.
     """

@@ -58,8 +58,7 @@ BUSY_TIMEOUT_MS: Final = 5_000
 """Milliseconds that a connection to SQLite waits for the lock of another connection."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
-"""Milliseconds after which PostgreSQL ends an idle transaction, so that another mirror can continue after a mirror that
-hangs."""
+"""Milliseconds after which PostgreSQL ends an idle transaction. So if a mirror hangs, another mirror can continue."""
 
 STALLED_MS: Final = 60_000
 """Milliseconds after which a waiting mirror ends the connection of a mirror that hangs within a COPY. PostgreSQL does
@@ -72,7 +71,7 @@ SQLITE_ROWS: Final = 256
 """Number of rows in one INSERT into SQLite. Such an INSERT takes a quarter less time than one INSERT for each row."""
 
 BACKGROUND_ROWS: Final = 500
-"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows,
+"""Minimum number of rows for a second thread, which does other work while SQLite inserts the rows. For fewer rows,
 starting the thread would cost more time than it saves."""
 
 PAUSE_S: Final = 1.0

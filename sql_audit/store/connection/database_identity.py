@@ -88,9 +88,7 @@ def check_identity(database: Database) -> None:
 
 
 def is_less_known(one: str, other: str) -> bool:
-    """Return whether the places are the same as far as known: ``one`` lacks the system identifier, and the oids are
-    equal.
-    """
+    """Return whether ``one`` may be the place ``other``: it has the same oid, but no system identifier."""
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")
 

@@ -37,7 +37,7 @@ _NOT_YET_SIGNS: Final = (
     "the database system is", "too many clients", "too many connections", "remaining connection slots",
     "no more connections allowed", "terminating connection due to",
 )  # fmt: skip
-"""Parts of the texts of these errors; the last but one is PgBouncer's."""
+"""Parts of the texts of these errors. PgBouncer writes "no more connections allowed", PostgreSQL the others."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 

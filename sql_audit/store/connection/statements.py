@@ -217,8 +217,8 @@ class POSTGRESQL:
         "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
         "AND (epoch, seq) <= (%s, %s) LIMIT 1"
     )
-    """Selects a number in a range under which SQL has an event. The primary key does not prevent a second event under
-    a number, since the key also has the event's time."""
+    """Selects the number of an event that SQL has within a range of numbers. The primary key does not prevent a second
+    event with the same number, since the key also has the event's time."""
 
     COUNT_MINUTES: Final = (
         f"INSERT INTO claim_minute ({_names(_MINUTE_COLUMNS)}) SELECT * FROM unnest("
@@ -249,7 +249,8 @@ class POSTGRESQL:
     COPY_ATTEMPTS_STAGING: Final = (
         f"COPY job_attempt_staging ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
     )
-    """Inserts claims that may have a row into the staging table, for END_ATTEMPTS."""
+    """Inserts claims into the staging table if the table ``job_attempt`` may already have a row for them. END_ATTEMPTS
+    reads the staging table."""
 
     STAGING: Final = {
         copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging ON COMMIT DROP AS SELECT {_names(columns)} "

@@ -20,15 +20,16 @@ def _class_of(lasted: str) -> str:
 SPAN: Final = _class_of(_LASTED)
 """An SQL expression: the class of an ended claim by its duration together with the wait before it.
 
-To find the claims that waited or ran at a moment, a query reads a part of the index for each class. Only claims that
-ended after the moment, by less than the bound of their class, can have begun before the moment. The bound of each class
-is ten times the bound of the class before, so a query reads at most about ten times as many claims as it finds.
+To find the claims that waited or ran at a moment, a query reads a part of the index for each class. It reads the claims
+that ended after the moment by at most the bound of their class: the claims of the class that ended later also began
+after the moment. The bound of each class is ten times the bound of the class before, so a query reads at most about ten
+times as many claims as it finds.
 """
 
 RAN: Final = _class_of("(ended_at_ms - claimed_at_ms)")
 """An SQL expression: the class of an ended claim by its duration without the wait, with the same bounds.
 
-Queries for the claims that ran at a moment use it, so that they do not read claims that waited then and ran later."""
+Queries for the claims that ran at a moment use RAN. So they do not read claims that waited then and ran later."""
 
 
 def of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:

@@ -191,7 +191,7 @@ job_attempt = _table(
 
 The key has the fence, not the number of the claim, since the numbers begin at 1 again if a job's id is used a second
 time. ``scopes`` are the claim's scopes with the limits in force, from its event: a JSON array of ``[scope, cap]`` and
-``[rate's scope, limit, window_ms, burst]``.
+``[rate's scope, limit, window_ms, burst]``. If the job has costs, a rate of a unit has the cost as a fifth value.
 """
 
 claim_minute = _table(
@@ -255,8 +255,8 @@ mirror_loss = _table(
     Index("mirror_loss_batch", "queue", "batch"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
-"""The losses of events by Redis, found when ``epoch`` began. The view ``orphaned_range`` has the losses that still
-hold: Redis may forget an epoch that had lost events, and restore these events.
+"""The losses of events by Redis, found when ``epoch`` began. A loss can be undone: if Redis is restored to a history
+that has the lost events, it forgets ``epoch`` instead. The view ``orphaned_range`` has only ranges that are lost now.
 
 ``orphaned``: Redis still knew all entries up to (after_epoch, after_seq); the later ones, up to (upto_epoch, upto_seq),
 are not part of the history that Redis continued. ``events`` is their number of events; ``jobs`` is the number of jobs
@@ -287,8 +287,8 @@ quarantine = _table(
     Index("quarantine_batch", "queue", "batch"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
-"""Entries that could not become rows unchanged, byte for byte: ``raw`` is a JSON array of pairs of base64 texts (see
-:func:`sql_audit.mirror.intake.pack_entry`). Of the quarantined jobs of one entry, only the first has the bytes."""
+"""Entries that could not become rows unchanged, with all their bytes: ``raw`` is a JSON array of pairs of base64 texts
+(see :func:`sql_audit.mirror.intake.pack_entry`). Of the quarantined jobs of one entry, only the first has the bytes."""
 
 mirror_proof = _table(
     "mirror_proof",

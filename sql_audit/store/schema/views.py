@@ -96,7 +96,7 @@ def _loss_views() -> dict[str, str]:
 
 
 _REPORTED: Final = "told"
-"""The field of an event ``cost_settled`` that has what its job has really taken."""
+"""The field of an event ``cost_settled`` that has the job's real costs."""
 
 
 def _everyday_views(dialect: str) -> dict[str, str]:
