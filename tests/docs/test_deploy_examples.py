@@ -130,6 +130,29 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     assert "Restrat" in done.stderr
 
 
+def test_systemd_starts_a_unit_again_for_as_long_as_it_ends_at_once() -> None:
+    """By default, systemd gives up after 5 starts within 10 s."""
+    for path in UNITS:
+        assert unit(path)["Restart"] == "always"
+        assert 5 * int(unit(path)["RestartSec"]) > 10
+
+
+def test_the_labels_in_the_page_are_those_of_the_objects() -> None:
+    objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    page = (DOCS / "how-to" / "deploy.md").read_text()
+    applied = re.findall(r"^kubectl apply .* -l app=([\w-]+)$", page, re.MULTILINE)
+    assert {each["metadata"]["labels"]["app"] for each in objects} == set(applied)
+    assert ["audit", "audit", "worker"] == [
+        container["args"][0]
+        for name in applied
+        for each in objects
+        if each["metadata"]["name"] == name
+        for container in each["spec"]["template"]["spec"]["containers"]
+    ]
+    for kind, name in re.findall(r"^kubectl .* (deployment|job)/([\w-]+)", page, re.MULTILINE):
+        assert (kind, name) in {(it["kind"].lower(), it["metadata"]["name"]) for it in objects}
+
+
 def test_the_probes_see_whether_a_worker_runs(
     valkey: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

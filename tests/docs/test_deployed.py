@@ -30,7 +30,7 @@ API: Final[dict[str, dict[str, str]]] = {
     "Job": {**OBJECT, "spec": "JobSpec"},
     "Metadata": {"name": TEXT, "labels": WORDS, "annotations": WORDS},
     "DeploymentSpec": {"replicas": NUMBER, "selector": "Selector", "template": "Template"},
-    "JobSpec": {"backoffLimit": NUMBER, "template": "Template"},
+    "JobSpec": {"backoffLimit": NUMBER, "template": "Template", "ttlSecondsAfterFinished": NUMBER},
     "Selector": {"matchLabels": WORDS},
     "Template": {"metadata": "Metadata", "spec": "Pod"},
     "Pod": {
@@ -53,7 +53,8 @@ API: Final[dict[str, dict[str, str]]] = {
     "HttpGet": {"path": TEXT, "port": "a number or a name"},
     "Resources": {"requests": WORDS, "limits": WORDS},
 }  # fmt: skip
-"""The fields of apps/v1, batch/v1 and v1 that the objects may have, as in the models of Kubernetes' client 37.0."""
+"""The fields of apps/v1, batch/v1 and v1 that the objects may have. The schemas of Kubernetes 1.25 to 1.37 have each of
+them with this type."""
 VERSIONS: Final = {"Deployment": "apps/v1", "Job": "batch/v1"}
 
 
@@ -113,7 +114,11 @@ def test_the_kubernetes_objects_agree_with_each_other_and_with_the_options_of_rq
     assert len({each["metadata"]["name"] for each in found}) == len(found)
     for each in found:
         template = each["spec"]["template"]
+        # By this label kubectl applies one object after the other.
+        assert {"app": each["metadata"]["name"]} == each["metadata"]["labels"]
         if each["kind"] == "Job":
+            # A job stays when it has ended, and its template cannot be changed, so the next release could not apply it.
+            assert each["spec"]["ttlSecondsAfterFinished"] > 0
             assert template["spec"]["restartPolicy"] in ("Never", "OnFailure")
         else:
             assert each["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
@@ -150,6 +155,9 @@ def test_the_container_has_a_python_that_rq_core_supports() -> None:
 
     [(version,)] = [re.findall(r"^python:(\d+\.\d+)-slim$", each) for each in images]
     assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+    # Kubernetes' runAsNonRoot needs the user's number.
+    [user] = [rest for name, rest in instructions() if name == "USER"]
+    assert f" --uid {user} " in (DEPLOY / "Dockerfile").read_text()
     # What the comment says of requirements.txt are extras that exist.
     [extras] = re.findall(
         r"^# rq-core\[([\w,]+)\]", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE
@@ -158,6 +166,7 @@ def test_the_container_has_a_python_that_rq_core_supports() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_commands_of_the_container_file_make_a_worker_that_runs(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
