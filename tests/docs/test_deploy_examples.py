@@ -131,7 +131,7 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
 
 
 def test_systemd_starts_a_unit_again_for_as_long_as_it_ends_at_once() -> None:
-    """By default, systemd gives up after 5 starts within 10 s."""
+    """Makes sure that no five starts come within 10 s, after which systemd gives up by default."""
     for path in UNITS:
         assert unit(path)["Restart"] == "always"
         assert 5 * int(unit(path)["RestartSec"]) > 10
