@@ -58,7 +58,8 @@ def assert_agree(
     """Let the mirror catch up, and assert that Redis, the log and the projection agree.
 
     ``pruned`` means that old batches are gone, so that only verify can check the chain. ``lost`` means that Redis has
-    lost events. The log may then lack the beginning of a durable job, and its box cannot be compared with the log.
+    lost events. The log may then lack the beginning of a durable job, and the job's box cannot be compared with the
+    log.
     """
     drain(client, database)
 

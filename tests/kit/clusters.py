@@ -207,7 +207,8 @@ class RedisCluster:
         return promoted
 
     def watch(self, primary: RedisServer) -> Callable[[], bool]:
-        """Return a function that says whether another server has replaced this primary, and all other nodes know it."""
+        """Return a function that says whether another server has replaced this primary, and all other nodes know the
+        new primary."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         others = [server for server in self.servers if server.running and server is not primary]
 

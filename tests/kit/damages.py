@@ -1,8 +1,8 @@
 """A table of the kinds of damage that a client can do to a queue if it bypasses the scripts.
 
-Each row has the damage, and words of the finding. The doctor finds the damage while the outbox has all entries
-(``tests/doctor/test_damages.py``). When the mirror has trimmed the outbox, the doctor or verify finds it with the help
-of SQL (``tests/audit/test_damages.py``).
+Each row has the damage, and a part of the text of the finding. The doctor finds the damage while the outbox has all
+entries (``tests/doctor/test_damages.py``). When the mirror has trimmed the outbox, the doctor or verify finds it with
+the help of SQL (``tests/audit/test_damages.py``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HELD = "t/user=8"
 
 
 class Damage(NamedTuple):
-    """One kind of damage to the queue that ``fill`` makes, and what is found."""
+    """A kind of damage to a queue that ``fill`` has filled, and the finding about it."""
 
     plant: Callable[[Seed], object]
     says: str
-    """Words that the finding must have."""
+    """A part of the text that the finding must have."""
     invariant: str = "I8"
     is_mended: bool = True
-    """True if ``--repair`` restores the earlier data. If false, it leaves the damaged data unchanged."""
+    """True if ``--repair`` restores the earlier data. If false, ``--repair`` leaves the damaged data unchanged."""
 
 
 def fill(seed: Seed) -> None:

@@ -34,7 +34,8 @@ class Fleet:
         self.ties = random.Random(seed) if ties else None
         """The random numbers for deadlines, names and remembered ids, or None if jobs have none of these."""
         self.kept = random.Random(seed)
-        """The random numbers for kept results. They are separate, so that the other random steps do not change."""
+        """The random numbers for kept results. They come from a generator of their own, so that kept results do not
+        change the other calls."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -106,8 +107,8 @@ class Fleet:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def edit(self) -> None:
-        """Edit a job. Its random numbers come from a separate generator, so that edits do not change the other
-        calls."""
+        """Edit a job, if jobs have ties. The random numbers come from ``ties``, so that edits do not change the choices
+        that ``random`` makes."""
         if self.known and self.ties:
             job_id, dice = self.ties.choice(self.known), self.ties
             change = Change(

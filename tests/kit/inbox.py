@@ -29,7 +29,7 @@ OnStep = Callable[[str], None]
 
 
 class Stage:
-    """A user's database with an inbox, and a client of a Redis server. Its session has the rights of an operator."""
+    """A user's database with an inbox, a session of the kind that relays use, and a client of a Redis server."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url

@@ -70,7 +70,7 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Return as sentences the contradictions between the keys `lanes`, `open` and `blocked` and the waiting jobs."""
+    """Return as sentences where the keys `lanes`, `open` and `blocked` contradict the waiting jobs, or each other."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
@@ -94,8 +94,8 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
     """Return as sentences the lanes that wait without a reason (I10).
 
-    A lane may wait for a scope with room in two cases. An open lane has the same scope, or a claim will examine the
-    scope again.
+    A lane may wait for a scope with room in two cases: an open lane has the same scope, or a later claim will examine
+    the scope again.
     """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}

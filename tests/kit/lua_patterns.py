@@ -96,7 +96,8 @@ def _has_text(expression: list[re.Match[str]]) -> bool:
 def _assigned(
     tokens: list[re.Match[str]], used: list[re.Match[str]]
 ) -> Iterator[list[re.Match[str]]]:
-    """Yield the texts that the file assigns to this name, or to a field of the table with this name."""
+    """Yield the texts that the file assigns to a name, or to a field of the table with this name. ``used`` begins with
+    the name."""
     name, found = used[0][0], False
     for at, token in enumerate(tokens[:-1], start=1):
         if token[0] != name:

@@ -19,7 +19,7 @@ from tests.kit.door import DoorKeeper, closing
 
 READ: Final = 65_536
 SHARE: Final = 0.15
-"""The share of the passing pieces of data that a lossy mode drops."""
+"""The probability that the proxy breaks the connection at a piece of data, in a mode that drops or resets."""
 DELAY_S: Final = (0.0, 0.15)
 SLICE_MAX: Final = 7
 """The largest size of a slice, in bytes."""

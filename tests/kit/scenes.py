@@ -34,7 +34,7 @@ class Scene:
     args: dict[str, Any]
     each: list[tuple[Any, ...]]
     values: Mapping[int, str] = field(default_factory=dict)
-    """The values of records, by the position of the record."""
+    """The value that a record carries, by the record's position in ``each``, from 1."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
         """Return the command that makes the call: FCALL if the script was built as a function, otherwise EVAL."""
@@ -235,7 +235,7 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return two lists of (id, fence): five jobs that can be settled, and two jobs whose settlement is refused.
 
-    One of the five jobs is asked to stop. Lanes wait for the scopes of two of them. The queue is full.
+    One of the five jobs is asked to stop, and lanes wait for the scopes of two others. The queue is full.
     """
     capped = _capped(seed)
     _remembered(seed)
@@ -258,7 +258,8 @@ def complete(seed: Seed) -> Scene:
 
 @scene
 def turn(seed: Seed) -> Scene:
-    """Report all jobs that fill the queue, and claim the waiting jobs. The leases of two jobs have expired."""
+    """Report the success of all jobs that fill the queue, and claim waiting jobs. The leases of two reported jobs have
+    expired. Two further reports are refused."""
     made = claim(seed)
     seed.complete(*seed.claim(2).jobs)
     seed.cap("queue", "none")
@@ -336,7 +337,8 @@ def save(seed: Seed) -> Scene:
 def show(seed: Seed) -> Scene:
     """Show a progress and chunks of three jobs. A fourth report is refused.
 
-    The first job has shown nothing, and the second has chunks of an earlier claim. The third id had an earlier job.
+    The first job has shown nothing, and the second has chunks of an earlier claim. The third has the id of an earlier
+    job, which had also shown chunks.
     """
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.show(b, c, says="1/3 earlier", chunks=[(n, "earlier") for n in range(1, 4)])

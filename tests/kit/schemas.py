@@ -53,7 +53,8 @@ def lay_schema(database: Database) -> None:
 
 
 def create_migrated(server: servers.PostgresServer) -> str:
-    """Create a database that already has the schema, and return its name. `lay_schema` uses it as it is."""
+    """Create a database that already has the schema, and return its name. `lay_schema` does not create the schema in it
+    again."""
     _migrate_template(server.HOST, server.port)
     name = server.create_database(TEMPLATE)
     _migrated_databases.add((server.HOST, server.port, name))
@@ -102,7 +103,7 @@ def _migrated_file() -> Path:
 
 @cache
 def _migrate_template(host: str, port: int) -> None:
-    """Create the migrated database on a server from which all others are copied."""
+    """Create the database with the schema on a server. The databases of tests are copies of it."""
     with _connect(host, port) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
     migrate.upgrade_schema(f"postgresql+psycopg://postgres@{host}:{port}/{TEMPLATE}")

@@ -138,8 +138,8 @@ class Seed:
     ) -> NewJob:
         """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``.
 
-        With a ``name``, the default of ``unique`` is ``keep``. ``call`` is ``=`` and the digest of a call with a
-        remembered id.
+        With a ``name``, the default of ``unique`` is ``keep``. ``call`` is used only with a remembered id: ``=`` and
+        the digest of the call. Without a digest, calls are not compared.
         """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
@@ -265,7 +265,7 @@ class Seed:
         claim: int = 1,
         worker: str = WORKER,
     ) -> Mapping[str, str]:
-        """Report a progress (``says``), as the report ``number`` of the claim, and chunks of each claimed job.
+        """Report the progress ``says`` and chunks of each claimed job. The progress is report ``number`` of the claim.
 
         Return, by job id, the number before the claim's first chunk, or why the job's reports are refused.
         """
@@ -287,7 +287,8 @@ class Seed:
         life: str = LIFE,
         value: str = "",
     ) -> dict[int, NotSaved]:
-        """Save a wait or a sleep in the box of a claimed job. It ends at ``about``."""
+        """Save a wait or a sleep in the box of a claimed job. ``about`` says when it ends or, with ``take``, has the
+        number of the signal that it took."""
         record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
         return self.client.run(save(self.queue, WORKER, [record]))
 

@@ -219,8 +219,8 @@ class SentinelGroup:
     def need(self, quorum: int) -> None:
         """Set the quorum: how many sentinels must agree that the primary is down.
 
-        No failover happens while the quorum exceeds the number of sentinels. (Killed sentinels would not have this
-        effect. After a restart they do not know for how long the primary has been down, and reject the replica.)
+        No failover happens while the quorum exceeds the number of sentinels. (To kill the sentinels instead would not
+        do: after a restart, sentinels do not know for how long the primary has been down, and reject the replica.)
         """
         for sentinel in self.sentinels:
             with sentinel.client() as client:

@@ -34,8 +34,8 @@ RETRY: Final = RetryPolicy(max_attempts=50, backoff="fixed", base=0.05, jitter=F
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
 SLEEP: Final = text(f"SELECT pg_sleep({2 * TIMEOUT_S})")
 SLEEP_APART: Final = text(f"SELECT pg_sleep({TIMEOUT_APART_S + 3})")
-"""Statements that take longer than the timeout of the job. PostgreSQL notices a killed client only when the statement
-ends, so the statement must not take too long."""
+"""Both statements take longer than the timeout of the job, but only by seconds: PostgreSQL notices that a client was
+killed only when the statement ends."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,
     "max_overflow": 0,

@@ -36,7 +36,8 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Check the slot that the call used. Return the other changes, and the slot's name or None without a slot."""
+    """Check the slot that the call used. Return the other changes, and the name of the slot, or None if the call used
+    no slot."""
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
     }

@@ -67,7 +67,7 @@ class MemoryWriter:
 class Story:
     """A queue with a rate, and with caps on its task, on each tenant and on the queue itself.
 
-    ``slack`` is the number of jobs by which each scope exceeds its cap. The events have the true caps.
+    ``slack`` is the number of jobs by which each scope may exceed its cap. The events have the caps without the slack.
     """
 
     def __init__(self, log: Appends, seed: int = 0, *, slack: int = 0) -> None:

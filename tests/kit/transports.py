@@ -19,10 +19,10 @@ def is_claim(command: Sequence[Any]) -> bool:
 class LossyTransport:
     """A PoolTransport that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges with script calls that lose replies, and ``keep`` the number of replies that
-    still arrive in each. ``between`` is called after each loss, before the client repeats its calls. ``unsent`` is the
-    number of exchanges that are not sent, and ``sent`` has the others. The server forgets its functions before the
-    command with the index ``flush``.
+    The next ``lose`` exchanges with script calls lose their replies, except the first ``keep`` replies of each
+    exchange. ``between`` is called after each loss, before the client repeats its calls. The next ``unsent`` exchanges
+    with script calls are not sent. ``sent`` has all exchanges that were sent. The server forgets its functions before
+    the command with the index ``flush``.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,8 +73,8 @@ class LossyTransport:
 class LossyAsyncTransport(AsyncPoolTransport):
     """A transport for asyncio that can lose replies after the server has carried out the calls.
 
-    ``lose`` is the number of exchanges with script calls that lose their replies. With ``flush``, the server forgets
-    its scripts before the second call of each pipeline of script calls.
+    The next ``lose`` exchanges with script calls lose all replies. With ``flush``, the server forgets its scripts
+    before the second call of each pipeline of script calls.
     """
 
     def __init__(self, url: str) -> None:
