@@ -167,8 +167,8 @@ class SentinelStage(Stage):
     def perform(self, kind: str, seconds: float) -> None:
         """Kill the primary with SIGKILL, and let the sentinels promote the replica.
 
-        An outage longer than SHORT_S seconds must last its full time. So the sentinels cannot promote the replica
-        before: their quorum is larger than their number.
+        An outage longer than SHORT_S seconds must last its full time. Until then, the quorum is larger than the number
+        of sentinels, so that they cannot promote the replica.
         """
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.

@@ -92,7 +92,8 @@ class Load:
 
     url: str
     acked: dict[str, tuple[str, float, str]] = field(default_factory=dict)
-    """The acknowledged jobs, by key: the queue, the time, and the id of the job."""
+    """The acknowledged jobs, by the key in their arguments: the queue, the time of the answer, and the id of the
+    job."""
     calls: list[tuple[str, float, float, bool]] = field(default_factory=list)
     """The calls of the producers: the queue, the time of the beginning, the time of the end, and whether the job was
     accepted."""
@@ -149,7 +150,7 @@ class Runs:
         return [line["at"] for line in self._witness.lines("ran") if line["queue"] == queue]
 
     def keys(self) -> Counter[str]:
-        """Return how often each job ran."""
+        """Return how often each job ran, by the key in its arguments."""
         return Counter(line["key"] for line in self._witness.lines("ran"))
 
     def first_after(self, queue: str, moment: float) -> float | None:

@@ -45,8 +45,8 @@ class Recovery:
     kind: str
     times: int = 0
     seconds: list[float] = field(default_factory=list)
-    """The recovery time (s) after each fault that was followed by work: from the end of the fault until one of the jobs
-    that were claimed later has ended. For faults of the mirror, until the first commit."""
+    """The recovery time (s) of each fault after which work continued: from the end of the fault until one of the jobs
+    that were claimed after it has ended. For a fault of the mirror or of SQL: until the first commit."""
 
     def line(self) -> str:
         p50, p99 = (percentile(self.seconds, share) for share in (0.5, 0.99))
@@ -65,8 +65,8 @@ class Findings:
     succeeded: int = 0
     dead: int = 0
     lost: int = 0
-    """The number of acknowledged jobs that have neither ended nor are alive, and of jobs that succeeded according to
-    the log, though no run came to its end."""
+    """The number of acknowledged jobs that have not ended and are not alive, plus the number of jobs that succeeded
+    according to the log although no run came to its end."""
     unexpected: int = 0
     """The number of jobs that were never attempted, of runs without a claim, and of jobs forgotten without a cause."""
     duplicated_explained: int = 0
@@ -74,15 +74,14 @@ class Findings:
     or a loss in between."""
     duplicated_unexplained: int = 0
     cap_violations: int = 0
-    """The number of times that more runs than the cap allows were under way in a scope, each with its claim in force,
-    according to the witness file."""
+    """The number of times that a run began in a scope whose cap was full, according to the witness file. Only runs
+    whose claims are in force count."""
     orphaned_reported: int = 0
     """The number of jobs about which Redis forgot something that the log reports."""
     unreported_loss: int = 0
     recoveries: dict[str, Recovery] = field(default_factory=dict)
     held_s: list[float] = field(default_factory=list)
-    """The time (s) from the kill of a worker to the next claim of each job that the worker held and that was claimed
-    again."""
+    """The time (s) from the kill of a worker until a job that the worker held was claimed again, for each such job."""
     lag_s: list[float] = field(default_factory=list)
     """The time (s) from each look at an outbox until SQL had the last entry of that outbox."""
     problems: list[str] = field(default_factory=list)

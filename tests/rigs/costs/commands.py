@@ -13,7 +13,8 @@ from tests.rigs.stage import directory, served
 
 @click.group()
 def costs() -> None:
-    """Prove that rates in tokens hold: no job begins before what earlier jobs cost has come back, or in a pause."""
+    """Prove that rates in tokens hold: no job begins before the tokens of earlier jobs have come back, or in a
+    pause."""
 
 
 @costs.command("keys")
@@ -23,8 +24,8 @@ def costs() -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def spend(claims: int, keys: int, processes: int, seed: int, engine: Engine) -> None:
-    """Let workers run very many jobs of many keys. Each job costs 1 token to 3 times the burst. By the handlers' own
-    lines, by a bucket over the log, and by `audit verify`, no job may begin too early."""
+    """Let workers run very many jobs of many keys. Each job costs 1 token to 3 times the burst. No job may begin too
+    early: by the handlers' own lines, by a bucket over the log, and by `audit verify`."""
     with directory() as place, served(engine, place) as server:
         found = rig_of_keys.spend(server.url, place, claims, keys, processes=processes, seed=seed)
     conclude(found.line(), found.problems)
@@ -35,8 +36,8 @@ def spend(claims: int, keys: int, processes: int, seed: int, engine: Engine) -> 
 @click.option("--refusals", "count", default=50, show_default=True)
 @engine
 def pause(jobs: int, count: int, engine: Engine) -> None:
-    """Let a service answer 429 while very many jobs of one key wait. No job may begin before a pause ends, one job may
-    begin after it, and no job may spend an attempt."""
+    """Let a service answer 429 while very many jobs of one key wait. No job may begin in a pause. After a pause, jobs
+    may begin only as fast as the rate allows. No job may spend an attempt."""
     with directory() as place, served(engine, place) as server:
         found = refusals.refuse(server.url, place, jobs, count)
     conclude(found.line(), found.problems)

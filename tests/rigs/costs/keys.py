@@ -24,7 +24,7 @@ from tests.rigs.stage import WORKER, Crew, workers
 
 PLACES: Final = 8
 TELLING: Final = 4
-"""The jobs of one key in TELLING say what they have really taken."""
+"""One key in TELLING has jobs that report how many tokens they have really taken."""
 SHOWN: Final = 10
 """Maximum number of problems of a kind that are shown."""
 
@@ -49,12 +49,13 @@ class Spent:
     tokens: int = 0
     settled: int = 0
     unsure_ms: list[int] = field(default_factory=list)
-    """For each run, the time (ms) within which its handler's lines cannot say when the job was claimed."""
+    """For each judged run: the latest possible time of its claim minus the earliest (ms), by the handlers' lines."""
     at_nine_tenths: tuple[int, int] = (0, 0)
-    """The numbers of claims that would be too early if the rate were a tenth lower, by the lines and by the log."""
+    """The numbers of claims that would be too early if the rate were a tenth lower: by the handlers' lines, and by the
+    log."""
     long_run: list[float] = field(default_factory=list)
-    """For each key whose jobs say what they have taken: the time of its claims as a share of the time in which what
-    they took comes back. It is 1 if the key was never short of jobs or workers."""
+    """For each key whose jobs report what they have taken: the time from its first claim to its last, divided by the
+    time in which the tokens come back. It is 1 if the key always had a waiting job and a free worker."""
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
@@ -125,8 +126,8 @@ def _judge_lines(
     since_ms: float,
     found: Spent,
 ) -> None:
-    """Judge what the handlers wrote. When a rate was corrected, they do not know: so not the keys whose jobs say what
-    they have taken."""
+    """Judge the handlers' lines. The times of jobs that report what they have taken are not judged, since the lines do
+    not have the time at which Redis corrected the rate."""
     ran = Counter(line["job"] for line in lines)
     if ran != Counter(orders.keys()):
         found.problems.append(
@@ -164,8 +165,8 @@ def _judge_log(log: Log, orders: Mapping[str, Order], found: Spent) -> None:
 def early_in_log(
     told: Sequence[Told], orders: Mapping[str, Order], share: float = 1.0
 ) -> list[str]:
-    """Return a sentence for each claim in the log that came before a bucket had room, and for each cost that is not
-    what the job said. The bucket gets only this share of the tokens back."""
+    """Return a sentence for each claim in the log that came before the bucket of its key had room, and for each logged
+    cost that is not what the job reported. The bucket gets only ``share`` of the tokens back."""
     buckets: defaultdict[str, Bucket] = defaultdict(lambda: tasks.bucket(share))
     problems = []
     for each in told:
@@ -185,9 +186,9 @@ def early_in_log(
 
 
 def _long_run(told: Sequence[Told], orders: Mapping[str, Order]) -> Iterator[float]:
-    """Yield, for each key whose jobs say what they have taken, the time from its first to its last claim as a share of
-    the time in which what they took comes back. The last job needs room for its cost only, and the first burst was
-    free."""
+    """Yield a ratio for each key whose jobs report what they have taken: the time from its first claim to its last,
+    divided by the time in which the tokens come back. These are the tokens that all jobs but the last have taken and
+    the cost of the last job (at most the burst), without the burst that was there at the beginning."""
     claims: defaultdict[str, list[Told]] = defaultdict(list)
     for each in told:
         if each.event == "claimed" and orders[each.job].tells:

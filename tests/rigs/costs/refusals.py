@@ -1,5 +1,5 @@
-"""A service answers 429 while very many jobs of one key wait: to the first of them, and to the first after each
-pause."""
+"""A service answers 429 while very many jobs of one key wait. It refuses the first job, and then the first job after
+each pause, until it does all jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refused:
     jobs: int
     pauses: int = 0
     probes: list[int] = field(default_factory=list)
-    """For each pause after another one: the number of jobs that had begun since the end of that one."""
+    """For each pause except the first: the number of jobs that were claimed since the pause before it."""
     late_ms: list[int] = field(default_factory=list)
     """For each pause: the time (ms) from its end until the first claim."""
     problems: list[str] = field(default_factory=list)
@@ -41,8 +41,7 @@ class Refused:
 
 
 def refuse(url: str, place: Path, jobs: int, refusals: int, *, processes: int = 2) -> Refused:
-    """Let this number of jobs wait for one key, let the service answer 429 about this number of times, and then let it
-    do all jobs."""
+    """Let ``jobs`` jobs of one key wait. The service answers 429 about ``refusals`` times, and then does all jobs."""
     found, app = Refused(jobs), tasks.app
     refusing = place / "refusing"
     refusing.touch()
@@ -112,8 +111,8 @@ def _judge(log: Log, asked: Sequence[dict[str, Any]], found: Refused) -> None:
 
 
 def judge_pauses(told: Sequence[Told], found: Refused) -> list[str]:
-    """Return a sentence for each claim before the end of a pause, and for each that came earlier after it than one job
-    after the other. The rate holds until the first change of its limit after a pause."""
+    """Return a sentence for each claim that came in a pause, or after a pause faster than the rate allows. Claims after
+    the first change of the limit that follows a pause are not judged."""
     problems: list[str] = []
     until_ms: int | None = None
     begun: list[int] = []
@@ -137,8 +136,8 @@ def judge_pauses(told: Sequence[Told], found: Refused) -> list[str]:
 
 
 def judge_runs(told: Sequence[Told], asked: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each handler that began in a pause, by its own clock, unless its job was claimed before the
-    pause."""
+    """Return a sentence for each handler that began in a pause by its own clock, and whose claim came after the
+    beginning of the pause."""
     problems: list[str] = []
     before: Counter[str] = Counter()
     for each in told:

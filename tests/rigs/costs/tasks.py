@@ -29,7 +29,7 @@ app = App()
 
 
 def bucket(share: float = 1.0) -> Bucket:
-    """Return an independent bucket that gets this share of the tokens of a key of `PAID` back."""
+    """Return a bucket for a key of `PAID`, which gets ``share`` of the tokens back. It shares no code with the rate."""
     return Bucket(round(BURST * share), WINDOW_MS, BURST)
 
 
@@ -43,7 +43,8 @@ def truth(job_id: str, tokens: int) -> int:
     caps=[Rate(BURST, per_seconds=WINDOW_MS / 1000, per="key", cost="tokens", burst=BURST)],
 )
 async def ask(key: str, tokens: int, tells: bool) -> None:
-    """Write a line with the times at which the handler began and ended. On demand, also report the job's true cost."""
+    """Write a line with the times at which the handler began and ended. The last argument says whether the handler also
+    reports the job's true cost."""
     began_ms, job = time.time_ns() / 1e6, current_job()
     if tells:
         job.cost("tokens", truth(job.id, tokens))
@@ -58,7 +59,7 @@ async def ask(key: str, tokens: int, tells: bool) -> None:
     ],
 )
 def complete(model: str, tokens: int = COST) -> None:
-    """Ask a service for which all jobs wait once it has answered 429."""
+    """Ask a service. If it answers 429, pause the scope of the model, so that all its jobs wait."""
     refused = Path(os.environ[REFUSING]).exists()
     note("asked", attempt=current_job().attempt, refused=refused)
     if refused:

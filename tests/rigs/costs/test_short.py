@@ -54,7 +54,7 @@ def event(kind: str, at_ms: int, job: str = "a", **facts: Any) -> Told:
 def test_the_judge_of_pauses_finds_a_claim_that_comes_too_early(
     claims: list[int], found: int
 ) -> None:
-    """Checks a pause from 1,000 to 6,000 ms, after which one job may begin in 500 ms."""
+    """Checks a pause from 1,000 to 6,000 ms. Afterwards, one job may begin every 500 ms."""
     told = [
         event("claimed", 990), event("scope_paused", 1_000, until_ms=6_000),
         *(event("claimed", at_ms) for at_ms in claims), event("scope_paused", 9_000, until_ms=9_500),
@@ -69,10 +69,10 @@ def test_the_judge_of_pauses_finds_a_claim_that_comes_too_early(
 @pytest.mark.parametrize(
     ("claim", "at_ms", "found"), [(1, 1_500.5, 0), (2, 1_500.5, 1), (2, 6_000.1, 0)]
 )
-def test_the_judge_of_handlers_finds_one_that_began_in_a_pause(
+def test_the_judge_of_runs_finds_a_handler_that_began_in_a_pause(
     claim: int, at_ms: float, found: int
 ) -> None:
-    """Checks a job whose first claim was before the pause: its handler runs on."""
+    """Checks a job whose first claim was before the pause. The handler of this claim may begin in the pause."""
     told = [event("claimed", 990), event("scope_paused", 1_000, until_ms=6_000)]
 
     assert len(judge_runs(told, [{"job": "a", "claim": claim, "at_ms": at_ms}])) == found
@@ -81,10 +81,10 @@ def test_the_judge_of_handlers_finds_one_that_began_in_a_pause(
 @pytest.mark.parametrize(
     ("at_ms", "told", "found"), [(54, 1_034, 0), (53, 1_034, 1), (54, 1_033, 1), (900, 1_034, 0)]
 )
-def test_the_judge_of_the_log_finds_an_early_claim_and_a_false_truth(
+def test_the_judge_of_the_log_finds_an_early_claim_and_a_wrong_cost(
     at_ms: int, told: int, found: int
 ) -> None:
-    """Checks a job that takes 34 tokens more than the burst, and one that then waits for 500 tokens."""
+    """Checks a job that takes 34 tokens more than the burst, and a job that then waits for 500 tokens."""
     orders = {"a": Order("k", 1_000, tells=True), "b": Order("k", 500, tells=False)}
     log = [
         event("claimed", 0), event("cost_settled", 0, told=f"tokens:{told}"),

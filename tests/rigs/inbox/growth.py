@@ -26,8 +26,8 @@ from tests.kit.inbox import QUEUE, Stage
 BLOCK: Final = 10_000
 """The number of rows that are inserted at once and then handed over."""
 AUTOVACUUM_GROWTH: Final = 1.1
-"""The highest allowed growth of the table and its indexes together, from a fifth of the rows to all rows, if autovacuum
-decides when space is used again. Otherwise nothing may grow."""
+"""The highest allowed size of the table and its indexes together at the end, divided by their size after a fifth of the
+rows, if autovacuum frees the space. Otherwise nothing may grow."""
 RELAY_MAX: Final = 4 * 1024 * 1024
 """The highest number of bytes of the table ``rqc_relay``: one row, and the versions of this row that are not vacuumed
 yet."""

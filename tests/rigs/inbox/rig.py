@@ -50,12 +50,11 @@ START_S: Final = 20.0
 STEP_S: Final = 5.0
 """The longest time (s) from the first step of a relay to the step at which it dies."""
 AT_EACH_STEP: Final = 20
-"""Each step must have at least one kill per this number of killed relays. For example, at least 5 of 100 kills must be
-at each step."""
+"""For this number of killed relays, each step must have at least one kill: of 100 kills, each step must have 5."""
 PACE_S: Final = 0.25
 """The time (s) for which rows are inserted, per kill of a relay. It is chosen so that relays always have rows."""
 SLOW_S: Final = 0.1
-"""The seconds between two transactions while the kills are behind the transactions."""
+"""The seconds between two transactions while the transactions are ahead of the kills of relays."""
 AGED_S: Final = 0.5
 """The seconds between two times at which the rig makes the batches of killed relays older, so that other relays send
 these batches at once."""
@@ -187,8 +186,8 @@ class Rig:
     def _insert(self, transactions: int, kills: int) -> None:
         """Make transactions as a user's program does, each with one to three jobs.
 
-        One of ten transactions is rolled back, and one of five has a savepoint that is rolled back. Between two kills
-        there is always the same number of transactions.
+        One of ten transactions is rolled back, and one of five has a savepoint that is rolled back. While the
+        transactions are ahead of the kills, they come more slowly, so that the kills catch up.
         """
         chance = self.random
         pace_s = kills * PACE_S / transactions

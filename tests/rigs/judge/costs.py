@@ -1,4 +1,4 @@
-"""Judges whether a rate that counts a unit held, from the lines of the handlers alone, with a bucket that shares no
+"""Judges from the handlers' lines alone whether a rate that counts a unit was exceeded. The judge's bucket shares no
 code with the rate."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Run(NamedTuple):
 
 def runs(lines: Iterable[Mapping[str, Any]], places: int, since_ms: float = 0) -> Iterator[Run]:
     """Yield the runs of all lines, in the order of claims. ``places`` is the number of handlers that a worker process
-    runs at once; no job was claimed before ``since_ms`` (Unix ms).
+    runs at once. No job was claimed before ``since_ms`` (Unix ms).
 
-    A job was claimed before its handler began; and its worker had a free place then, so all but ``places`` - 1 of the
-    jobs that the process had claimed before had ended.
+    A job was claimed before its handler began. Its worker then had a free place: of the jobs that the process had
+    claimed earlier, at most ``places`` - 1 still ran.
     """
     ended: defaultdict[int, list[float]] = defaultdict(list)
     ordered = [(OutboxId.parse(line["fence"]), line["began_ms"], line) for line in lines]
@@ -46,8 +46,8 @@ def runs(lines: Iterable[Mapping[str, Any]], places: int, since_ms: float = 0) -
 
 
 def too_early(found: Iterable[Run], bucket: Callable[[], Bucket]) -> list[str]:
-    """Return a sentence for each run that no claim explains: whenever its job and the jobs of its key before it were
-    claimed, the bucket had no room before the handler began."""
+    """Return a sentence for each handler that began too early: whichever possible times of the claims are assumed, the
+    bucket of its key had no room yet."""
     buckets: defaultdict[str, Bucket] = defaultdict(bucket)
     problems = []
     for run in found:

@@ -1,4 +1,4 @@
-"""The judge of rates that count a unit finds a handler that began too early, and no other."""
+"""The judge of rates that count a unit reports each handler that began too early, and no other handler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_handler_that_began_before_its_cost_had_come_back_is_reported(
     assert problems in ([], ["j2 of k began 1 ms too early to take 500"])
 
 
-def test_a_debt_is_owed_until_it_has_come_back() -> None:
+def test_a_handler_that_began_while_its_key_was_in_debt_is_reported() -> None:
     dear = ran(1, 1_000, 3_000)
 
     for began_ms, key, found in ((1_200, "k", 1), (1_201, "k", 0), (1_000, "other", 0)):
@@ -55,8 +55,8 @@ def test_a_claim_that_may_have_come_much_earlier_than_its_handler_is_not_reporte
 
 @pytest.mark.parametrize(("places", "found"), [(1, 1), (2, 0)])
 def test_a_job_was_not_claimed_before_its_worker_had_a_free_place(places: int, found: int) -> None:
-    """Checks a worker whose job of another key ended at 990 ms. With a second place, its next job may have been claimed
-    before."""
+    """Checks a worker whose job of another key ended at 990 ms. If the worker has a second place, it may have claimed
+    its next job before that time."""
     lines = [
         ran(1, 500, 1, key="other", ended_ms=990),
         ran(2, 1_000, 1_000),
@@ -67,7 +67,7 @@ def test_a_job_was_not_claimed_before_its_worker_had_a_free_place(places: int, f
 
 
 def test_runs_are_judged_in_the_order_of_their_claims() -> None:
-    """Checks a dear job that was claimed after a cheap one, and whose handler began before the other's."""
+    """Checks a job of 3,000 tokens that was claimed after a job of 10 tokens, and whose handler began first."""
     cheap, dear = ran(1, 1_010, 10), ran(2, 1_001, 3_000, pid=2)
 
     assert too_early(runs([dear, cheap], 1, since_ms=1_000), bucket) == []

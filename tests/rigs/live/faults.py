@@ -152,7 +152,7 @@ class Zombies:
 def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
     """Suspend worker after worker while each runs the same job under a cap of 1. Then resume all of them at once.
 
-    The next worker is started only when the one before is suspended. It gets the job when the lease has expired.
+    Each worker is started when the worker before it is suspended, and gets the job when the lease has expired.
     """
     queue = "zombies"
     tasks.app.apply_settings()

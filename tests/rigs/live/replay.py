@@ -28,7 +28,7 @@ class Replay:
     refilled: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """For each scope: the times (ms) from an end that freed a place in the scope to the claim that took the place."""
     room_ms: list[int] = field(default_factory=list)
-    """The length of each time in which a job could have been claimed and was not (ms)."""
+    """The times (ms) in which a job could have been claimed, each until the next claim."""
     refused: int = 0
     expired: list[tuple[str, int]] = field(default_factory=list)
     """The worker and the time of each lease that expired."""

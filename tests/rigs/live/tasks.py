@@ -79,7 +79,7 @@ racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)
 turn = Cap(1, per="tenant", name="turn")
 turning = app.task(name="turning", queue="turns", caps=[Cap(1), turn])(brief)
 """A task with two scopes that refuse jobs alternately. Either the scope of the task is full, or the scope of a tenant,
-which the other task holds."""
+in which a job of ``taking`` runs."""
 taking = app.task(name="taking", queue="turns", caps=[turn])(brief)
 killed = app.task(
     name="killed",

@@ -36,7 +36,8 @@ class Keeping:
     entries: list[int] = field(default_factory=list)
     """The number of results that Redis kept at the end of each second."""
     left: int = 0
-    """The number of results lines and values that remained after all had expired and claims were made."""
+    """The number of entries that the keys ``results`` and ``returned`` still had after all results had expired, and
+    claims had removed expired results."""
     calls_ms: list[float] = field(default_factory=list)
     """The time (ms) of Redis' processor core that the calls to end jobs took, longest first. Time in which other
     programs have the core does not count."""

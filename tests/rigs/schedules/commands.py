@@ -47,10 +47,11 @@ def schedules() -> None:
 )
 @engine
 def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
-    """Store very many schedules in one queue. A claim must not cost more than beside one delayed job.
+    """Store very many schedules in one queue. A claim in it must not cost more than a claim in a queue with one delayed
+    job.
 
-    At least 15,000 schedules must be stored per second, and each may take 700 bytes at most. Claims are counted under
-    valgrind, with redis-server.
+    At least 15,000 schedules must be stored per second, and each may take 700 bytes at most. The instructions of claims
+    are counted under valgrind, with redis-server.
     """
     with directory() as place, served(engine, place) as server:
         found = many.declare(server.url, count, times)
@@ -73,8 +74,8 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
     """Let two workers fire all schedules of one minute. Each schedule must be fired once, within a second.
 
-    With ``--failover``, the primary is killed meanwhile. Each schedule must still be fired once in the history that
-    goes on, but may be late.
+    With ``--failover``, the primary is killed meanwhile. In the history that the new primary has, each schedule must
+    still be fired once, but may be late.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire

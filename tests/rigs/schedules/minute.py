@@ -1,5 +1,5 @@
-"""Lets two workers fire all schedules of one minute. Measures how late the last one is, and checks that each is logged
-once."""
+"""Lets two workers fire all schedules of one minute. Measures how late the last schedule is fired, and checks that each
+is logged once."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from tests.rigs.stage import served, workers
 
 MINUTE_MS: Final = 60_000
 YEARLY: Final = "0 0 1 1 *"
-"""The expression of schedules whose one instant of the year has passed. An expression with an instant in each minute
-does not serve: a worker that starts slowly would find a later instant due, and fire only that one."""
+"""The expression of overdue schedules: their one instant of this year has passed. An expression with an instant in each
+minute would not do, since a worker that starts slowly would find a later instant due, and fire only that one."""
 READY_S: Final = 20.0
-"""The shortest time (s) that may be left until the minute when the rig begins to store the schedules."""
+"""The shortest time (s) from the beginning of storing schedules to the minute in which they are due. If less is left,
+the rig waits for the minute after it."""
 CHUNK: Final = 5_000
 PATIENCE_S: Final = 120.0
 

@@ -26,7 +26,7 @@ FAIL_OVER_EVERY_S: Final = 15.0
 MOVE_EVERY_S: Final = 0.5
 SECONDS_MAX: Final = 600.0
 ALONE_SHARE: Final = 20
-"""The divisor of the number of jobs for a single caller, who has only one job under way."""
+"""The divisor of the number of jobs on the stage `ALONE`, since its only caller has one job under way at a time."""
 CHANNEL: Final = queue_keys(QUEUE).channel
 RIGHT: Final = "&rqc:{*}:ended"
 
