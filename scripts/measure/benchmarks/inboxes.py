@@ -36,10 +36,12 @@ from sql_audit.mirror.service import rare_collections
 
 CHUNK = 1_000
 PARTS_OF_ROWS = 100
-"""The number of rows that relays hand over, per plain INSERT that is measured for comparison."""
+"""One plain INSERT and one bare EVALSHA are measured for comparison, per this number of rows that a relay hands
+over."""
 PACE_S = 0.004
 POLL_S = 0.5
-"""The time (s) between two polls of PostgreSQL by the relay. A commit without a hook comes at any moment in between."""
+"""The time (s) between two polls of PostgreSQL by the relay. A COMMIT that does not wake the relay comes at a random
+moment between two polls."""
 WARM = 5
 PATIENCE_S = 10.0
 
@@ -115,7 +117,8 @@ def latency(
     COMMIT's median time (ms).
 
     Relay and worker are idle before each job. With ``hooked``, the job is enqueued in an SQLAlchemy Session, which
-    wakes the relay after the COMMIT. Otherwise a driver's connection is used, which does not.
+    wakes the relay after the COMMIT. Otherwise the job is enqueued on a driver's connection, which does not wake the
+    relay.
     """
     stage.empty()
     path = stage.tally(jobs + WARM)

@@ -53,8 +53,8 @@ def jobs_of(
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
-    """Return the server's bytes per waiting job, with its events before they are mirrored, and the bytes left after the
-    job's end.
+    """Return two numbers of the server's bytes per job. The first is of waiting jobs with their events, which no mirror
+    has copied yet. The second is what is left when the jobs have ended and their events are mirrored.
     """
     stage.empty()
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))

@@ -1,8 +1,8 @@
 """Measures the events per second of one mirror process, and the floor: the same rows by plain executemany or COPY.
 
 The log comes from real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
-writes the mirror's rows again, into empty tables of another database, in transactions of as many events. It reads,
-compares and hashes nothing. `by_row` mirrors with one event per transaction.
+writes the mirror's rows again, into empty tables of another database, in transactions of the size of a full batch of
+the mirror. It reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
 
 PostgreSQL and SQLite wait for the disk at each COMMIT.
 """

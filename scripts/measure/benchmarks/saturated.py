@@ -1,4 +1,4 @@
-"""Measures Redis under turns of one job each, as a busy fleet of workers with one place each would send.
+"""Measures Redis under turns of one job each: the load of a busy fleet of workers with one place each.
 
 With a single client, most of a call's cost is that Redis wakes up with cold caches. Here sixteen connections keep Redis
 busy. Each reports its last job and claims the next one as soon as it has an answer.
@@ -90,7 +90,8 @@ def measure(client: Client, turns: int) -> dict[str, float]:
 
 
 def _go_round(workers: list[_Worker], turns: int) -> None:
-    """Make this number of turns, the workers one after the other. Meanwhile the other workers' turns wait at Redis."""
+    """Make this number of turns, one worker after another. Meanwhile the requests of the other workers wait at
+    Redis."""
     for turn in range(turns):
         worker = workers[turn % len(workers)]
         worker.hear()

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers of jobs of each measurement (or of seconds, repeats, rows or starts, as the field's name says)."""
+    """The sizes of all measurements. A field is a number of jobs unless its name or its docstring says otherwise."""
 
     repeats: int
     thorough: bool
-    """If true, drains under caps, mirrors of small entries and of one event per transaction, and four workers are also
-    measured."""
+    """True if these are measured, too: drains under caps, mirrors of small entries, mirrors with one event per
+    transaction, and four workers."""
     bulk: int
     one: int
     drain: int

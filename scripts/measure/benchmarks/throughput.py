@@ -19,7 +19,8 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """Return the enqueued jobs per second in calls of 1,000 jobs, or one by one if the library has no such call."""
+    """Return how many jobs per second are enqueued in calls of 1,000 jobs, or singly if the library has no such
+    call."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 

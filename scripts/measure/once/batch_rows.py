@@ -1,4 +1,4 @@
-"""Measures how many rows per second jobs store in SQLite: one job a commit, and as a batch task.
+"""Measures how many rows per second jobs store in SQLite: with one commit per job, and as a batch task.
 
     scripts/measure/once/run batch-rows [--jobs N] [--size N] [--rounds N]
 

@@ -109,7 +109,7 @@ def change(
 ) -> Change:
     """Fill a queue whose caps are full, and change one cap while a worker is idle. Measure when the worker gets a job.
 
-    With ``drain``, then claim this number of jobs, and measure the time.
+    With ``drain``, continue with claims until this number of jobs is claimed, and measure the time.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()

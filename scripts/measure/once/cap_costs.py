@@ -50,8 +50,8 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Yield a line for each case: the number of claims until one free job runs that was enqueued behind many blocked
-    jobs.
+    """Enqueue a free job behind ``blocked`` blocked jobs. Yield a line for each case, with the number of claims until
+    the free job is claimed.
     """
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
@@ -84,7 +84,7 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
     """Yield a line for each case: the ``redis.call``s of a claim that finds no job, and of one that finds a job.
 
-    Blocked jobs wait in the queue meanwhile; ``counts`` are their numbers.
+    ``counts`` are the numbers of blocked jobs that wait in the queue meanwhile.
     """
     for waiting in (one_lane, many_lanes):
         for blocked in counts:

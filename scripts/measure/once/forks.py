@@ -24,7 +24,8 @@ from rq_core import App
 HANGS_S: Final = 90
 """The time (s) after which a child counts as hanging."""
 PAUSE_S: Final = 0.2
-"""The time (s) for which the thread stops at a chosen point of its work, in case the fork waits for the thread."""
+"""The longest time (s) for which the thread stays at the chosen point of its work while the process forks. A fork may
+wait until the thread continues."""
 
 
 def say(text: str) -> None:

@@ -86,21 +86,22 @@ class Figures:
     seconds: float = 0.0
     """The time (s) that the cancel took, without the turns in which it stopped."""
     cpu: dict[str, list[float]] = field(default_factory=dict)
-    """The processor times (ms) of the server in the turns by itself, by the commands of a round trip."""
+    """The server's processor times (ms) for round trips in the turns by itself, by the names of a round trip's
+    commands."""
     beside_longest: Longest = NONE
     """The longest command in the turns beside, by the server's clock."""
     alone_longest: Longest = NONE
     """The longest command in the turns alone, by the server's clock."""
     beside: list[float] = field(default_factory=list)
-    """The numbers of jobs per second that the drain completes, by turn beside."""
+    """The drain's jobs per second in each turn beside."""
     alone: list[float] = field(default_factory=list)
-    """The same of the turns alone. The first is before the first turn beside."""
+    """The drain's jobs per second in each turn alone. The first turn alone is before the first turn beside."""
     first_s: float = 0.0
-    """The time (s) of the first claim after the cancel that got a job."""
+    """The time (s) of the claims after the cancel until a claim got a job that was not one of the drain's."""
     first_claims: int = 0
-    """The number of claims after the cancel until a claim got a job."""
+    """The number of these claims."""
     first_longest: Longest = NONE
-    """The longest claim after the cancel until a claim got a job, by the server's clock."""
+    """The longest command after the cancel until that job was claimed, by the server's clock."""
 
     @property
     def longest_cpu(self) -> Longest:
@@ -110,8 +111,8 @@ class Figures:
 
     @property
     def shares(self) -> list[float]:
-        """For each turn in which the cancel ran: the drain's jobs per second, divided by those of the turns without the
-        cancel.
+        """The drain's jobs per second in each turn beside, divided by the average of the turns alone before and after
+        it.
         """
         around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
         return [beside * 2 / (before + after) for beside, (before, after) in around]
@@ -251,7 +252,8 @@ class Cancelling:
         self._control = server.client(decode_responses=True)
         self._client = Client(server.url)
         self._clock = (~server.pid << 3) | 2
-        """The number of the clock of the processor time of the server's process, as clock_getcpuclockid returns it."""
+        """The id of the clock that counts the processor time of the server's process, as clock_getcpuclockid returns
+        it."""
         self._drained = drained
         self._figures = figures
         self._turn_s = turn_s

@@ -59,7 +59,7 @@ TABS: Final = 50
 LOOKS_MAX: Final = 1.2
 """The highest allowed number of readings of Redis per second, for all tabs together."""
 REDIS_MS_MAX: Final = 5.0
-"""The highest time (ms) of each second in which Redis may execute commands for all tabs together."""
+"""The highest time (ms) per second that Redis may take for the commands of all tabs together."""
 TAB_S: Final = 2.0
 """The time (s) between two requests of a tab for the same page."""
 STEPS: Final = 100
@@ -366,8 +366,8 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """Return the commands per second that ``many`` tabs with the first page cause in Redis, the ms of each second in
-    which Redis executes them, and the tabs' waiting times (ms).
+    """Let ``many`` tabs show the first page. Return how many commands per second they cause in Redis, the time (ms) per
+    second that Redis takes for them, the answers per second, and the tabs' waiting times (ms).
     """
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)

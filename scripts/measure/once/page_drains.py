@@ -24,9 +24,11 @@ JOBS: Final = 40_000
 
 
 def drains(tabs: Sequence[str], redis_url: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Drain a queue of JOBS jobs, in alternation without tabs and with the process ``tabs``.
+    """Make ``rounds`` pairs of drains of JOBS jobs: one drain without tabs, and one beside the tabs that the command
+    ``tabs`` starts.
 
-    Return the jobs per second of each way, sorted, and ``speed``: the median with tabs, divided by that without tabs.
+    Return the sorted jobs per second under ``without`` and ``with``, and under ``speed`` the median with tabs divided
+    by the median without tabs.
     """
     speeds: dict[str, list[float]] = {"without": [], "with": []}
     with Client(redis_url) as client:
@@ -53,7 +55,7 @@ def _looking(tabs: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _drain(client: Client) -> float:
-    """Enqueue JOBS jobs, and return the seconds of claiming and ending them."""
+    """Enqueue JOBS jobs, claim and end them, and return the time (s) of the claims and ends."""
     ids, sort = JobIds(), profile("none")
     client.run(client.calls.enqueue.many(NewJob(ids(), "drained", sort, "{}") for _ in range(JOBS)))
     began, done, held = time.perf_counter(), 0, list[tuple[str, str]]()

@@ -2,9 +2,9 @@
 
     scripts/measure/once/run replays [--jobs 12431] [--kills 5]
 
-Some copies run and leave Redis before the next process continues. The last process is not killed. Another replay after
-it finds nothing to copy. The command fails unless the log has one copy of each job, enqueued once, and `audit verify`
-accepts the log.
+Some copies run and leave Redis before the next process continues. The last process is not killed. Another replay must
+then find nothing to copy. The command also fails unless `audit verify` accepts the log, and the log has one copy of
+each job, enqueued once.
 """
 
 from __future__ import annotations
