@@ -14,7 +14,6 @@ from pydantic import AfterValidator
 from rq_core import RESULT, App, RetryPolicy, Unique, chain, testing
 from rq_core.app.durable import children
 from rq_core.app.flows import flow_run, running
-from rq_core.app.flows.graph import read_graph
 from rq_core.errors import ArgumentsInvalid, InvalidOption
 from rq_core.model.durable.children import read_queues
 from tests.kit.wait import wait_until_async
@@ -268,16 +267,20 @@ def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
     )
 
 
-def test_a_graph_that_was_edited_is_read_again() -> None:
-    document = {
+def test_a_process_reads_a_graph_once_and_one_that_was_edited_again(app: App) -> None:
+    arguments = app.tasks["rq_core.flow"].arguments
+    document: Any = {
         "name": "read", "on_failure": "drain", "kinds": [{"task": "work", "queue": "work"}],
         "nodes": [{"name": "a", "calls": [{"kind": 0, "args": {"n": 1}}]}],
     }  # fmt: skip
-    first = read_graph(document)
-    assert first is read_graph(json.loads(json.dumps(document)))
-    document["nodes"][0]["calls"][0]["args"]["n"] = True  # type: ignore[index]
-    assert read_graph(document).nodes[0].calls[0].args["n"] is True
-    assert first.nodes[0].calls[0].args["n"] == 1
+    first = arguments.load(json.dumps({"graph": document}))["graph"]
+    assert first is arguments.load(json.dumps({"graph": document}))["graph"]
+    assert first.graph is first.graph
+    document["nodes"][0]["calls"][0]["args"]["n"] = True
+    second = arguments.load(json.dumps({"graph": document}))["graph"]
+
+    assert second.graph.nodes[0].calls[0].args["n"] is True
+    assert first.graph.nodes[0].calls[0].args["n"] == 1
 
 
 def test_a_retry_runs_the_failed_jobs_of_a_map_again_that_is_done_and_keeps_its_results(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.app.arguments import Arguments
 from rq_core.app.durable.items import KEEP_MS
-from rq_core.app.flows.graph import FLOW_TASK, read_graph
+from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.graph import FLOW_TASK, Graph, read_graph
 from rq_core.app.flows.running import FlowSteps
 from rq_core.app.handlers.context import current_job
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.options import JobOptions
 from rq_core.app.registration import make_task
 from rq_core.errors import NotDurable
+from rq_core.model.lib.cached_property import cached_property
 from rq_core.signals import GiveUp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rq_core.app.producer import Producer
     from rq_core.app.task import Task
@@ -24,22 +27,66 @@ RETRY: Final = RetryPolicy(max_attempts=10)
 """The attempts of a flow's job. They are for faults of servers: a failed node ends the job at once."""
 
 
+KEPT_MAX: Final = 64
+"""Maximum number of flows of which a process keeps what their last run knew."""
+KEPT_CHARACTERS: Final = 32 * 1024 * 1024
+"""Maximum number of characters of the results in what a process keeps of flows."""
+READ_MAX: Final = 64
+"""Maximum number of graphs that a process keeps after it has read them."""
+READ_CHARACTERS: Final = 16 * 1024 * 1024
+"""Maximum number of characters of the arguments that a process keeps after it has read them."""
+
+
+class FlowDocument(dict[str, Any]):
+    """The graph of a flow as JSON, which is checked once. Nobody may change it."""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph. Raises ValueError for a document that ``graph_document`` cannot have made."""
+        return read_graph(self)
+
+
+class FlowArguments(Arguments):
+    """The arguments of flows. A flow's job runs once for each node that ends, each time with the same arguments, so a
+    process keeps those that it has read last."""
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        super().__init__(task, function)
+        self._read: Latest[str, FlowDocument] = Latest(READ_MAX, READ_CHARACTERS)
+
+    def load(self, args_json: str) -> dict[str, Any]:
+        """Read arguments from a JSON object. Return them by name, with the graph as a FlowDocument."""
+        found = self._read.take(args_json)
+        if found is None:
+            found = FlowDocument(super().load(args_json)["graph"])
+        self._read.put(args_json, found, len(args_json))
+        return {"graph": found}
+
+
+def graph_of(document: dict[str, Any]) -> Graph:
+    """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
+    return document.graph if isinstance(document, FlowDocument) else read_graph(document)
+
+
 def flow_task(app: Producer, tasks: Mapping[str, Task[..., Any]], queue: str) -> Task[..., Any]:
     """Make the task of an app whose jobs are flows. ``tasks`` are the app's tasks, by name.
 
     Raises InvalidTask, InvalidName or InvalidOption.
     """
+    kept: Latest[tuple[str, str], KeptRun] = Latest(KEPT_MAX, KEPT_CHARACTERS)
 
     async def run_flow(graph: dict[str, Any]) -> Any:
         context = current_job()
         if context.home is None:
             raise NotDurable(call="a flow", why=context.why_no_steps)
         try:
-            made = read_graph(graph)
+            made = graph_of(graph)
         except ValueError as error:
             raise GiveUp(str(error)) from None
-        context.steps = steps = FlowSteps(context, context.home(), app, tasks, made)
+        context.steps = steps = FlowSteps(context, context.home(), app, tasks, made, kept)
         return await steps.result()
 
     options = JobOptions(queue, max_attempts=RETRY.max_attempts, keep_ms=KEEP_MS)
-    return make_task(app, tasks, run_flow, FLOW_TASK, options, retry=RETRY)
+    made = make_task(app, tasks, run_flow, FLOW_TASK, options, retry=RETRY)
+    made.arguments = FlowArguments(FLOW_TASK, run_flow)
+    return made

@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.boxes import reserved_prefix
 from rq_core.model.durable.children import CHILDREN_MAX
 from rq_core.model.keys import is_name
+from rq_core.model.lib.cached_property import cached_property
 
 FLOW_TASK: Final = "rq_core.flow"
 """The name of the task whose jobs are flows."""
@@ -26,8 +26,6 @@ CALLS_MAX: Final = CHILDREN_MAX
 """Maximum number of calls of a flow, those of its maps included. Each takes an entry of the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of a graph as JSON, and of the arguments of a call with its results filled in."""
-READ_MAX: Final = 16
-"""Number of graphs that a process keeps after it has read them."""
 DRAIN: Final = "drain"
 CANCEL: Final = "cancel"
 ON_FAILURE: Final = (DRAIN, CANCEL)
@@ -89,6 +87,15 @@ class Graph:
     on_failure: str
     nodes: tuple[GraphNode, ...]
 
+    @cached_property
+    def followers(self) -> Sequence[Sequence[int]]:
+        """The numbers of the nodes that come directly after each node."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for before in set(node.after):
+                found[before].append(number)
+        return found
+
 
 def is_node_name(name: object) -> bool:
     """Return whether a node may have this name."""
@@ -135,15 +142,9 @@ def size_of(document: Mapping[str, Any]) -> int:
 def read_graph(document: object) -> Graph:
     """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
     try:
-        return _read_text(json.dumps(document))
+        return _read(document)
     except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no graph of a flow: {type(error).__name__}: {error}") from None
-
-
-@lru_cache(maxsize=READ_MAX)
-def _read_text(text: str) -> Graph:
-    # A flow's job runs once for each node that ends, and each time from the beginning.
-    return _read(json.loads(text))
 
 
 def _read(document: Any) -> Graph:

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.app.durable.children import LOOK_MAX_S, JobSteps, Place
+from rq_core.app.durable.children import LOOK_MAX_S, Place
 from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall
+from rq_core.app.flows.between_runs import KeptRun, Latest, ResumedSteps
 from rq_core.app.flows.filled_calls import Policy, child_call
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
 from rq_core.app.flows.sweep import (
@@ -24,11 +25,10 @@ from rq_core.app.flows.sweep import (
     STOP,
     Children,
     Spot,
-    Word,
     children_of,
     is_launched,
     launches_of,
-    node_words,
+    open_words,
     spots_of,
     stops_of,
     unsaved_of,
@@ -74,7 +74,7 @@ class _NotKept:
     says so."""
 
 
-class FlowSteps(JobSteps):
+class FlowSteps(ResumedSteps):
     """The nodes of one run of a flow's job."""
 
     def __init__(
@@ -84,16 +84,14 @@ class FlowSteps(JobSteps):
         app: Producer,
         tasks: Mapping[str, Task[..., Any]],
         graph: Graph,
+        kept: Latest[tuple[str, str], KeptRun],
     ) -> None:
-        super().__init__(context, home)
+        super().__init__(context, home, graph, kept)
         self._app = app
         self._tasks = tasks
-        self._graph = graph
         self._broken: dict[int, str] = {}
         """Why the calls of a node cannot be made, by its number."""
         self._policies: dict[tuple[str, str], Policy] = {}
-        self._queues: dict[str, list[str]] = {}
-        """The queues of the children that an entry has enqueued, by its name."""
 
     async def result(self) -> Any:
         """Run the nodes that are not done, and return the result of the last one. Raises ChildrenFailed if a node
@@ -106,28 +104,30 @@ class FlowSteps(JobSteps):
             if again := self._not_launched_again():
                 await self._launch(again)
             children = await self._see()
-            words = node_words(self._graph, children, self._broken)
-            self._show(words)
-            alive = [each.alive for _, each in sorted(children.items()) if each.alive]
-            if "failed" in words and self._graph.on_failure == CANCEL:
+            words = open_words(self._graph, self._frontier.open, children, self._broken)
+            failed = [number for number, word in words.items() if word == "failed"]
+            ready = [number for number, word in words.items() if word == "ready"]
+            self._show(len(failed))
+            alive = [each.alive for each in children.values() if each.alive]
+            if failed and self._graph.on_failure == CANCEL:
                 if not alive:
-                    raise self._failed(words, children)
+                    raise self._failed(failed, children)
                 await self._stop(alive)
                 await self._wait(alive)
-            elif ready := [number for number, word in enumerate(words) if word == "ready"]:
+            elif ready:
                 launches = [(number, *self._launches_of(number)[0]) for number in ready]
                 for first in range(0, len(ready), LAUNCHES):
                     await self._launch(launches[first : first + LAUNCHES])
-                if not self._broken.keys() & set(ready) and not self._stopped_of(children, words):
+                if not self._broken.keys() & set(ready) and not self._stopped_of(children, failed):
                     # Their ends send signals, which wait in the box until the job waits for them.
                     await self._wait([*alive, *map(self._spots_of, ready)])
-            elif stopped := self._stopped_of(children, words):
+            elif stopped := self._stopped_of(children, failed):
                 # After the nodes that are ready: if the calls of one cannot be made, the flow fails again.
                 await self._begin_again(stopped)
             elif alive:
                 await self._wait(alive)
-            elif "failed" in words:
-                raise self._failed(words, children)
+            elif failed:
+                raise self._failed(failed, children)
             else:
                 return self._value(len(self._graph.nodes) - 1, is_last=True)
             await self._may_begin()
@@ -135,11 +135,14 @@ class FlowSteps(JobSteps):
     # What the children do.
 
     async def _see(self) -> dict[int, Children]:
-        """Return the children of each node that was begun. Saves the results of those that have succeeded."""
+        """Return the children of each node that was begun and is not done. Saves the results of those that have
+        succeeded."""
         spots: dict[int, list[Spot]] = {}
         unsaved: list[Spot] = []
         stops = stops_of(self._known)
-        for number, node in enumerate(self._graph.nodes):
+        self._frontier.advance(stops, self._known)
+        for number in self._frontier.open:
+            node = self._graph.nodes[number]
             if is_launched(node.name, self._known):
                 # What a retry enqueues again, and cannot, is left out: the node is broken.
                 spots[number] = [
@@ -163,7 +166,8 @@ class FlowSteps(JobSteps):
                 of_node, self._known, looked, is_stopped=number in stops.open
             )
             await self._close_node(number, of, of_node, looked)
-        return children
+        self._frontier.advance(stops, self._known)
+        return {number: children[number] for number in self._frontier.open if number in children}
 
     async def _close_node(
         self,
@@ -211,12 +215,10 @@ class FlowSteps(JobSteps):
             self._queues[spot.launch] = queues
         return queues[spot.at], self._child_id(spot.launch, spot.at)
 
-    def _show(self, words: Sequence[Word]) -> None:
+    def _show(self, failed: int) -> None:
         """Show how many nodes are done, as the handler of any job shows its progress."""
-        failed = words.count("failed")
-        self._context.progress(
-            words.count("done"), len(words), f"{failed} failed" if failed else ""
-        )
+        count = len(self._graph.nodes)
+        self._context.progress(self._frontier.done, count, f"{failed} failed" if failed else "")
 
     # Nodes that are ready.
 
@@ -311,11 +313,11 @@ class FlowSteps(JobSteps):
             await self.home.ask(partial(_cancel, queue, ids, self._context.worker))
 
     def _stopped_of(
-        self, children: Mapping[int, Children], words: Sequence[Word]
+        self, children: Mapping[int, Children], failed: Sequence[int]
     ) -> dict[int, Sequence[int]]:
         """Return the positions of the calls that a stop has cancelled, by node, once no child of these nodes is
         alive."""
-        if "failed" in words:
+        if failed:
             return {}
         nodes = stops_of(self._known).open
         if any(children[number].alive for number in nodes if number in children):
@@ -363,6 +365,7 @@ class FlowSteps(JobSteps):
             pause_ms = round(LOOK_MAX_S * 1000)
         if await self._add_wait("sleep", LOOK, f"+{pause_ms}", numbers):
             return
+        self._keep_run()
         # A job whose own asyncio task waits is parked at once; the others only say for what it waits.
         others = [asyncio.ensure_future(self.home.park(number)) for number in numbers[:-1]]
         try:
@@ -382,10 +385,9 @@ class FlowSteps(JobSteps):
         numbers.append(self._numbers[entry])
         return False
 
-    def _failed(self, words: Sequence[Word], children: Mapping[int, Children]) -> ChildrenFailed:
+    def _failed(self, failed: Sequence[int], children: Mapping[int, Children]) -> ChildrenFailed:
         """Return the error of a flow with failed nodes."""
         said: list[str] = []
-        failed = [number for number, word in enumerate(words) if word == "failed"]
         for number in failed[:SHOWN_MAX]:
             node = self._graph.nodes[number]
             why = self._broken.get(number)
@@ -398,7 +400,7 @@ class FlowSteps(JobSteps):
                 why = f"{count}{_words(first)}"
             said.append(f"node {node.name}: {why}")
         more = f"; and {len(failed) - SHOWN_MAX} more" if len(failed) > SHOWN_MAX else ""
-        rest = len(words) - words.count("done") - len(failed)
+        rest = len(self._graph.nodes) - self._frontier.done - len(failed)
         left = f". {counted(rest, 'other node')} did not run, or not to the end" if rest else ""
         return ChildrenFailed("; ".join(said) + more + left)
 

@@ -167,6 +167,67 @@ def node_words(
     return found
 
 
+def is_over(number: int, node: GraphNode, stops: Stops, known: Known) -> bool:
+    """Return whether a node is done, by the entries of the flow's job alone. It then stays done: what is saved does not
+    change."""
+    if not node.calls:
+        return True
+    launches = launches_of(number, node, stops)
+    # The newest entry first: most nodes that are not done have not begun.
+    if not all(is_launched(launch, known) for launch, _ in reversed(launches)):
+        return False
+    children = children_of(spots_of(number, node, stops), known, {}, is_stopped=False)
+    return not children.alive and len(children.failed) <= len(node.calls) - node.needed
+
+
+class Frontier:
+    """The nodes of a flow that are not done, while all nodes before them are. Only these can do anything."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._missing = [len(set(node.after)) for node in graph.nodes]
+        """Of each node: the number of nodes before it that are not done."""
+        self._open = {number for number, count in enumerate(self._missing) if not count}
+        self.done = 0
+        """Number of nodes that are done."""
+
+    @property
+    def open(self) -> list[int]:
+        """The numbers of the nodes, in their order."""
+        return sorted(self._open)
+
+    def advance(self, stops: Stops, known: Known) -> None:
+        """Leave out the nodes that are done by now, and add those behind them."""
+        asked = self.open
+        while asked:
+            number = asked.pop()
+            if not is_over(number, self._graph.nodes[number], stops, known):
+                continue
+            self._open.discard(number)
+            self.done += 1
+            for follower in self._graph.followers[number]:
+                self._missing[follower] -= 1
+                if not self._missing[follower]:
+                    self._open.add(follower)
+                    asked.append(follower)
+
+
+def open_words(
+    graph: Graph, numbers: Iterable[int], children: Mapping[int, Children], broken: Collection[int]
+) -> dict[int, Word]:
+    """Return what each of these nodes does. All nodes before them are done. See node_words."""
+    is_hasty = graph.on_failure == CANCEL
+    found: dict[int, Word] = {}
+    for number in numbers:
+        if number in broken:
+            found[number] = "failed"
+        elif number in children:
+            found[number] = _of(graph.nodes[number], children[number], is_hasty=is_hasty)
+        else:
+            found[number] = "ready"
+    return found
+
+
 def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
     """Return what a node does whose children are enqueued. ``is_hasty``: it has failed as soon as too few can succeed,
     even if others are alive."""

@@ -1,0 +1,199 @@
+"""What a worker keeps between two runs of a flow's job, so that a run need not read the whole box again.
+
+A kept copy has the entries of the box as a run left them when it parked. The next run in the same process reads only
+the last of these entries, and whatever may have changed since. The copy holds if Redis has the last entry under the
+same number, name and fence: entries are only appended, so all that was written before this entry is in Redis, too.
+Otherwise, after a failover for example, the run reads the whole box.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rq_core.app.durable.children import JobSteps
+from rq_core.app.flows.sweep import Frontier
+from rq_core.model.durable.boxes import StepEntry, entry_in
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.reads.box_reads import PAGE, Box
+
+if TYPE_CHECKING:
+    from rq_core.app.durable.home import Home
+    from rq_core.app.flows.graph import Graph
+    from rq_core.app.handlers.context import JobContext
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass
+class KeptRun:
+    """What a run of a flow's job knew when it parked."""
+
+    claim: int
+    """The number of the run's claim."""
+    life: str
+    entries: list[StepEntry]
+    """The entries of the box, in the order of their numbers (from 1). The run itself has appended the last one."""
+    numbers: dict[str, int]
+    """The number of each entry, by its name."""
+    ended_last: frozenset[int]
+    """The numbers of entries that were begun before the last entry was appended, and saved after it."""
+    graph: Graph
+    frontier: Frontier
+    queues: dict[str, list[str]]
+    """The queues of the children that an entry has enqueued, by its name."""
+    characters: int
+    """Number of characters of all values."""
+
+    def holds(self, box: Box | None) -> bool:
+        """Return whether a box, read from the last entry of this copy on, has this entry."""
+        if box is None or box.life != self.life or not box.entries:
+            return False
+        mine, there = self.entries[-1], box.entries[0]
+        return (there.name, there.fence) == (mine.name, mine.fence)
+
+    def uncertain(self, claim: int) -> list[int]:
+        """Return the numbers of the entries, without the last one, that the claim with this number must read again."""
+        found = set(self.ended_last)
+        if claim != self.claim + 1:
+            # Claims of other workers were in between. They append entries, and save those that were begun.
+            found |= {n for n, entry in enumerate(self.entries, 1) if not entry.is_saved}
+        return sorted(found - {len(self.entries)})
+
+    def update(self, number: int, entry: StepEntry) -> None:
+        """Store an entry that was read again, or that was appended since. Raises ValueError if it cannot belong to the
+        box of which this is a copy."""
+        if self.numbers.setdefault(entry.name, number) != number:
+            raise ValueError(f"entry {number} has the name of another one")
+        if number <= len(self.entries):
+            if self.entries[number - 1].name != entry.name:
+                raise ValueError(f"entry {number} is another one")
+            self.characters -= len(self.entries[number - 1].value or "")
+        self.characters += len(entry.value or "")
+        self.entries[number - 1 : number] = [entry]
+
+
+class Latest(Generic[K, V]):
+    """The values that were put last, by key, within a number of values and a size. May be shared by threads: each
+    operation on the dict is one that Python carries out whole, and there is no lock that a forked child could find
+    locked."""
+
+    def __init__(self, most: int, size_max: int) -> None:
+        self._most = most
+        self._size_max = size_max
+        self._kept: dict[K, tuple[V, int]] = {}
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value of this size. The oldest values make room."""
+        self._kept.pop(key, None)
+        self._kept[key] = (value, size)
+        kept = list(self._kept.items())
+        left, total = len(kept), sum(size for _, (_, size) in kept)
+        for oldest, (_, its_size) in kept:
+            if left <= self._most and total <= self._size_max:
+                return
+            self._kept.pop(oldest, None)
+            left -= 1
+            total -= its_size
+
+    def take(self, key: K) -> V | None:
+        """Return a value, and keep it no longer; None if there is none."""
+        found = self._kept.pop(key, None)
+        return None if found is None else found[0]
+
+
+class ResumedSteps(JobSteps):
+    """The entries of one run of a flow's job. They are loaded in whole, or as far as they have changed since the run
+    before."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        home: Home,
+        graph: Graph,
+        kept: Latest[tuple[str, str], KeptRun],
+    ) -> None:
+        super().__init__(context, home)
+        self._graph = graph
+        self._kept = kept
+        self._frontier = Frontier(graph)
+        self._queues: dict[str, list[str]] = {}
+        """The queues of the children that an entry has enqueued, by its name."""
+        self._characters = 0
+        """Number of characters of the values of all entries."""
+
+    async def _load(self) -> None:
+        """Load the entries: those that have changed, if the run before in this process has kept the others."""
+        if not self._is_loaded():
+            kept = self._kept.take((self._context.queue, self._context.id))
+            if kept is not None:
+                async with self.home.turn():
+                    await self._load_rest(kept)
+        await super()._load()
+
+    async def _load_rest(self, kept: KeptRun) -> None:
+        """Load what has changed since an earlier run has kept the entries; nothing, if that cannot be known."""
+        first = len(kept.entries)
+        box = await self.home.load(first)
+        if not kept.holds(box):
+            return
+        assert box is not None
+        numbers = kept.uncertain(self._context.claim)
+        plan = partial(_entries_at, self._context.queue, kept.life, numbers)
+        read = await self.home.ask(plan) if numbers else {}
+        if len(read) < len(numbers):
+            return
+        try:
+            for number, entry in [*read.items(), *enumerate(box.entries, first)]:
+                kept.update(number, entry)
+        except ValueError:
+            return
+        self._life, self._entries, self._numbers = kept.life, kept.entries, kept.numbers
+        self._characters = kept.characters
+        if kept.graph is self._graph:
+            self._frontier, self._queues = kept.frontier, kept.queues
+
+    def _keep(self, number: int, entry: StepEntry) -> None:
+        if number <= len(self._loaded):
+            self._characters -= len(self._loaded[number - 1].value or "")
+        self._characters += len(entry.value or "")
+        # Redis knows better when it was written, but only to read that would take a call.
+        super()._keep(number, entry._replace(at_ms=entry.at_ms or round(time.time() * 1000)))
+
+    def _know(self, box: Box) -> None:
+        super()._know(box)
+        self._characters = sum(len(entry.value or "") for entry in box.entries)
+
+    def _keep_run(self) -> None:
+        """Keep what this run knows for the next one. No call is under way, and this run makes no further one."""
+        entries, context = self._loaded, self._context
+        if not entries or entries[-1].fence != context.fence:
+            return  # It could not be seen whether Redis still has all of it.
+        assert self._life is not None
+        ended = frozenset(n for n, count in self._ended.items() if count == len(entries))
+        run = KeptRun(
+            context.claim, self._life, entries, self._numbers, ended, self._graph,
+            self._frontier, self._queues, self._characters,
+        )  # fmt: skip
+        self._kept.put((context.queue, context.id), run, self._characters)
+
+
+def _entries_at(
+    queue: str, life: str, numbers: Sequence[int], calls: Operations
+) -> Plan[dict[int, StepEntry]]:
+    """Return the entries of a box that have these numbers."""
+    boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
+    found: dict[int, StepEntry] = {}
+    for first in range(0, len(numbers), PAGE):
+        page = numbers[first : first + PAGE]
+        asked = [["HMGET", boxes, *(f"{life}|{number}" for number in page)]]
+        (texts,) = yield from calls.delivery.ask(asked, queue)
+        entries = zip(page, map(entry_in, texts), strict=True)
+        found |= {number: entry for number, entry in entries if entry is not None}
+    return found
