@@ -26,6 +26,7 @@ from rq_core import (
     testing,
 )
 from rq_core.app.durable.children import JobSteps
+from rq_core.app.durable.items import children_failed
 from rq_core.model.keys import queue_keys
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -203,6 +204,7 @@ def test_only_requeued_children_of_a_dead_parent_run_again(
 
     assert "dead" == ran[-1].outcome
     assert "pages: 2 of 4 children succeeded, 4 must. 1: job f-" in (ran[-1].error or "")
+    assert f"`rq-core requeue {handle.id}` runs it again" in (ran[-1].error or "")
     client = app.client
     dead = [each.id for each in ran if each.outcome == "dead"]
     client.run(client.calls.admin.requeue(handle.queue, dead, by="ann", why="mended"))
@@ -437,6 +439,44 @@ def test_a_requeue_of_a_parent_runs_only_its_failed_children_again(
     assert {handle.id: "requeued"} == answer
     assert "succeeded" == outcomes(fake, "order")[-1]
     assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
+
+
+def test_a_requeue_leaves_the_failed_children_of_a_map_that_had_enough(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        if n == 2:
+            raise ValueError("no")
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        calls = [render.call(n) for n in range(3)]
+        pages = await durable().map("pages", calls, min_success=2)
+        if did.count("order") == 0:
+            did.append("order")
+            raise ValueError("no")
+        did.append([each.ok for each in pages])
+
+    handle = order.enqueue()
+    fake.drain()
+    families = app.client.calls.families
+    children = app.client.run(families.children(handle.id, ["orders"])) or []
+    assert [(True, True), (True, True), (False, True)] == [(c.is_saved, c.is_over) for c in children]
+
+    app.client.run(families.requeue("orders", [handle.id], by="ann", why="mended"))
+
+    assert ["succeeded"] == [each.outcome for each in fake.drain()]
+    assert [0, 1, 2, "order", [True, True, False]] == did
+
+
+def test_the_error_of_a_parent_names_the_key_prefix() -> None:
+    error = children_failed("too few", "p-1", "other")
+
+    assert "`rq-core requeue p-1 --prefix other`" in str(error)
+    assert "`rq-core children p-1 --failed --prefix other`" in str(error)
 
 
 def test_a_cancel_of_a_parent_cancels_its_children(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import RESULT, App, Batch, Flow, Job, Unique, chain, group
+from rq_core import RESULT, App, Batch, Flow, Job, Unique, chain, group, testing
 from rq_core.app.flows.graph import (
     CALLS_MAX,
     FLOW_TASK,
@@ -216,6 +216,15 @@ REFUSED: dict[str, tuple[Callable[[App, Flow], Any], str]] = {
     "a chain of flows": (lambda app, flow: chain(call(app, 1), flow), "use app.flow"),  # type: ignore[arg-type]
     "RESULT at the beginning": (lambda app, flow: chain(call(app, RESULT)), "RESULT is for"),
 }
+
+
+def test_a_node_that_is_added_after_the_enqueue_is_refused(app: App) -> None:
+    with testing.fake(app), app.flow("early") as flow:
+        flow.add(call(app, 1))
+        flow.enqueue(queue="flows")
+        flow.job(queue="flows")
+        with pytest.raises(InvalidFlow, match="it was enqueued, so nothing can be added to it"):
+            flow.add(call(app, 2))
 
 
 @pytest.mark.parametrize("name", REFUSED)

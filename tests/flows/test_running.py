@@ -307,8 +307,19 @@ def test_how_a_map_has_ended_stays_if_a_later_node_is_retried(
 
     work.bad.clear()
     run.retry()
+    work.did.clear()
     fake.drain()
-    assert ["merge", [0, 1, 3]] == run.result(0)
+    assert (["merge"], ["merge", [0, 1, 3]]) == (work.did, run.result(0))
+
+
+def test_the_error_of_a_flow_names_the_next_commands(work: Work, fake: testing.Fake) -> None:
+    work.bad.add("a")
+    run = work.diamond()
+
+    error = last_error(fake.drain())
+    assert error.endswith(
+        f". `rq-core children {run.id} --failed` lists what failed, `rq-core requeue {run.id}` runs it again"
+    )
 
 
 def test_a_map_fails_with_fewer_than_min_success(work: Work, fake: testing.Fake) -> None:

@@ -22,6 +22,7 @@ from rq_core.app.durable.items import (
     JobCall,
     check_call,
     child_of,
+    children_failed,
     least,
     pack_end,
     told,
@@ -53,7 +54,7 @@ from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.result_reads import Absent, Found
-from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
+from rq_core.signals import StepMismatch, StepsSpent
 
 R = TypeVar("R")
 
@@ -135,14 +136,14 @@ class JobSteps(Steps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the queue and the id of each child whose success is not saved.
+        """Return the queue and the id of each child whose end this job still needs.
 
         Children that this run has only begun to enqueue are included.
         """
         found = [place for places in list(self._launching.values()) for place in places]
         if self._life is not None and self._is_loaded():
             children = children_in(self._life, self._loaded)
-            found += [(child.queue, child.id) for child in children if not child.is_saved]
+            found += [(child.queue, child.id) for child in children if not child.is_over]
         return found
 
     # The beginning.
@@ -349,7 +350,9 @@ class JobSteps(Steps):
             items.append(Item(index, job_id, queue, outcome))
         found = Items(items)
         if len(found) - len(found.failed) < needed:
-            raise ChildrenFailed(told(launch, found.failed, len(found), needed), found)
+            message = told(launch, found.failed, len(found), needed)
+            prefix = children[0].task.app.connections.prefix
+            raise children_failed(message, self._context.id, prefix, found)
         if ends:
             await self._close(launch, ends)
         return found

@@ -11,7 +11,9 @@ from typing import Any, Final, Generic, TypeVar, overload
 from rq_core.errors import InvalidStep, NoResult
 from rq_core.model.durable.children import PARENT_HEADER
 from rq_core.model.job import JobError, NewJob
+from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.outcome import Cancelled, Expired, Failed, Gone, Outcome, Replaced, Succeeded
+from rq_core.signals import ChildrenFailed
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -149,13 +151,28 @@ def least(name: str, min_success: Any, count: int) -> int:
     return math.ceil(round(share * count, 6))
 
 
+def children_failed(
+    message: str, job_id: str, prefix: str, items: Sequence[Item[Any]] = ()
+) -> ChildrenFailed:
+    """Return the error of a parent whose children failed: ``message``, and what an operator can do. ``job_id`` is the
+    parent's; ``prefix`` is that of the keys."""
+    error = ChildrenFailed(
+        f"{message}. `rq-core children {job_id} --failed` lists what failed, `rq-core requeue {job_id}` runs it again",
+        items,
+    )
+    if prefix != DEFAULT_PREFIX:
+        error.name_prefix(prefix)
+    return error
+
+
 def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:
     """Return the message of ChildrenFailed, which names the first items that failed."""
-    said = "; ".join(f"{item.index}: {item.error}" for item in failed[:_SHOWN_MAX])
-    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
-    return (
-        f"{name}: {count - len(failed)} of {count} children succeeded, {needed} must. {said}{more}"
+    said = "; ".join(
+        f"{item.index}: {str(item.error).removesuffix('.')}" for item in failed[:_SHOWN_MAX]
     )
+    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
+    counts = f"{count - len(failed)} of {count} children succeeded, {needed} must"
+    return f"{name}: {counts}. {said}{more}"
 
 
 def pack_end(outcome: Outcome[Any]) -> list[str]:

@@ -87,7 +87,8 @@ class Flow:
         """Number of times that each name was asked for."""
         self._calls = 0
         self._size = 0
-        self._is_closed = False
+        self._why_closed = ""
+        """Why nothing can be added any more; empty: nodes can be added."""
         self._part: FlowNode | None = None
         """The part before, in a chain or a group. RESULT is its result."""
 
@@ -105,7 +106,7 @@ class Flow:
     ) -> None:
         """End the declaration. Raises InvalidFlow if the flow has no node, or its graph is too large."""
         if error is None:
-            self._is_closed = True
+            self._why_closed = "its `with` block has ended"
             self._document()
 
     def invalid(self, why: str) -> InvalidFlow:
@@ -166,8 +167,8 @@ class Flow:
         keys: Mapping[str, str] | None,
         min_success: Any,
     ) -> FlowNode:
-        if self._is_closed:
-            raise self.invalid("its `with` block has ended, so nothing can be added to it")
+        if self._why_closed:
+            raise self.invalid(f"{self._why_closed}, so nothing can be added to it")
         if len(self._nodes) >= NODES_MAX:
             raise self.invalid(
                 f"it would have more than {NODES_MAX:,} nodes. A node may be a map of many jobs; for more, write a"
@@ -277,7 +278,7 @@ class Flow:
     @spelling_out_options
     def job(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> NewJob:
         """Return the job of this flow, for App.enqueue_many. ``queue`` is its queue, by default that of enable_flows; a
-        worker of this queue runs the flow.
+        worker of this queue runs the flow. No node can be added to the flow afterwards.
 
         Raises InvalidFlow, InvalidName, InvalidOption or PayloadTooLarge.
         """
@@ -288,6 +289,8 @@ class Flow:
                 "its app has no flows: call `app.enable_flows()` in the module of the tasks, so that workers run them"
             )
         job: NewJob = task.with_options(queue=queue, **options).job(**document)
+        # A node that is added later would not be in the job.
+        self._why_closed = self._why_closed or "it was enqueued"
         return job
 
     @spelling_out_options

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rq_core.app.durable.children import LOOK_MAX_S, Place
 from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
-from rq_core.app.durable.items import JobCall
+from rq_core.app.durable.items import JobCall, children_failed
 from rq_core.app.flows.between_runs import KeptRun, Latest, ResumedSteps
 from rq_core.app.flows.filled_calls import Policy, child_call
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
@@ -402,7 +402,8 @@ class FlowSteps(ResumedSteps):
         more = f"; and {len(failed) - SHOWN_MAX} more" if len(failed) > SHOWN_MAX else ""
         rest = len(self._graph.nodes) - self._frontier.done - len(failed)
         left = f". {counted(rest, 'other node')} did not run, or not to the end" if rest else ""
-        return ChildrenFailed("; ".join(said) + more + left)
+        message = f"{'; '.join(said)}{more}{left}"
+        return children_failed(message, self._context.id, self._app.connections.prefix)
 
 
 def _words(outcome: Outcome[Any]) -> str:

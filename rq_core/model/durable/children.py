@@ -50,6 +50,9 @@ class Child(NamedTuple):
     id: str
     is_saved: bool
     """True if the parent has saved the child's result."""
+    is_over: bool = False
+    """True if the parent needs no other end of this child: it has saved the result, or how the children of the map have
+    ended, since enough of them had succeeded."""
 
 
 def child_id(life: str, launch: str, index: int) -> str:
@@ -121,11 +124,12 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
         launch = entry.name.removeprefix(MAP_PREFIX)
         if launch == entry.name or not entry.is_saved:
             continue
+        is_joined = join_name(launch) in saved
         with suppress(ValueError, TypeError):
-            found += [
-                Child(launch, n, queue, child_id(life, launch, n), item_name(launch, n) in saved)
-                for n, queue in enumerate(read_queues(entry.value))
-            ]
+            for n, queue in enumerate(read_queues(entry.value)):
+                is_saved = item_name(launch, n) in saved
+                over = is_saved or is_joined
+                found.append(Child(launch, n, queue, child_id(life, launch, n), is_saved, over))
     return found
 
 

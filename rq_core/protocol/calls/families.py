@@ -1,6 +1,7 @@
 """The calls about durable jobs and their children.
 
-A cancel or a requeue of a parent also changes its children that have not succeeded, and the children of these children.
+A cancel or a requeue of a parent also changes those of its children whose ends it still needs, and the children of
+these children. It needs no further end of a child that has succeeded, or whose map had enough successes.
 Handles, the command line, the web page and changes by filter all use these calls.
 """
 
@@ -60,7 +61,7 @@ class Families:
     ) -> Plan[dict[str, str]]:
         """Cancel jobs of a queue with ``verb``, then the children of each cancelled job. Returns the outcomes of
         ``verb``."""
-        families = yield from self._unsaved(queue, ids)
+        families = yield from self._needed(queue, ids)
         outcomes = yield from verb(ids)
         gone = [family for each, family in families.items() if outcomes.get(each) in CANCELLED]
         for each, chosen in _by_queue(gone):
@@ -83,7 +84,7 @@ class Families:
     ) -> Plan[dict[str, str]]:
         """Requeue the dead children of the dead jobs among ``ids``, then the jobs with ``verb``. Returns the outcomes
         of ``verb``."""
-        families = yield from self._unsaved(queue, ids, only=State.DEAD)
+        families = yield from self._needed(queue, ids, only=State.DEAD)
         for each, chosen in _by_queue(families.values()):
             yield from self.requeue(each, chosen, by=by, why=why)
         return (yield from verb(ids))
@@ -113,17 +114,17 @@ class Families:
                     found.append(each)
         return found
 
-    def _unsaved(
+    def _needed(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[Mapping[str, list[Child]]]:
-        """Return the children whose success their parents have not saved, by the parent's id. With ``only``, only
-        parents in this state are read."""
+        """Return the children whose ends their parents still need, by the parent's id. With ``only``, only parents in
+        this state are read."""
         found: dict[str, list[Child]] = {}
         lives = yield from self._reads.lives(queue, ids, only)
         for job_id, life in lives.items():
             entries = yield from self._reads.entries(queue, life)
             children = children_in(life, (entry for _, entry in sorted(entries.items())))
-            found[job_id] = [child for child in children if not child.is_saved]
+            found[job_id] = [child for child in children if not child.is_over]
         return found
 
 
